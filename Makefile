@@ -1,0 +1,23 @@
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check setup clean
+
+demo: $(VENV)/.installed-onnx
+	@$(BIN)/secondlook demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: $(VENV)/.installed-dev
+
+$(VENV)/.installed-%: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh $(VENV) $*
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis secondlook-demo

@@ -1,0 +1,86 @@
+"""Everything secondlook raises on purpose.
+
+SecondLookError
+├── ImageError            a file that is not a picture we can use
+├── DataError             pictures and truths that do not fit together, votes that cannot be read
+├── ViewError             a view that cannot be read or rendered
+├── FitError              labelled pictures that a belief cannot learn from
+├── ProfileError          a profile that is malformed, newer or not for this classifier
+├── LedgerError           a ledger that cannot be opened, read or written
+├── BudgetError           the budget is spent
+├── MissingExtra          an optional part that is not installed
+└── ClassifierError       the classifier did not give an answer
+    ├── PassingError      it may answer if asked again later
+    ├── PermanentError    it will not answer this, however often it is asked
+    ├── QuotaError        it will not answer anyone until somebody pays or waits for long
+    └── ChangedError      it answers, but no longer as it used to
+
+Each message says what happened, with which value, and what to do now, in one line.
+"""
+
+
+class SecondLookError(Exception):
+    """The root of the tree; the command line prints it as one line and leaves with a code that is not 0."""
+
+
+class ImageError(SecondLookError):
+    """A file that is not a picture we can use."""
+
+
+class DataError(SecondLookError):
+    """Pictures and truths that do not fit together, or votes that cannot be read."""
+
+
+class ViewError(SecondLookError):
+    """A view that cannot be read or rendered."""
+
+
+class FitError(SecondLookError):
+    """Labelled pictures that a belief cannot learn from."""
+
+
+class ProfileError(SecondLookError):
+    """A profile that is malformed, newer than this program or not made for this classifier."""
+
+
+class LedgerError(SecondLookError):
+    """A ledger that cannot be opened, read or written."""
+
+
+class BudgetError(SecondLookError):
+    """The budget is spent."""
+
+
+class MissingExtra(SecondLookError):
+    """An optional part that is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} need: pip install 'secondlook[{extra}]'")
+
+
+class ClassifierError(SecondLookError):
+    """The classifier did not give an answer."""
+
+
+class PassingError(ClassifierError):
+    """It may answer if asked again; `retry_after` is in seconds, `sent` is False if it was surely not reached."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after: float | None = None, sent: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.sent = sent
+
+
+class PermanentError(ClassifierError):
+    """It will not answer this, however often it is asked."""
+
+
+class QuotaError(ClassifierError):
+    """It will not answer anyone until somebody pays or waits for long."""
+
+
+class ChangedError(ClassifierError):
+    """It answers, but no longer as it used to."""

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Makes a virtual environment and installs this project into it with the named extras: tools/venv.sh .venv dev
+set -eu
+folder=$1
+extras=$2
+python=${PYTHON:-python3}
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "secondlook needs Python 3.11 or newer; '$python' is $("$python" --version). Set PYTHON=/path/to/python3.11." >&2
+  exit 1
+}
+if ! "$python" -m venv "$folder" 2>/dev/null; then
+  echo "This Python cannot make virtual environments yet; installing Debian's python3-venv ..."
+  as_root=$([ "$(id -u)" = 0 ] || echo sudo)
+  $as_root apt-get update -qq && $as_root apt-get install -y -qq python3-venv
+  "$python" -m venv "$folder"
+fi
+"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+touch "$folder/.installed-$extras"
