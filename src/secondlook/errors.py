@@ -63,15 +63,26 @@ class ClassifierError(SecondLookError):
 
 
 class PassingError(ClassifierError):
-    """It may answer if asked again; `retry_after` is in seconds, `sent` is False if it was surely not reached."""
+    """It may answer if asked again, soon or after `retry_after` seconds.
+
+    `sent` is False if it was surely not reached; `garbled` is True if it replied but not with what it promised,
+    which, like a status of 500, is rarely worth more than a few tries.
+    """
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None, sent: bool = True
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        sent: bool = True,
+        garbled: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
         self.sent = sent
+        self.garbled = garbled
 
 
 class PermanentError(ClassifierError):

@@ -1,0 +1,355 @@
+"""One way over HTTP for every protocol: a request out, a capped reply or an error of the right kind back.
+
+    secrets = Secrets()
+    transport = Transport(Manners(), secrets)
+    door = transport.door("POST", "https://host/v1/classify", {"authorization": secrets.fill("Bearer ${API_KEY}")})
+    reply = await door.send(body)
+
+`Secrets` reads keys from environment variables and takes them out of every text that leaves this file.
+Redirects are refused, because a key must not follow one. Nothing is retried here: that is the asker's affair.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
+from html import escape
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
+
+import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
+from pydantic import BaseModel, ConfigDict, Field
+from yarl import URL
+
+from secondlook.classifiers import Terms
+from secondlook.errors import ClassifierError, PassingError, PermanentError, QuotaError
+
+WORDS = 300
+"""How much of a server's own words an error repeats, in characters."""
+IDLE = 4.0
+"""Seconds that an idle connection is kept: under the 5 after which common servers close it in our face."""
+PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+PASSING = {408, 425, 429}
+UNSUPPORTED = {501, 505}
+QUOTA_STATUSES = {400, 402, 403, 429}
+QUOTA_WORDS = re.compile(
+    r"insufficient[ _](quota|funds|credits?|balance)|quota[ _](has been |is |was )?(exceeded|exhausted)"
+    r"|exceeded your (current|monthly)|out of call volume quota|billing|credit balance",
+    re.IGNORECASE,
+)
+RATE_WORDS = re.compile(r"per[ _]?(second|minute)", re.IGNORECASE)
+RESETS = (
+    "ratelimit-reset",
+    "x-ratelimit-reset",
+    "x-rate-limit-reset",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-requests-reset",
+    "anthropic-ratelimit-tokens-reset",
+)
+ADVICE = {
+    400: "it did not accept the request; compare its shape with the server's manual",
+    401: "the key was refused; {key}",
+    403: "the key may not do this; {key}",
+    404: "nothing is there; check the address and the name of the model",
+    405: "it does not take this method there; check method and url",
+    413: 'the picture is too large for it; set max_side, or max_bytes with format = "jpeg"',
+    415: "it does not take this kind of body; check the kind of body and the content type",
+    422: "it did not understand the body; compare its fields with the server's manual",
+}
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Manners(BaseModel):
+    """How a server likes to be asked: settings that every HTTP protocol shares, none of which changes answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout: float = Field(60.0, gt=0, description="seconds for a whole request")
+    connect_timeout: float = Field(10.0, gt=0, description="seconds to reach the server")
+    max_reply_bytes: int = Field(8 << 20, gt=0)
+    trust_env: bool = Field(False, description="take proxies from HTTP_PROXY and its like")
+    concurrency: int = Field(8, ge=1)
+    per_second: float | None = Field(None, gt=0)
+    price: Decimal = Field(Decimal(0), ge=0, description="of one question, in your currency")
+
+    def terms(self, batch: int = 1) -> Terms:
+        """The same, in the words of the asker."""
+        return Terms(batch, self.concurrency, self.per_second, round(self.price * 1_000_000))
+
+
+class Secrets:
+    """Values of environment variables that were asked for, and texts without them."""
+
+    def __init__(self) -> None:
+        self._forms: dict[str, str] = {}
+        self.names: tuple[str, ...] = ()
+
+    def fill(self, text: str) -> str:
+        """The text with the value of the variable in place of each `${NAME}`."""
+        return PLACE.sub(lambda match: self.read(match[1]), text)
+
+    def read(self, name: str) -> str:
+        """The value of an environment variable, masked from now on."""
+        value = os.environ.get(name, "").strip()
+        if not value:
+            raise PermanentError(f"environment variable {name} is not set; it must hold the key for this classifier")
+        self.add(name, value)
+        return value
+
+    def add(self, name: str, value: str) -> None:
+        """Mask a value that came from elsewhere too, such as a signature or a session token."""
+        self.names = tuple(dict.fromkeys((*self.names, name)))
+        self._forms.update(dict.fromkeys(_forms(value), "***"))
+        ordered = sorted(self._forms, key=len, reverse=True)
+        self._text = re.compile("|".join(map(re.escape, ordered)))
+        self._bytes = re.compile("|".join(map(re.escape, ordered)).encode())
+
+    def mask(self, text: str) -> str:
+        """The text with *** in place of every secret, also where it is URL-encoded, escaped or base64."""
+        return self._text.sub("***", text) if self._forms else text
+
+    def mask_bytes(self, body: bytes) -> bytes:
+        """The same for bytes, such as a reply that is kept."""
+        return self._bytes.sub(b"***", body) if self._forms else body
+
+    def whose(self) -> str:
+        """How errors speak of the key: by the variable that holds it."""
+        if not self.names:
+            return "no key was sent; name an environment variable for it in the description"
+        return f"look at the key in environment variable {' or '.join(self.names)}"
+
+
+def _forms(value: str) -> set[str]:
+    escaped = {quote(value), quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], escape(value)}
+    in_url = URL.build(scheme="http", host="h", path=f"/{value}", query={"k": value})
+    escaped |= {in_url.raw_path[1:], in_url.raw_query_string[2:]}
+    plain = base64.b64encode(value.encode()).decode()
+    whole = {plain, plain.rstrip("="), plain.translate(str.maketrans("+/", "-_"))}
+    return {value, *escaped, *whole, *_embedded(value)}
+
+
+def _embedded(value: str) -> set[str]:
+    """What base64 of any longer text holds where the value is inside it, as in `user:password`."""
+    if len(value) < 6:
+        return set()
+    inner = [base64.b64encode(b"\0" * shift + value.encode())[(0, 2, 3)[shift] :].decode() for shift in range(3)]
+    cores = {text.rstrip("=")[:-1] for text in inner}
+    return cores | {core.translate(str.maketrans("+/", "-_")) for core in cores}
+
+
+class Reply(NamedTuple):
+    """What a server sent back with a status of the 200s."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+class Transport:
+    """Connections to servers, opened when the first request is sent; usable again after `close`."""
+
+    def __init__(self, manners: Manners, secrets: Secrets) -> None:
+        self.manners = manners
+        self.secrets = secrets
+        self._session: aiohttp.ClientSession | None = None
+
+    def door(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Door:
+        """A place to send bodies to; build it once, since all that requests share is made here."""
+        return Door(self, method, _url(url, self.secrets), headers)
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The open session of the running loop."""
+        if self._session is None:
+            self._session = _session(self.manners)
+        return self._session
+
+    async def close(self) -> None:
+        """Close every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class Door:
+    """One address of a server, with the method and headers that each request to it shares."""
+
+    def __init__(self, transport: Transport, method: str, url: URL, headers: Mapping[str, str]) -> None:
+        self._transport = transport
+        self._method = method
+        self._url = url
+        self._headers = CIMultiDict(headers)
+        self._most = transport.manners.max_reply_bytes
+        self._where = transport.secrets.mask(str(url.with_query(None)))
+
+    async def send(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        """The reply to one request; a ClassifierError says what kind of failure it was."""
+        sent = self._headers if headers is None else CIMultiDict({**self._headers, **headers})
+        try:
+            reply = await self._exchange(body, sent)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            failure = self._broken(error)
+        else:
+            if 200 <= reply.status < 300:
+                return reply
+            failure = self._refused(reply)
+        # Raised here, outside the handler, so that no exception of aiohttp, which may hold the key, hangs on to it.
+        raise failure
+
+    async def send_json(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> object:
+        """The JSON value of the reply."""
+        return self.parse(await self.send(body, headers))
+
+    def parse(self, reply: Reply) -> object:
+        """The JSON value that a reply holds."""
+        try:
+            return json.loads(reply.body)
+        except (ValueError, RecursionError):
+            pass
+        raise self.garbled("is not JSON", reply)
+
+    def garbled(self, why: str, reply: Reply) -> PassingError:
+        """The error for a reply of the 200s that is not what was promised."""
+        words = _words(reply.body, self._transport.secrets)
+        return PassingError(
+            f"the reply of {self._where} {why}: {words}; is this the right address and label path?",
+            status=reply.status,
+            garbled=True,
+        )
+
+    async def _exchange(self, body: bytes | None, headers: CIMultiDict[str]) -> Reply:
+        async with self._transport.session.request(
+            self._method, self._url, data=body, headers=headers, allow_redirects=False
+        ) as response:
+            return Reply(response.status, response.headers, await self._read(response))
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        content = response.content
+        parts: list[bytes] = []
+        size = 0
+        while part := await content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > self._most:
+                raise PermanentError(
+                    f"{self._where} sent a reply of more than {self._most} bytes; raise max_reply_bytes if it should"
+                )
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _broken(self, error: Exception) -> ClassifierError:
+        """The error for a request that got no whole reply."""
+        why = f"{_text(str(error), self._transport.secrets) or type(error).__name__}"
+        if isinstance(error, (aiohttp.ClientSSLError, aiohttp.InvalidURL)):
+            return PermanentError(f"{self._where} cannot be used: {why}; check the address and its certificate")
+        if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
+            return PassingError(f"{self._where} cannot be reached: {why}; is the server up?", sent=False)
+        if isinstance(error, TimeoutError):
+            seconds = self._transport.manners.timeout
+            return PassingError(f"{self._where} did not reply within {seconds:g} s; raise timeout if it needs longer")
+        if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
+            return PermanentError(f"the request to {self._where} cannot be sent: {why}; check url and headers")
+        return PassingError(f"{self._where} broke off before its reply was whole: {why}")
+
+    def _refused(self, reply: Reply) -> ClassifierError:
+        """The error for a whole reply whose status is not of the 200s."""
+        words = _words(reply.body, self._transport.secrets)
+        told = f"{self._where} answered {reply.status}: {words}"
+        kind = _kind(reply.status, reply.body[: 64 * WORDS].decode("utf-8", "replace"))
+        if kind is PassingError:
+            return PassingError(f"{told}; try later", status=reply.status, retry_after=retry_after(reply.headers))
+        return kind(f"{told}; {self._advice(reply, kind)}")
+
+    def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
+        if kind is QuotaError:
+            return "the account behind it needs more quota or money; go on with the same command afterwards"
+        if 300 <= reply.status < 400:
+            target = _text(reply.headers.get("location", "elsewhere"), self._transport.secrets)
+            return f"it redirects to {target}, which is not followed; put the final address into the description"
+        advice = ADVICE.get(reply.status, "compare the description with the server's manual")
+        return advice.format(key=self._transport.secrets.whose())
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds that a server asks to be left alone, from Retry-After or the usual rate-limit headers."""
+    now = _moment(headers.get("date", "")) or now or time.time()
+    if milliseconds := _number(headers.get("retry-after-ms", "")):
+        return milliseconds / 1000
+    if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
+        return asked
+    # The soonest reset: the asker's own backoff lengthens a wait that turns out too short.
+    return min((wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None), default=None)
+
+
+def _wait(text: str, now: float) -> float | None:
+    """Seconds from `7`, `1m2.5s`, a date, or a moment in seconds or milliseconds since 1970."""
+    if (number := _number(text)) is not None:
+        moment = number / 1000 if number > 1e11 else number
+        return max(0.0, moment - now) if moment > 1e9 else moment
+    parts = re.findall(r"([\d.]+)(ms|s|m|h|d)", text)
+    if parts and "".join(map("".join, parts)) == text.strip():
+        return sum((_number(count) or 0.0) * UNITS[unit] for count, unit in parts)
+    moment_of_date = _moment(text)
+    return None if moment_of_date is None else max(0.0, moment_of_date - now)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\s*\d{1,15}(\.\d{1,9})?\s*", text) else None
+
+
+def _moment(text: str) -> float | None:
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            return read(text).timestamp()
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+def _kind(status: int, words: str) -> type[ClassifierError]:
+    quota = status == 402 or (status in QUOTA_STATUSES and QUOTA_WORDS.search(words) is not None)
+    if quota and not (status == 429 and RATE_WORDS.search(words)):
+        return QuotaError
+    later = status in PASSING or (status >= 500 and status not in UNSUPPORTED)
+    return PassingError if later else PermanentError
+
+
+def _words(body: bytes, secrets: Secrets) -> str:
+    return f'"{_text(body[: 64 * WORDS].decode("utf-8", "replace"), secrets)}"' if body else "an empty body"
+
+
+def _text(text: str, secrets: Secrets) -> str:
+    """One short line without secrets and control characters."""
+    # Masked before it is cut, or half a key could be left at the end.
+    line = " ".join(secrets.mask(text).split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= WORDS else f"{line[:WORDS]}…"
+
+
+def _url(url: str | URL, secrets: Secrets) -> URL:
+    try:
+        parsed = URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host:
+            return parsed
+    except ValueError:
+        pass
+    raise PermanentError(f"{_text(str(url), secrets)!r} is not an address; write http://host/path or https://host/path")
+
+
+def _session(manners: Manners) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=max(100, manners.concurrency), keepalive_timeout=IDLE),
+        timeout=aiohttp.ClientTimeout(total=manners.timeout, sock_connect=manners.connect_timeout),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"user-agent": "secondlook", "accept": "*/*"},
+        trust_env=manners.trust_env,
+    )
