@@ -250,8 +250,10 @@ def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
 def bootstrap(
     confidence: Floats, correct: Bools, brier: Floats, nll: Floats, *, resamples: int = 1000, seed: int = 0
 ) -> Intervals:
-    """95 % percentile intervals of every figure of `score`, the pictures drawn anew with replacement.
+    """95 % intervals of every figure of `score`, the pictures drawn anew with replacement.
 
+    Percentile intervals, but for ECE: drawing anew adds noise, which only ever enlarges it, so its percentiles
+    lie too high. They are mirrored at the estimate instead, which takes the noise off.
     A resample without a right or without a wrong answer says nothing about AUROC and is left out of its interval;
     AUROC has none if that befalls more than half of them. Memory grows with the pictures, not the resamples.
     """
@@ -260,7 +262,7 @@ def bootstrap(
     seen = list(_resampled(confidence, correct, brier, nll, draws(len(correct), resamples, seed)))
     return Intervals(
         accuracy=_middle([scores.accuracy for scores in seen]),
-        ece=_middle([scores.ece for scores in seen]),
+        ece=_mirrored(ece(confidence, correct), [scores.ece for scores in seen]),
         auroc=_middle_of_known([scores.auroc for scores in seen]),
         aurc=_middle([scores.aurc for scores in seen]),
         brier=_middle([scores.brier for scores in seen]),
@@ -504,6 +506,12 @@ def _middle(values: Sequence[float]) -> Interval:
     """The middle 95 % of the values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _mirrored(estimate: float, values: Sequence[float]) -> Interval:
+    """The middle 95 % of the values, turned round the estimate; never without it, never outside [0, 1]."""
+    low, high = _middle(values)
+    return max(0.0, min(estimate, 2 * estimate - high)), min(1.0, max(estimate, 2 * estimate - low))
 
 
 def _middle_of_known(values: Sequence[float | None]) -> Interval | None:
