@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,23 @@ from numpy.typing import NDArray
 from secondlook.errors import ClassifierError, PermanentError
 from secondlook.votes import Answer
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 Pixels = NDArray[np.uint8]
 Settings = Mapping[str, object]
 Prepared = TypeVar("Prepared")
+Description = TypeVar("Description", bound="BaseModel")
 
 PROTOCOLS = {
-    "onnx": "secondlook.classifiers.onnx",
-    "python": "secondlook.classifiers.python",
+    "command": "secondlook.classifiers.command:connect",
+    "http": "secondlook.classifiers.http:connect",
+    "https": "secondlook.classifiers.http:connect_tls",
+    "onnx": "secondlook.classifiers.onnx:connect",
+    "preset": "secondlook.classifiers.http:connect_preset",
+    "python": "secondlook.classifiers.python:connect",
 }
-"""Schemes that come with secondlook, and the modules that speak them; each is imported when it is first used."""
+"""Schemes that come with secondlook, and the functions that speak them; each is imported when it is first used."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ def connect(description: str | Path) -> AnyClassifier:
 
 def _from_file(path: Path) -> AnyClassifier:
     settings = read_toml(path)
-    scheme = settings.pop("connector", None)
+    scheme = settings.pop("connector", "http" if "preset" in settings else None)
     if not isinstance(scheme, str):
         raise PermanentError(f'{str(path)!r} does not name its protocol; add a line such as connector = "onnx"')
     return _protocol(scheme)("", {**settings, "folder": str(path.parent)})
@@ -113,9 +121,24 @@ def read_toml(path: Path) -> dict[str, object]:
         raise PermanentError(f"the classifier description {str(path)!r} cannot be read: {error}") from None
 
 
+def described(model: type[Description], settings: Settings) -> Description:
+    """The settings of a TOML file as a checked model; a PermanentError names the one that is wrong."""
+    from pydantic import ValidationError
+
+    values = {key: value for key, value in settings.items() if key != "folder"}
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its settings"
+        message = f"the description of the classifier is wrong at {where}: {first['msg']}"
+    raise PermanentError(message)
+
+
 def _protocol(scheme: str) -> Connect:
     if scheme in PROTOCOLS:
-        function: Connect = import_module(PROTOCOLS[scheme]).connect
+        module, _, name = PROTOCOLS[scheme].partition(":")
+        function: Connect = getattr(import_module(module), name)
         return function
     others = {point.name: point for point in entry_points(group="secondlook.classifiers")}
     if scheme in others:

@@ -74,13 +74,13 @@ class Manners(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    timeout: float = Field(60.0, gt=0, description="seconds for a whole request")
-    connect_timeout: float = Field(10.0, gt=0, description="seconds to reach the server")
-    max_reply_bytes: int = Field(8 << 20, gt=0)
-    trust_env: bool = Field(False, description="take proxies from HTTP_PROXY and its like")
-    concurrency: int = Field(8, ge=1)
-    per_second: float | None = Field(None, gt=0)
-    price: Decimal = Field(Decimal(0), ge=0, description="of one question, in your currency")
+    timeout: float = Field(default=60.0, gt=0, description="seconds for a whole request")
+    connect_timeout: float = Field(default=10.0, gt=0, description="seconds to reach the server")
+    max_reply_bytes: int = Field(default=8 << 20, gt=0)
+    trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
+    concurrency: int = Field(default=8, ge=1)
+    per_second: float | None = Field(default=None, gt=0)
+    price: Decimal = Field(default=Decimal(0), ge=0, description="of one question, in your currency")
 
     def terms(self, batch: int = 1) -> Terms:
         """The same, in the words of the asker."""

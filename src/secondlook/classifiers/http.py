@@ -1,0 +1,416 @@
+"""Any classifier behind one HTTP request: a template for the request, and a path to the label in the reply.
+
+    connector = "http"
+    url = "https://api.example.com/v1/{model}/classify"
+    headers = { authorization = "Bearer ${EXAMPLE_KEY}" }  # ${NAME} is a secret, read from the environment
+    values = { model = "birds-2" }                         # {name} is not: it is part of the fingerprint
+    body = { kind = "json", template = { image = "{image_base64}", size = ["{width}", "{height}"] } }
+    label = "predictions[].name"                           # JMESPath, https://jmespath.org
+    score = "predictions[].confidence"
+    price = "0.0015"
+
+Templates know {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths give lists, the label with
+the largest score counts, the first of equals, or the first of all where there is no score path; an empty list is
+an answer without a label. Without a label path, the label is the position of the largest score.
+`preset = "google-vision"` starts from a description inside the package, of which any line can be changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+import math
+import re
+import secrets as chance
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+from urllib.parse import parse_qsl, quote
+
+import jmespath
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from yarl import URL
+
+from secondlook.classifiers import Classifier, Pixels, Settings, described, fingerprint
+from secondlook.classifiers.encoding import Encoding, Tensor
+from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
+from secondlook.errors import PermanentError
+from secondlook.votes import Answer
+
+PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')
+PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
+SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+Build = Callable[[Pixels], bytes]
+Fill = Callable[[str], str]
+
+
+class Raw(BaseModel):
+    """The file itself as the body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["raw"] = "raw"
+    content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
+
+
+class Multipart(BaseModel):
+    """The file as a field of a form."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["multipart"] = "multipart"
+    field: str = "image"
+    filename: str | None = Field(default=None, description="image.png or image.jpeg if left out")
+    fields: dict[str, str] = Field(default_factory=dict, description="further fields")
+
+
+class Json(BaseModel):
+    """A JSON value with the picture inside it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["json"] = "json"
+    template: JsonValue
+
+    @field_validator("template")
+    @classmethod
+    def _shows_the_picture(cls, template: JsonValue) -> JsonValue:
+        if not re.search(r"\{image_base64\}|\{image_data_url\}|\"\{pixels\}\"", json.dumps(template)):
+            raise ValueError("the template shows no picture; it needs {image_base64}, {image_data_url} or {pixels}")
+        return template
+
+
+class Description(Manners):
+    """One request and where its reply holds the label."""
+
+    url: str
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    headers: dict[str, str] = Field(default_factory=dict)
+    query: dict[str, str] = Field(default_factory=dict)
+    values: dict[str, str] = Field(default_factory=dict, description="what stands for {name}; nothing secret")
+    body: Annotated[Raw | Multipart | Json, Field(discriminator="kind")] = Raw()
+    encoding: Encoding = Encoding()
+    pixels: Tensor = Field(default=Tensor(), description="how {pixels} is computed")
+    reply: Literal["json", "text"] = "json"
+    label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
+    score: str = Field(default="", description="JMESPath")
+    error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
+    labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
+    rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
+    empty: str | None = Field(default=None, description="the label of an answer without one")
+
+    @field_validator("body", mode="before")
+    @classmethod
+    def _kind_alone(cls, body: object) -> object:
+        return {"kind": body} if isinstance(body, str) else body
+
+    @field_validator("label", "score", "error")
+    @classmethod
+    def _is_a_path(cls, path: str) -> str:
+        try:
+            jmespath.compile(path or "@")
+        except jmespath.exceptions.JMESPathError as error:
+            raise ValueError(f"{path!r} is not a JMESPath: {str(error).splitlines()[0]}") from None
+        return path
+
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        url = URL(self.url.split("?", 1)[0])
+        if url.user or url.password:
+            raise ValueError("the url holds a user or password; send it in a header with ${NAME}")
+        asked = [*self.headers.items(), *self.query.items(), *parse_qsl(self.url.partition("?")[2])]
+        for name, value in asked:
+            if SECRET_NAME.search(name) and "${" not in value:
+                raise ValueError(
+                    f"{name!r} looks like a secret; put it into an environment variable and write ${{NAME}}"
+                )
+        return self
+
+
+class HttpClassifier:
+    """A server that is asked with one request a picture."""
+
+    def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
+        secrets = Secrets()
+        description = _with_values(description)
+        content_type, self._build = _body(description, secrets)
+        headers = {name.lower(): secrets.fill(value) for name, value in description.headers.items()}
+        url = URL(secrets.fill(description.url))
+        url = url.update_query({name: secrets.fill(value) for name, value in description.query.items()})
+        self._secrets = secrets
+        self._transport = Transport(description, secrets)
+        self._door = self._transport.door(description.method, url, {"content-type": content_type, **headers})
+        self._description = description
+        self._paths = _Paths.of(description)
+        self.labels = labels
+        self.terms = description.terms()
+        self.fingerprint = fingerprint("http", _parts(description, labels))
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return self._build(self._description.encoding.fit(pixels))
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        return [self._answer(await self._door.send(body)) for body in batch]
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def _answer(self, reply: Reply) -> Answer:
+        text = self._description.reply == "text"
+        said = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
+        try:
+            found = self._paths.top(said)
+            label = self._named(found.label)
+        except _GarbledError as why:
+            problem = str(why)
+        else:
+            return Answer(label, found.score, reply.status, self._secrets.mask_bytes(reply.body))
+        raise self._door.garbled(problem, reply)
+
+    def _named(self, said: object) -> str:
+        if said is None:
+            return self._description.empty or ""
+        if isinstance(said, (int, float)) and not isinstance(said, bool):
+            said = self._at(said)
+        if not isinstance(said, str):
+            raise _GarbledError(f"has {_short(said)} where a label should be")
+        return self._description.rename.get(said, said)
+
+    def _at(self, index: float) -> str:
+        if self.labels is None:
+            return f"{index:g}" if isinstance(index, float) else str(index)
+        if index != int(index) or not 0 <= index < len(self.labels):
+            raise _GarbledError(f"has {index} where the position of one of {len(self.labels)} labels should be")
+        return self.labels[int(index)]
+
+
+def connect(address: str, settings: Settings) -> Classifier[bytes]:
+    """`http://host/path`, which takes a PNG and replies with {"label": …}, or the settings of a TOML file."""
+    return _connect({"url": f"http:{address}", **settings} if address else settings)
+
+
+def connect_tls(address: str, settings: Settings) -> Classifier[bytes]:
+    """`https://host/path`, which takes a PNG and replies with {"label": …}."""
+    return _connect({"url": f"https:{address}", **settings} if address else settings)
+
+
+def connect_preset(address: str, settings: Settings) -> Classifier[bytes]:
+    """`preset:name`, or `preset:name?project=p&endpoint=e` with the values that it needs."""
+    name, _, values = address.partition("?")
+    return _connect({**settings, "preset": name, "values": dict(parse_qsl(values))})
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the descriptions inside the package."""
+    folder = files("secondlook.classifiers").joinpath("presets")
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def preset(name: str) -> str:
+    """The text of one of them, to copy and change."""
+    known = presets()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise PermanentError(f"no preset is called {name!r}; {hint}")
+    return files("secondlook.classifiers").joinpath("presets", f"{name}.toml").read_text("utf-8")
+
+
+def _connect(settings: Settings) -> HttpClassifier:
+    if "preset" in settings:
+        start = tomllib.loads(preset(str(settings["preset"])))
+        settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
+    settings = {key: value for key, value in settings.items() if key != "connector"}
+    description = described(Description, settings)
+    return HttpClassifier(description, _labels(description, Path(str(settings.get("folder", ".")))))
+
+
+def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
+    """The preset with the user's lines over it; tables are joined, except the body, which is one thing."""
+    both = {**start, **changes}
+    for key, value in changes.items():
+        before = start.get(key)
+        if key != "body" and isinstance(before, dict) and isinstance(value, dict):
+            both[key] = {**before, **value}
+    return both
+
+
+def _labels(description: Description, folder: Path) -> tuple[str, ...] | None:
+    if not isinstance(description.labels, str):
+        return description.labels
+    path = folder / description.labels
+    try:
+        return tuple(path.read_text("utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
+
+
+def _parts(description: Description, labels: tuple[str, ...] | None) -> dict[str, object]:
+    """All that could change answers; secrets are in it by the names of their variables."""
+    told = description.model_dump(exclude={*Manners.model_fields, "values", "labels", "encoding", "headers", "error"})
+    headers = {name.lower(): value for name, value in description.headers.items()}
+    return {**told, "headers": headers, "labels": labels, "encoding": description.encoding.parts()}
+
+
+def _with_values(description: Description) -> Description:
+    """The description with the values in place of {name}."""
+    values = description.values
+
+    def fill(text: str) -> str:
+        return PLACE.sub(lambda match: values.get(match[1], match[0]), text)
+
+    url = PLACE.sub(lambda match: quote(values.get(match[1], match[0]), safe="/:@{}"), description.url)
+    if missing := PLACE.search(url):
+        raise PermanentError(
+            f'the url needs a value for {{{missing[1]}}}; add it as values = {{ {missing[1]} = "…" }} '
+            f"or as preset:name?{missing[1]}=…"
+        )
+    filled = {
+        "url": url,
+        "headers": {name: fill(value) for name, value in description.headers.items()},
+        "query": {name: fill(value) for name, value in description.query.items()},
+        "body": _body_with_values(description.body, fill),
+    }
+    return description.model_copy(update=filled)
+
+
+def _body_with_values(body: Raw | Multipart | Json, fill: Fill) -> Raw | Multipart | Json:
+    if isinstance(body, Json):
+        return Json(template=_each_text(body.template, fill))
+    if isinstance(body, Multipart):
+        return body.model_copy(update={"fields": {name: fill(value) for name, value in body.fields.items()}})
+    return body
+
+
+def _each_text(value: JsonValue, change: Fill) -> JsonValue:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_each_text(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: _each_text(item, change) for key, item in value.items()}
+    return value
+
+
+def _body(description: Description, secrets: Secrets) -> tuple[str, Build]:
+    """The content type of bodies, and what makes one of a picture that fits."""
+    body, encoding = description.body, description.encoding
+    if isinstance(body, Raw):
+        return body.content_type or encoding.content_type, encoding.encode
+    if isinstance(body, Multipart):
+        return _multipart(body, encoding, secrets)
+    return "application/json", _json_builder(body, description, secrets)
+
+
+def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[str, Build]:
+    # Drawn at random, so that no picture holds it.
+    boundary = f"secondlook-{chance.token_hex(16)}"
+    start = "".join(
+        f"--{boundary}\r\ncontent-disposition: form-data; name={_quoted(name)}\r\n\r\n{secrets.fill(value)}\r\n"
+        for name, value in body.fields.items()
+    )
+    filename = body.filename or f"image.{encoding.format}"
+    head = (
+        f"{start}--{boundary}\r\ncontent-disposition: form-data; name={_quoted(body.field)}; "
+        f"filename={_quoted(filename)}\r\ncontent-type: {encoding.content_type}\r\n\r\n"
+    ).encode()
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    return f"multipart/form-data; boundary={boundary}", lambda pixels: head + encoding.encode(pixels) + tail
+
+
+def _quoted(text: str) -> str:
+    """A name in a form, escaped as browsers do."""
+    return '"' + text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A") + '"'
+
+
+def _json_builder(body: Json, description: Description, secrets: Secrets) -> Build:
+    text = json.dumps(_each_text(body.template, secrets.fill), ensure_ascii=False, separators=(",", ":"))
+    pieces = PICTURE.split(text)
+    encoding, tensor = description.encoding, description.pixels
+    shows_file = "{image_" in text
+
+    def build(pixels: Pixels) -> bytes:
+        file = base64.b64encode(encoding.encode(pixels)).decode() if shows_file else ""
+        places = {
+            "{image_base64}": lambda: file,
+            "{image_data_url}": lambda: f"data:{encoding.content_type};base64,{file}",
+            '"{width}"': lambda: str(pixels.shape[1]),
+            '"{height}"': lambda: str(pixels.shape[0]),
+            '"{pixels}"': lambda: json.dumps(tensor.array(pixels).tolist(), separators=(",", ":")),
+        }
+        return "".join(places[piece]() if piece in places else piece for piece in pieces).encode()
+
+    return build
+
+
+class _GarbledError(Exception):
+    """A reply that is not what the description promises."""
+
+
+class _Found(NamedTuple):
+    label: object
+    score: float | None
+
+
+class _Paths(NamedTuple):
+    """Where a reply holds the label, its score, and what went wrong."""
+
+    label: jmespath.parser.ParsedResult | None
+    score: jmespath.parser.ParsedResult | None
+    error: jmespath.parser.ParsedResult | None
+
+    @classmethod
+    def of(cls, description: Description) -> Self:
+        if description.reply == "text":
+            return cls(jmespath.compile("@"), None, None)
+        label = description.label or ("" if description.score else "label")
+        paths = (label, description.score, description.error)
+        return cls(*(jmespath.compile(path) if path else None for path in paths))
+
+    def top(self, said: object) -> _Found:
+        """The label that counts, None where there is none, and its score."""
+        if self.error and (told := _search(self.error, said)) is not None:
+            raise _GarbledError(f"tells of an error, {_short(told)}")
+        scores = self.score and _search(self.score, said)
+        if self.label is None:
+            scores = _numbers(scores)
+            return _best(range(len(scores)), scores)
+        labels = _search(self.label, said)
+        if labels is None:
+            raise _GarbledError("has nothing at the label path")
+        if not isinstance(labels, list):
+            return _Found(labels, _numbers([scores])[0] if scores is not None else None)
+        if self.score is None:
+            return _Found(labels[0] if labels else None, None)
+        return _best(labels, _numbers(scores or []))
+
+
+def _search(path: jmespath.parser.ParsedResult, said: object) -> object:
+    try:
+        return path.search(said)
+    except jmespath.exceptions.JMESPathError as error:
+        raise _GarbledError(f"does not fit its path: {str(error).splitlines()[0]}") from None
+
+
+def _best(labels: Sequence[object], scores: list[float]) -> _Found:
+    """The label with the largest score, the first of equals."""
+    if len(labels) != len(scores):
+        raise _GarbledError(f"has {len(labels)} labels and {len(scores)} scores")
+    if not scores:
+        return _Found(None, None)
+    at = max(range(len(scores)), key=scores.__getitem__)
+    return _Found(labels[at], scores[at])
+
+
+def _numbers(values: object) -> list[float]:
+    if not isinstance(values, list):
+        raise _GarbledError(f"has {_short(values)} where scores should be")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+            raise _GarbledError(f"has {_short(value)} where a score should be")
+    return values
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:60]}…"
