@@ -24,32 +24,24 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from secondlook.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, read_toml
+from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import MissingExtra, PermanentError
 from secondlook.votes import Answer
 
 Tensor = NDArray[np.float32]
 
 
-class Description(BaseModel):
+class Description(Preprocessing):
     """How a picture becomes the model's input, and its output a label."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     size: tuple[int, int] = Field(description="height, width")
-    crop: float | None = Field(None, gt=0, le=1)
-    resize: Literal["nearest", "linear", "cubic", "area"] = "linear"
-    channels: Literal["rgb", "bgr", "grey"] = "rgb"
-    scale: float = Field(1.0, gt=0)
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
     labels: tuple[str, ...] | str
     batch: int = Field(64, ge=1)
 
@@ -64,13 +56,9 @@ class OnnxClassifier:
         self.labels = _labels(path.parent, description)
         self.fingerprint = _fingerprint(path, description, self.labels)
         self.terms = Terms(batch=description.batch, concurrency=os.cpu_count() or 1, local=True)
-        count = 1 if description.channels == "grey" else 3
-        self._mean = np.broadcast_to(np.array(description.mean, np.float32), (count,))[:, None, None]
-        self._std = np.broadcast_to(np.array(description.std, np.float32), (count,))[:, None, None]
 
     def prepare(self, pixels: Pixels) -> Tensor:
-        fitted = _fit(pixels, self._description)
-        return (fitted.astype(np.float32) / np.float32(self._description.scale) - self._mean) / self._std
+        return self._description.normalise(self._description.fit(pixels, self._description.size))
 
     async def label(self, batch: Sequence[Tensor]) -> list[Answer]:
         return await asyncio.to_thread(self._run, batch)
@@ -106,36 +94,6 @@ def connect(address: str, settings: Settings) -> Classifier[Tensor]:
         where = ".".join(map(str, first["loc"]))
         raise PermanentError(f"the description of the ONNX model is wrong at {where!r}: {first['msg']}") from None
     return OnnxClassifier(Path(str(settings["folder"])) / description.model, description)
-
-
-def _fit(pixels: Pixels, description: Description) -> Pixels:
-    """Channels × height × width as the model takes it."""
-    import cv2
-
-    height, width = description.size
-    if description.crop is not None:
-        pixels = _centre(pixels, description.crop)
-    if pixels.shape[:2] != (height, width):
-        rules = {
-            "nearest": cv2.INTER_NEAREST,
-            "linear": cv2.INTER_LINEAR,
-            "cubic": cv2.INTER_CUBIC,
-            "area": cv2.INTER_AREA,
-        }
-        pixels = cv2.resize(pixels, (width, height), interpolation=rules[description.resize]).astype(
-            np.uint8, copy=False
-        )
-    if description.channels == "grey":
-        return cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)[None].astype(np.uint8, copy=False)
-    return (pixels[:, :, ::-1] if description.channels == "bgr" else pixels).transpose(2, 0, 1)
-
-
-def _centre(pixels: Pixels, share: float) -> Pixels:
-    """The centred square with this share of the short side."""
-    height, width = pixels.shape[:2]
-    side = max(1, round(min(height, width) * share))
-    top, left = (height - side) // 2, (width - side) // 2
-    return np.ascontiguousarray(pixels[top : top + side, left : left + side])
 
 
 def _session(path: Path):  # type: ignore[no-untyped-def]
