@@ -191,22 +191,33 @@ def _jpeg(data: bytes) -> "tuple[ImageFile, bytes]":
     """Also the first picture of an MPO, the pair of pictures that some phones write."""
     from PIL.JpegImagePlugin import JpegImageFile
 
-    picture = JpegImageFile(io.BytesIO(_exif_renamed(data)))
+    picture = JpegImageFile(io.BytesIO(_metadata_renamed(data)))
     return picture, next((body[6:] for _, body in picture.applist if body.startswith(b"exif\0\0")), b"")
 
 
-def _exif_renamed(data: bytes) -> bytes:
-    """The JPEG with the tag of its EXIF segments in lower case, so that Pillow keeps them but does not parse them.
+_JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Photoshop 3.0\0": b"\xff\xed"}
+"""Names of the segments that Pillow parses while it opens a JPEG, and their markers."""
 
-    The two bytes of the segment's marker cannot occur inside compressed pixels.
+
+def _metadata_renamed(data: bytes) -> bytes:
+    """The JPEG with the other case in the first letter of these names, so that Pillow keeps but does not parse them.
+
+    The two bytes of a marker cannot occur inside compressed pixels.
     """
-    if b"Exif\0\0" not in data:
+    names = _JPEG_METADATA.items()
+    places = [at for name, marker in names for at in _found(data, name) if data[at - 4 : at - 2] == marker]
+    if not places:
         return data
-    renamed, at = bytearray(data), -1
-    while (at := renamed.find(b"Exif\0\0", at + 1)) >= 0:
-        if renamed[at - 4 : at - 2] == b"\xff\xe1":
-            renamed[at] = ord("e")
+    renamed = bytearray(data)
+    for at in places:
+        renamed[at] ^= 0x20
     return bytes(renamed)
+
+
+def _found(data: bytes, name: bytes) -> Iterator[int]:
+    at = -1
+    while (at := data.find(name, at + 1)) >= 0:
+        yield at
 
 
 def _png(data: bytes) -> "tuple[ImageFile, bytes]":
@@ -347,6 +358,8 @@ def _tiff(data: bytes, max_pixels: int) -> "tuple[ImageFile, bytes]":
 def _tiff_essential(data: bytes) -> bytes:
     """The TIFF with one page, whose directory holds only sound entries that matter for its pixels."""
     directory, kept, room = _Directory.of(data), {}, len(data)
+    if directory.start < 8 * (directory.offset.size // 4):
+        raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")
     for tag, kind, values, field in directory.entries(data):
         size = values * _TIFF_WIDTHS.get(kind, 0)
         apart = size > len(field)
