@@ -36,6 +36,9 @@ PROTOCOLS = {
     "command": "secondlook.classifiers.command:connect",
     "http": "secondlook.classifiers.http:connect",
     "https": "secondlook.classifiers.http:connect_tls",
+    "oip": "secondlook.classifiers.oip:connect",
+    "oip+http": "secondlook.classifiers.oip:connect",
+    "oip+https": "secondlook.classifiers.oip:connect_tls",
     "onnx": "secondlook.classifiers.onnx:connect",
     "preset": "secondlook.classifiers.http:connect_preset",
     "python": "secondlook.classifiers.python:connect",
@@ -119,6 +122,14 @@ def read_toml(path: Path) -> dict[str, object]:
         raise PermanentError(f"there is no classifier description {str(path)!r}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PermanentError(f"the classifier description {str(path)!r} cannot be read: {error}") from None
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """The lines of a text file with one label each; a PermanentError says what is wrong with it."""
+    try:
+        return tuple(path.read_text("utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
 
 
 def described(model: type[Description], settings: Settings) -> Description:

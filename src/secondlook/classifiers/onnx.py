@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from secondlook.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, read_toml
+from secondlook.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, read_labels, read_toml
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import MissingExtra, PermanentError
 from secondlook.votes import Answer
@@ -53,7 +53,8 @@ class OnnxClassifier:
         self._description = description
         self._session = _session(path)
         self._input = self._session.get_inputs()[0].name
-        self.labels = _labels(path.parent, description)
+        labels = description.labels
+        self.labels = read_labels(path.parent / labels) if isinstance(labels, str) else labels
         self.fingerprint = _fingerprint(path, description, self.labels)
         self.terms = Terms(batch=description.batch, concurrency=os.cpu_count() or 1, local=True)
 
@@ -119,16 +120,6 @@ def _onnxruntime() -> ModuleType:
     except ImportError:
         raise MissingExtra("ONNX models", "onnx") from None
     return onnxruntime
-
-
-def _labels(folder: Path, description: Description) -> tuple[str, ...]:
-    if isinstance(description.labels, tuple):
-        return description.labels
-    path = folder / description.labels
-    try:
-        return tuple(path.read_text("utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
 
 
 def _fingerprint(path: Path, description: Description, labels: tuple[str, ...]) -> str:
