@@ -75,8 +75,13 @@ def test_zero_falls_into_the_first_bin() -> None:
 
 def test_equal_mass_ece_of_ten_answers_by_hand() -> None:
     # Two bins, cut in the middle: 0, .4, .6, .6 claim 1.6, 1 right: .6; the others claim 5.4, 4 right: 1.4.
-    # The middle of the two at .8 is at 5 of 10, on the cut, and belongs to the upper bin.
     assert scoring.ece_equal_mass(TEN, RIGHT, bins=2) == pytest.approx((0.6 + 1.4) / 10)
+
+
+def test_ties_on_the_cut_between_equal_masses_belong_to_the_upper_bin() -> None:
+    # Two bins of .1, .5, .5, .9: the middle of the .5s is on the cut. .1 claimed, 1 right; 1.9 claimed, 1 right.
+    confidence, correct = np.array([0.1, 0.5, 0.5, 0.9]), np.array([True, False, False, True])
+    assert scoring.ece_equal_mass(confidence, correct, bins=2) == pytest.approx((0.9 + 0.9) / 4)
 
 
 def test_debiased_ece_of_ten_answers_by_hand() -> None:
