@@ -31,6 +31,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import parse_qsl, quote
 
 import jmespath
+from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
@@ -45,6 +46,7 @@ PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
 SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 Build = Callable[[Pixels], bytes]
 Fill = Callable[[str], str]
+Search = Callable[[object], object]
 
 
 class Raw(BaseModel):
@@ -97,7 +99,7 @@ class Description(Manners):
     error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
     labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
     rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
-    empty: str | None = Field(default=None, description="the label of an answer without one")
+    empty: str = Field(default="", description="the label of an answer without one; not scored if left out")
 
     @field_validator("body", mode="before")
     @classmethod
@@ -160,16 +162,14 @@ class HttpClassifier:
         said = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
         try:
             found = self._paths.top(said)
-            label = self._named(found.label)
+            label, score = (self._named(found.label), found.score) if found else (self._description.empty, None)
         except _GarbledError as why:
             problem = str(why)
         else:
-            return Answer(label, found.score, reply.status, self._secrets.mask_bytes(reply.body))
+            return Answer(label, score, reply.status, self._secrets.mask_bytes(reply.body))
         raise self._door.garbled(problem, reply)
 
     def _named(self, said: object) -> str:
-        if said is None:
-            return self._description.empty or ""
         if isinstance(said, (int, float)) and not isinstance(said, bool):
             said = self._at(said)
         if not isinstance(said, str):
@@ -355,49 +355,56 @@ class _Found(NamedTuple):
 class _Paths(NamedTuple):
     """Where a reply holds the label, its score, and what went wrong."""
 
-    label: jmespath.parser.ParsedResult | None
-    score: jmespath.parser.ParsedResult | None
-    error: jmespath.parser.ParsedResult | None
+    label: Search | None
+    score: Search | None
+    error: Search | None
 
     @classmethod
     def of(cls, description: Description) -> Self:
         if description.reply == "text":
-            return cls(jmespath.compile("@"), None, None)
+            return cls(_search("@"), None, None)
         label = description.label or ("" if description.score else "label")
         paths = (label, description.score, description.error)
-        return cls(*(jmespath.compile(path) if path else None for path in paths))
+        return cls(*(_search(path) if path else None for path in paths))
 
-    def top(self, said: object) -> _Found:
-        """The label that counts, None where there is none, and its score."""
-        if self.error and (told := _search(self.error, said)) is not None:
+    def top(self, said: object) -> _Found | None:
+        """The label that counts and its score; None for an answer without a label."""
+        if self.error and (told := self.error(said)) is not None:
             raise _GarbledError(f"tells of an error, {_short(told)}")
-        scores = self.score and _search(self.score, said)
+        scores = self.score and self.score(said)
         if self.label is None:
-            scores = _numbers(scores)
-            return _best(range(len(scores)), scores)
-        labels = _search(self.label, said)
+            numbers = _numbers(scores)
+            return _best(range(len(numbers)), numbers)
+        labels = self.label(said)
         if labels is None:
             raise _GarbledError("has nothing at the label path")
         if not isinstance(labels, list):
             return _Found(labels, _numbers([scores])[0] if scores is not None else None)
         if self.score is None:
-            return _Found(labels[0] if labels else None, None)
+            return _Found(labels[0], None) if labels else None
         return _best(labels, _numbers(scores or []))
 
 
-def _search(path: jmespath.parser.ParsedResult, said: object) -> object:
-    try:
-        return path.search(said)
-    except jmespath.exceptions.JMESPathError as error:
-        raise _GarbledError(f"does not fit its path: {str(error).splitlines()[0]}") from None
+def _search(path: str) -> Search:
+    node = jmespath.compile(path).parsed
+    # One interpreter for all replies: making one takes longer than most searches.
+    visit = TreeInterpreter().visit
+
+    def search(said: object) -> object:
+        try:
+            return visit(node, said)
+        except jmespath.exceptions.JMESPathError as error:
+            raise _GarbledError(f"does not fit its path: {str(error).splitlines()[0]}") from None
+
+    return search
 
 
-def _best(labels: Sequence[object], scores: list[float]) -> _Found:
+def _best(labels: Sequence[object], scores: list[float]) -> _Found | None:
     """The label with the largest score, the first of equals."""
     if len(labels) != len(scores):
         raise _GarbledError(f"has {len(labels)} labels and {len(scores)} scores")
     if not scores:
-        return _Found(None, None)
+        return None
     at = max(range(len(scores)), key=scores.__getitem__)
     return _Found(labels[at], scores[at])
 

@@ -1,0 +1,229 @@
+"""One case a connector."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from aiohttp import web
+
+from conformance.replica import DEMO, label_of_file, labels_of, logits_of_file, model
+from secondlook.classifiers import AnyClassifier, Pixels, read_toml
+from secondlook.classifiers.command import connect as connect_command
+from secondlook.classifiers.http import connect as connect_http
+from secondlook.classifiers.onnx import connect as connect_onnx
+from secondlook.classifiers.python import PythonClassifier
+
+KEY = "CONFORMANCE_KEY"
+"""The environment variable that served cases read their key from."""
+Changes = Mapping[str, object]
+
+
+QUIET: tuple[Changes, ...] = (
+    {"timeout": 5.0},
+    {"connect_timeout": 3.0},
+    {"max_reply_bytes": 1_000_000},
+    {"concurrency": 3},
+    {"per_second": 4.0},
+    {"price": "0.01"},
+    {"trust_env": True},
+)
+"""Settings of every HTTP protocol that cannot change answers."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A connector, how to use it, and what belongs to its fingerprint."""
+
+    name: str
+    connect: Callable[[str, Changes], AnyClassifier]
+    """The classifier at the replica's address, or with a folder for its files, with some settings changed."""
+    telling: tuple[Changes, ...]
+    """Changes that could change answers, so the fingerprint must change with each."""
+    silent: tuple[Changes, ...] = QUIET
+    """Changes that cannot, so the fingerprint must stay."""
+    routes: Callable[[], web.RouteTableDef] | None = None
+    """What the replica answers; None for a connector that runs on this machine."""
+    truth: Callable[[Sequence[Pixels]], list[str]] = labels_of
+    """The right labels of pictures."""
+    crowd: int = 64
+    """Calls at once in the test of concurrent use."""
+    spared: frozenset[str] = frozenset()
+    """Names of faults that cannot happen to this connector; say why beside them."""
+
+
+def _raw_routes() -> web.RouteTableDef:
+    routes = web.RouteTableDef()
+
+    @routes.post("/classify")
+    async def classify(request: web.Request) -> web.Response:
+        assert request.content_type == "image/png"
+        return web.json_response({"label": label_of_file(await request.read())})
+
+    return routes
+
+
+def _multipart_routes() -> web.RouteTableDef:
+    routes = web.RouteTableDef()
+
+    @routes.post("/classify")
+    async def classify(request: web.Request) -> web.Response:
+        form = await request.post()
+        assert form["top"] == "5"
+        file = form["photo"]
+        assert isinstance(file, web.FileField)
+        scores = logits_of_file(file.file.read())
+        ranked = sorted(zip(scores, model().labels, strict=True), reverse=True)
+        return web.json_response({"found": [{"is": label, "p": score} for score, label in ranked]})
+
+    return routes
+
+
+def _json_routes() -> web.RouteTableDef:
+    routes = web.RouteTableDef()
+
+    @routes.post("/models/{model}/classify")
+    async def classify(request: web.Request) -> web.Response:
+        said = await request.json()
+        assert said["size"] == [28, 28]
+        return web.json_response({"scores": [logits_of_file(base64.b64decode(said["image"]["bytes"]))]})
+
+    return routes
+
+
+def _raw(url: str, changes: Changes) -> AnyClassifier:
+    return connect_http(
+        "",
+        {"url": f"{url}/classify", "headers": {"authorization": f"Bearer ${{{KEY}}}"}, **changes},
+    )
+
+
+def _multipart(url: str, changes: Changes) -> AnyClassifier:
+    settings: dict[str, object] = {
+        "url": f"{url}/classify",
+        "query": {"key": f"${{{KEY}}}"},
+        "body": {"kind": "multipart", "field": "photo", "fields": {"top": "5"}},
+        "label": "found[].is",
+        "score": "found[].p",
+    }
+    return connect_http("", {**settings, **changes})
+
+
+def _json(url: str, changes: Changes) -> AnyClassifier:
+    settings: dict[str, object] = {
+        "url": f"{url}/models/{{name}}/classify",
+        "values": {"name": "fashion"},
+        "body": {
+            "kind": "json",
+            "template": {
+                "key": f"${{{KEY}}}",
+                "image": {"bytes": "{image_base64}"},
+                "size": ["{width}", "{height}"],
+            },
+        },
+        "score": "scores[0]",
+        "labels": model().labels,
+    }
+    return connect_http("", {**settings, **changes})
+
+
+async def by_model(images: list[Pixels]) -> list[str]:
+    """The embedded classifier as a function of a batch."""
+    return labels_of(images)
+
+
+def by_brightness(image: Pixels) -> str:
+    """Another classifier, of one picture."""
+    return "bright" if image.mean() > 80 else "dark"
+
+
+def _python(folder: str, changes: Changes) -> AnyClassifier:
+    return PythonClassifier(by_brightness if changes else by_model)
+
+
+def _onnx(folder: str, changes: Changes) -> AnyClassifier:
+    return connect_onnx("", {**read_toml(DEMO / "fashion.toml"), "folder": str(DEMO), **changes})
+
+
+PROGRAM = """
+import sys
+from PIL import Image
+red = Image.open(sys.argv[1]).convert("RGB").tobytes()[::3]
+print("looking at it")
+print("sum", sum(i * value for i, value in enumerate(red)) % 1009)
+"""
+
+
+def _sums(pixels: Sequence[Pixels]) -> list[str]:
+    """What that program says."""
+    sums = [int((image[:, :, 0].ravel() * np.arange(image[:, :, 0].size)).sum()) for image in pixels]
+    return [f"sum {total % 1009}" for total in sums]
+
+
+def _command(folder: str, changes: Changes) -> AnyClassifier:
+    program = Path(folder) / "classify.py"
+    program.write_text(PROGRAM + str(changes.get("added", "")))
+    settings = {key: value for key, value in changes.items() if key != "added"}
+    return connect_command("", {"command": f"{sys.executable} {program} {{image}}", "folder": folder, **settings})
+
+
+CASES: list[Case] = [
+    Case(
+        "http with a raw body",
+        _raw,
+        routes=_raw_routes,
+        telling=(
+            {"url": "http://other.example/classify"},
+            {"method": "PUT"},
+            {"headers": {"authorization": f"Bearer ${{{KEY}}}", "x-model": "2"}},
+            {"query": {"model": "2"}},
+            {"body": {"kind": "raw", "content_type": "image/x-png"}},
+            {"encoding": {"format": "jpeg"}},
+            {"encoding": {"format": "jpeg", "quality": 80}},
+            {"encoding": {"max_side": 20}},
+            {"encoding": {"max_pixels": 200}},
+            {"encoding": {"min_side": 80, "upscale": True}},
+            {"label": "classes[0]"},
+            {"score": "score"},
+            {"labels": ["a", "b"]},
+            {"rename": {"a": "b"}},
+            {"empty": "∅ nothing"},
+            {"reply": "text"},
+        ),
+        silent=(*QUIET, {"encoding": {"quality": 50}}, {"encoding": {"max_bytes": 9_999_999}}, {"values": {"a": "b"}}),
+    ),
+    Case(
+        "http with a form",
+        _multipart,
+        routes=_multipart_routes,
+        telling=(
+            {"body": {"kind": "multipart", "field": "image", "fields": {"top": "5"}}},
+            {"body": {"kind": "multipart", "field": "photo", "fields": {"top": "9"}}},
+            {"body": {"kind": "multipart", "field": "photo", "filename": "x.png", "fields": {"top": "5"}}},
+        ),
+    ),
+    Case(
+        "http with a JSON template",
+        _json,
+        routes=_json_routes,
+        telling=(
+            {"values": {"name": "shoes"}},
+            {"body": {"kind": "json", "template": {"image": "{image_base64}"}}},
+            {"labels": model().labels[::-1]},
+        ),
+    ),
+    Case("python", _python, telling=({"other": "function"},), silent=()),
+    Case("onnx", _onnx, telling=({"scale": 1.0}, {"size": [28, 27]}), silent=({"batch": 2},)),
+    Case(
+        "command",
+        _command,
+        telling=({"added": "# new"}, {"command": "cat {image}"}, {"encoding": {"format": "jpeg"}}),
+        silent=({"timeout": 5.0}, {"concurrency": 3}, {"price": "0.01"}),
+        truth=_sums,
+        crowd=12,
+    ),
+]
