@@ -406,6 +406,13 @@ def test_draws_are_reproducible_and_more_of_them_leave_the_first_alone() -> None
     assert not np.array_equal(few, list(scoring.draws(50, 3, seed=2)))
 
 
+def test_the_blocks_in_which_draws_are_made_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one = [rng.integers(7, size=7) for rng in [np.random.default_rng(9)] for _ in range(20)]
+    for block in (1, 7, 50, 10**6):
+        monkeypatch.setattr(scoring, "_BLOCK", block)
+        assert np.array_equal(list(scoring.draws(7, 20, seed=9)), one_by_one)
+
+
 def test_bootstrap_is_reproducible_with_its_seed() -> None:
     confidence, correct = simulated(300, seed=1)
     brier, nll = losses_of(confidence, correct)

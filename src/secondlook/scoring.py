@@ -27,6 +27,9 @@ BINS = 15
 FLOOR = 1e-12
 """The least probability a logarithm is taken of; so no log loss exceeds −log(1e-12), about 27.6."""
 
+_BLOCK = 2**18
+"""Row numbers drawn at once, 2 MB of them."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -243,8 +246,11 @@ def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
     if resamples < 1:
         raise DataError(f"{resamples} resamples give no interval; ask for 1 or more, such as 1000")
     rng = np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield rng.integers(pictures, size=pictures)
+    # In blocks of some megabytes: having seen one go, the allocator keeps memory at hand for the arrays of each
+    # resample instead of returning it every time, which took half of the time. The numbers are the same.
+    block = max(1, _BLOCK // pictures)
+    for start in range(0, resamples, block):
+        yield from rng.integers(pictures, size=(min(block, resamples - start), pictures))
 
 
 def bootstrap(
