@@ -1,0 +1,90 @@
+"""Who has a ledger open: sessions that beat while they live, so that the questions of a dead one can be asked again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import sqlite3
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+BEAT = 5.0
+"""Seconds between signs of life."""
+DEAD = 30.0
+"""Seconds without one after which a session counts as dead."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One open ledger in one process; the id is random, so that sessions of two ledgers never share one."""
+
+    id: int
+    host: str
+    pid: int
+    born: str
+
+    @classmethod
+    def here(cls) -> Session:
+        """A new session of this process."""
+        return cls(secrets.randbits(63), host(), os.getpid(), birth(os.getpid()))
+
+
+def host() -> str:
+    """A name for the space in which a process id means something: machine, boot and process namespace."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def birth(pid: int) -> str:
+    """When a process started, in the kernel's own count; empty where the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def beat(db: sqlite3.Connection, session: Session, now: float) -> None:
+    """Sign of life; says again who we are, because a session that slept may have been struck off."""
+    db.execute(
+        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET beat=excluded.beat",
+        (session.id, session.host, session.pid, session.born, now),
+    )
+
+
+def leave(db: sqlite3.Connection, session: Session) -> None:
+    """Strike a session off: from now on it is dead."""
+    db.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
+
+
+def living(db: sqlite3.Connection, now: float) -> set[int]:
+    """The ids of the sessions that are alive."""
+    here = host()
+    rows = db.execute("SELECT id, host, pid, born FROM sessions WHERE beat > ?", (now - DEAD,)).fetchall()
+    return {id for id, at, pid, born in rows if at != here or _runs(pid, born)}
+
+
+def strike_off_dead(db: sqlite3.Connection, now: float) -> None:
+    """Remove sessions that ended without saying so; their questions are free already."""
+    alive = living(db, now)
+    dead = [(id,) for (id,) in db.execute("SELECT id FROM sessions").fetchall() if id not in alive]
+    db.executemany("DELETE FROM sessions WHERE id = ?", dead)
+
+
+def _runs(pid: int, born: str) -> bool:
+    """Whether a process of this machine is still the one that was started then."""
+    if sys.platform == "win32":  # signal 0 ends a process there
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return not born or birth(pid) in (born, "")

@@ -1,0 +1,100 @@
+"""The one thread that writes to a ledger file: it gathers what is queued, and a commit serves all of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from secondlook.errors import LedgerError
+from secondlook.ledger.books import Books
+from secondlook.ledger.file import drop_ballast, explain, full, is_full, keep_ballast
+from secondlook.ledger.operations import Batch, Operation
+from secondlook.ledger.sessions import BEAT, Session
+
+GATHER = 0.002
+"""Seconds to let operations gather; also the gap in which another process gets its turn to write."""
+MOST = 4096
+"""Questions in one transaction, unless a single operation has more."""
+
+
+class Writer(Thread):
+    """Commits what is put in `queue`, in that order, until a Stop; after a failure it fails all that comes."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        super().__init__(name=f"ledger {path.name}", daemon=True)
+        self.queue: SimpleQueue[Operation] = SimpleQueue()
+        self.failure: LedgerError | None = None
+        self._books = Books(db, Session.here())
+        self._path = path
+        self._left_over: Operation | None = None
+
+    def sent(self, key: bytes) -> bool:
+        """Whether the question is in flight here."""
+        return key in self._books.stamps
+
+    def run(self) -> None:
+        stop = False
+        while not stop:
+            batch = self._gather()
+            if self.failure is None:
+                self._commit(batch)
+            if self.failure is not None:
+                batch.fail(self.failure)
+            stop = batch.stop
+        self._books.close()
+
+    def _gather(self) -> Batch:
+        """What is queued, up to an operation that must come after the commit of another one."""
+        batch = Batch()
+        operation = self._next(BEAT)
+        if operation is not None:
+            time.sleep(GATHER)
+        while operation is not None:
+            if not batch.add(operation):
+                self._left_over = operation
+                break
+            operation = None if batch.stop or len(batch.keys) >= MOST else self._next()
+        return batch
+
+    def _next(self, timeout: float | None = None) -> Operation | None:
+        if self._left_over is not None:
+            operation, self._left_over = self._left_over, None
+            return operation
+        try:
+            return self.queue.get(timeout is not None, timeout)
+        except Empty:
+            return None
+
+    def _commit(self, batch: Batch) -> None:
+        try:
+            self._save(batch)
+        except Exception as error:
+            lost = f"; {len(batch.records)} answers that had come in were not saved" if batch.records else ""
+            self.failure = LedgerError(f"{explain(self._path, error)}{lost}")
+            return
+        batch.resolve()
+
+    def _save(self, batch: Batch) -> None:
+        if batch.asked() and not keep_ballast(self._path):
+            self._refuse(batch)
+        try:
+            self._write(batch)
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise
+            drop_ballast(self._path)
+            self._refuse(batch)
+            batch.raw = False
+            self._write(batch)
+
+    def _refuse(self, batch: Batch) -> None:
+        """Ask nothing more on a full disk: what is left of it is for the answers still to come."""
+        batch.refuse(LedgerError(f"{full(self._path)}: nothing was lost"))
+
+    def _write(self, batch: Batch) -> None:
+        now = time.time()
+        if batch or self._books.due(now):
+            self._books.write(batch, now)
