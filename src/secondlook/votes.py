@@ -20,7 +20,9 @@ Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 MISSING = -1
-"""The code of a view that was not asked."""
+"""The code of a view that was not asked, or whose answer held no label."""
+NO_LABEL = ""
+"""The label of an answer that was given and paid, but from which no label could be read."""
 OUTSIDE = -2
 """The code of a truth that is not in the vocabulary: no answer can be equal to it."""
 
@@ -258,7 +260,7 @@ def _load_npz(path: Path) -> tuple[Codes, Codes, bytes]:
     import zipfile
 
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
     except zipfile.BadZipFile as error:
         raise ValueError(str(error)) from None

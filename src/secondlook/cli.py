@@ -1,0 +1,226 @@
+"""The command line: parse, one call, print.
+
+Nothing heavy is imported here, so that `secondlook --help` answers at once; each command imports what it needs.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from inspect import Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secondlook import __version__
+
+if TYPE_CHECKING:
+    from secondlook.session import Wishes
+
+NOT_SCORED = 3
+"""The exit code when some pictures have no confidence: bad files, failures, or the budget ended."""
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="secondlook",
+    help="Calibrated confidence for image classifiers that return nothing but a label.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+Help = typer.Option
+Ask = partial(typer.Option, rich_help_panel="Asking")
+_CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
+_LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an .npz, or an official data set."
+_LEDGER = "Where answers are kept: a path, or off. By default in your data folder; off for a model on this machine."
+_BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
+_TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
+
+ClassifierOption = Annotated[str, Help("--classifier", "-c", help=_CLASSIFIER)]
+OtherOption = Annotated[str | None, Help("--classifier", "-c", help="The classifier, if it moved since the profile.")]
+ProfileOption = Annotated[Path, Help("--profile", "-p", help="What fit learned about the classifier.")]
+PicturesArgument = Annotated[list[Path], typer.Argument(help="Pictures, folders or .npz files.", show_default=False)]
+LabelledArgument = Annotated[Path, typer.Argument(help=_LABELLED, show_default=False)]
+TruthsOption = Annotated[Path | None, Help(help=_TRUTHS)]
+TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
+VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
+JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
+
+
+def _wishes(
+    seed: Annotated[int, Ask(help="Seed of the random views.", min=0)] = 0,
+    ledger: Annotated[str | None, Ask(help=_LEDGER)] = None,
+    budget: Annotated[str | None, Ask(help=_BUDGET)] = None,
+    money: Annotated[str | None, Ask(help="The same in money: 25, or +2.50.")] = None,
+    price: Annotated[str | None, Ask(help="What one query costs, if the description does not say.")] = None,
+    rate: Annotated[float | None, Ask(help="Most questions a second.", min=0.001)] = None,
+    concurrency: Annotated[int | None, Ask(help="Most calls at the same time.", min=1)] = None,
+    canaries: Annotated[int, Ask(help="Stored answers to ask for again, to see if the classifier changed.", min=0)] = 3,
+    dry_run: Annotated[bool, Ask("--dry-run", help="Say what would be asked and what it costs; ask nothing.")] = False,
+    json_log: Annotated[bool, Ask("--json-log", help="Progress as JSON lines on the error stream.")] = False,
+) -> "Wishes":
+    from secondlook.session import Wishes
+
+    return Wishes(seed, ledger, budget, money, price, rate, concurrency, canaries, dry_run, json_log)
+
+
+def _asks(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with all options about asking, which reach it as one `wishes`."""
+    own = {name: p for name, p in signature(command).parameters.items() if name != "wishes"}
+    shared = signature(_wishes).parameters
+
+    @wraps(command, assigned=("__name__", "__doc__"))
+    def asking(**given: object) -> None:
+        wishes = _wishes(**{name: given.pop(name) for name in shared})  # type: ignore[arg-type]
+        command(**given, wishes=wishes)
+
+    keyword = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]
+    asking.__signature__ = Signature(keyword)  # type: ignore[attr-defined]
+    asking.__annotations__ = {p.name: p.annotation for p in keyword}
+    return asking
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"secondlook {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, Help("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("secondlook-demo"),
+    json: JsonOption = False,
+) -> None:
+    """See it work on an embedded classifier and 2,000 pictures of clothes; needs nothing else."""
+    from secondlook import demonstration
+
+    demonstration.show(demonstration.run(out), json)
+
+
+@app.command()
+@_asks
+def fit(
+    pictures: LabelledArgument,
+    classifier: ClassifierOption,
+    wishes: "Wishes",
+    views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15 rotation:20*8'.")] = "",
+    belief: Annotated[str, Help(help="How votes become a probability.")] = "probit",
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    votes: VotesOption = None,
+    truths: TruthsOption = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Learn how far to trust a classifier, from pictures whose truth is known.
+
+    [bold]Examples[/bold]
+
+      secondlook fit photos/ -c onnx:model.onnx
+
+      secondlook fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --belief probit
+    """
+    from secondlook import runs
+
+    runs.fit(runs.labelled(pictures, truths, take), classifier, views, belief, out, votes, wishes, json)
+
+
+@app.command()
+@_asks
+def look(
+    pictures: PicturesArgument,
+    wishes: "Wishes",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    burst: Annotated[bool, Help(help="The pictures are photos of one thing: one verdict for all.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Label and confidence of pictures, with the reason in a sentence.
+
+    [bold]Examples[/bold]
+
+      secondlook look cat.jpg --profile profile.json
+
+      secondlook look --burst front.jpg left.jpg right.jpg
+    """
+    from secondlook import runs
+
+    bad = (runs.burst if burst else runs.look)(pictures, profile, classifier, wishes, json)
+    raise typer.Exit(NOT_SCORED if bad else 0)
+
+
+@app.command()
+@_asks
+def score(
+    pictures: PicturesArgument,
+    wishes: "Wishes",
+    out: Annotated[Path, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet.")],
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Verdicts for whole folders, into a file. Run it again after an interruption and it goes on where it was.
+
+    [bold]Examples[/bold]
+
+      secondlook score photos/ -o verdicts.csv
+
+      secondlook score photos/ -o verdicts.parquet --budget +10000 --dry-run
+    """
+    from secondlook import runs
+
+    complete = runs.score(runs.found(pictures, take), profile, classifier, out, wishes, json)
+    raise typer.Exit(0 if complete else NOT_SCORED)
+
+
+@app.command()
+@_asks
+def evaluate(
+    pictures: LabelledArgument,
+    wishes: "Wishes",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    votes: VotesOption = None,
+    truths: TruthsOption = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How good the confidences are on labelled pictures that took no part in fitting.
+
+    [bold]Example[/bold]
+
+      secondlook evaluate test.npz --take 1000: --profile profile.json
+    """
+    from secondlook import runs
+
+    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, wishes, json)
+
+
+def main() -> None:
+    """Run the command line; an expected error is one line and an exit code, never a traceback."""
+    from secondlook.errors import SecondLookError
+
+    try:
+        app()
+    except SecondLookError as error:
+        from secondlook.console import safe, say
+
+        say(f"[red]error:[/red] {safe(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""What a person sees while a run goes on and when it is over; machines get JSON instead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from secondlook.asking import Asker
+from secondlook.profile import Figure, Result
+
+T = TypeVar("T")
+OUT = Console()
+ERR = Console(stderr=True)
+
+COLUMNS = {"accuracy": "accuracy ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓", "nll": "NLL ↓"}
+
+
+def safe(text: str) -> str:
+    """Text from outside, fit for a terminal: control characters are shown, not obeyed."""
+    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+
+
+def say(line: str) -> None:
+    """A line for the person, on the error stream, so that results can be piped."""
+    ERR.print(line, highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """A result for a machine, on one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work on the fastest loop that is installed."""
+
+    async def main() -> T:
+        return await work()
+
+    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        return runner.run(main())
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+@asynccontextmanager
+async def watched(asker: Asker, total: int, json_log: bool = False) -> AsyncIterator[None]:
+    """Show how the asker gets on; Ctrl-C once stops it gently, twice at once."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, _interrupt, asker)
+    show = _log_json if json_log else _show_bar if ERR.is_terminal else _log_lines
+    display = asyncio.create_task(show(asker, total))
+    try:
+        yield
+    finally:
+        display.cancel()
+        await asyncio.gather(display, return_exceptions=True)
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def _interrupt(asker: Asker) -> None:
+    if asker.stopped:
+        raise KeyboardInterrupt
+    say("Stopping: waiting for what is in flight (Ctrl-C again to leave now) ...")
+    asker.stop("the run was stopped by Ctrl-C; run the same command again to go on")
+
+
+async def _show_bar(asker: Asker, total: int) -> None:
+    text = TextColumn("pictures · {task.fields[text]}")
+    columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
+    started = time.monotonic()
+    with Progress(*columns, console=ERR, transient=True) as bar:
+        task = bar.add_task("", total=total, text="")
+        try:
+            while True:
+                bar.update(task, completed=asker.progress.pictures, text=_line(asker, started))
+                await asyncio.sleep(0.1)
+        finally:
+            bar.update(task, completed=asker.progress.pictures, text=_line(asker, started))
+
+
+async def _log_lines(asker: Asker, total: int) -> None:
+    started = time.monotonic()
+    while True:
+        await asyncio.sleep(10)
+        say(f"{asker.progress.pictures} of {total} pictures · {_line(asker, started)}")
+
+
+async def _log_json(asker: Asker, total: int) -> None:
+    while True:
+        await asyncio.sleep(1)
+        sys.stderr.write(json.dumps({"total": total, "in_flight": asker.in_flight, **asdict(asker.progress)}) + "\n")
+
+
+def _line(asker: Asker, started: float) -> str:
+    progress, price = asker.progress, asker.classifier.terms.price_micros
+    speed = progress.answered / max(time.monotonic() - started, 1e-9)
+    parts = [f"{progress.sent} queries ({speed:.0f}/s, {asker.in_flight} in flight)"]
+    if progress.hits:
+        parts.append(f"{progress.hits} from the ledger")
+    if progress.retries:
+        parts.append(f"{progress.retries} retries")
+    if price:
+        parts.append(f"{progress.micros / 1e6:.4f} spent")
+    return " · ".join(parts)
+
+
+def results_table(results: Sequence[Result], title: str) -> Table:
+    """Figures with their 95 % intervals, one belief a row."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("belief")
+    table.add_column("queries", justify="right")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for result in results:
+        cells = [_cell(result.figures[key]) for key in COLUMNS]
+        table.add_row(safe(result.belief), str(result.queries), *cells)
+    return table
+
+
+def _cell(figure: Figure) -> str:
+    if figure.value is None:
+        return "–"
+    return (
+        f"{figure.value:.3f} [dim]{figure.low:.3f}–{figure.high:.3f}[/dim]"
+        if figure.low is not None
+        else f"{figure.value:.3f}"
+    )
+
+
+def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str]) -> Table:
+    """Small pictures side by side, two pixels a character, each above its caption."""
+    grid = Table.grid(padding=(0, 3))
+    for _ in pictures:
+        grid.add_column(width=max(p.shape[1] for p in pictures))
+    grid.add_row(*map(_blocks, pictures))
+    grid.add_row(*captions)
+    return grid
+
+
+def _blocks(pixels: NDArray[np.uint8]) -> Text:
+    text = Text()
+    for top, bottom in zip(pixels[::2], pixels[1::2], strict=False):
+        for upper, lower in zip(top, bottom, strict=True):
+            text.append("▀", style=f"rgb({','.join(map(str, upper))}) on rgb({','.join(map(str, lower))})")
+        text.append("\n")
+    return text

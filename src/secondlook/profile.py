@@ -1,0 +1,132 @@
+"""What fitting learned about one classifier: plain JSON, versioned, shareable, with no secret in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from secondlook import beliefs
+from secondlook.errors import DataError, ProfileError, ViewError
+from secondlook.views import RENDERER, Panel
+
+SCHEMA = 1
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figure(_Part):
+    """A number and the interval in which it lies with 95 % certainty; None where it is undefined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Result(_Part):
+    """What one belief reached on pictures that it was not fitted on."""
+
+    belief: str
+    queries: int
+    figures: dict[str, Figure]
+
+
+class HeldOut(_Part):
+    """The confidence of each labelled picture by a belief that had not seen it, and whether its answer was right."""
+
+    confidence: tuple[Share, ...]
+    correct: tuple[bool, ...]
+
+
+class Profile(_Part):
+    """Everything needed to repeat a verdict, and how good such verdicts were."""
+
+    schema_version: Literal[1] = 1
+    secondlook: str
+    classifier: str
+    """The classifier as it was described; credentials are named by their environment variables."""
+    fingerprint: str
+    vocabulary: tuple[str, ...]
+    classes: int = Field(ge=2)
+    panel: str
+    seed: int
+    renderer: str
+    belief: dict[str, object]
+    pictures: int
+    """How many labelled pictures it was fitted on."""
+    results: tuple[Result, ...]
+    held_out: HeldOut
+
+    def views(self) -> Panel:
+        """The panel to ask."""
+        return Panel.parse(self.panel)
+
+    def believer(self) -> beliefs.Belief:
+        """The fitted belief."""
+        return beliefs.restore(self.belief)
+
+    def accuracy(self) -> float:
+        """The base answer's accuracy on the labelled pictures: what constant trust believes."""
+        accuracy = self.results[0].figures["accuracy"].value
+        return float(accuracy or 0.0)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Profile:
+        """The profile in a file; a ProfileError says what is wrong with it."""
+        try:
+            values = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise ProfileError(f"there is no profile {str(path)!r}; make one with: secondlook fit") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ProfileError(f"the profile {str(path)!r} cannot be read: {error}") from None
+        return cls.of(values, str(path))
+
+    @classmethod
+    def of(cls, values: object, name: str) -> Profile:
+        """The profile that JSON values describe; every part of it is checked now rather than when it is used."""
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if isinstance(version, int) and version > SCHEMA:
+            raise ProfileError(f"the profile {name!r} has schema {version}, newer than {SCHEMA}: upgrade secondlook")
+        try:
+            profile = cls.model_validate(values)
+            profile.views(), profile.believer()
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the top"
+            raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
+        except (DataError, ViewError) as error:
+            raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
+        if profile.renderer != RENDERER:
+            raise ProfileError(
+                f"the profile {name!r} was fitted with renderer {profile.renderer}, this secondlook renders "
+                f"with {RENDERER}; fit again"
+            )
+        return profile
+
+    def check(self, fingerprint: str) -> None:
+        """Refuse a classifier that this profile was not made for."""
+        if fingerprint != self.fingerprint:
+            raise ProfileError(
+                f"this profile was fitted on classifier {self.fingerprint}, not on {fingerprint}; "
+                "fit again, or give the classifier it was made for"
+            )
+
+
+def figure(value: float | None, interval: tuple[float, float] | None) -> Figure:
+    """A number as a profile keeps it: six decimals are more than its interval deserves."""
+    low, high = interval or (None, None)
+    return Figure(value=_short(value), low=_short(low), high=_short(high))
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else round(float(value), 6)

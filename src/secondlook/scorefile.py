@@ -1,0 +1,157 @@
+"""A file of verdicts that grows while a run goes on, survives its end at any moment, and is then put in order.
+
+Finished verdicts are appended to `OUT.part`, one JSON line each under a line that says what they are verdicts of.
+The result itself is written from it in the pictures' order, so a run that was interrupted ends in the same bytes as
+one that was not.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from secondlook.errors import DataError, MissingExtra
+from secondlook.look import Verdict
+
+COLUMNS = ("name", "label", "confidence", "low", "high", "base", "agree", "queries", "votes", "reason")
+ENDINGS = (".csv", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class _Line:
+    start: int
+    length: int
+
+
+class ScoreFile:
+    """Verdicts of one run: `done` says what is there already, `add` appends, `finish` writes the result."""
+
+    def __init__(self, out: Path, header: dict[str, object]) -> None:
+        if out.suffix not in ENDINGS:
+            raise DataError(f"{str(out)!r} must end in {', '.join(ENDINGS)}: the ending chooses the format")
+        self._out = out
+        self._part = out.with_name(out.name + ".part")
+        self._header = json.dumps(header, sort_keys=True)
+        self._lines: dict[str, _Line] = {}
+        self._file = self._open()
+
+    def done(self, name: str) -> bool:
+        """Whether this picture has its verdict."""
+        return name in self._lines
+
+    def add(self, verdict: Verdict) -> None:
+        """Append a verdict."""
+        line = (json.dumps(_record(verdict), ensure_ascii=False) + "\n").encode()
+        self._lines[verdict.name] = _Line(self._file.tell(), len(line))
+        self._file.write(line)
+
+    def finish(self, names: Sequence[str], reasons: dict[str, str], complete: bool) -> None:
+        """Write the result for these pictures, in this order; the part file goes when the run is complete."""
+        self._file.flush()
+        temporary = self._out.with_name(self._out.name + ".tmp")
+        WRITERS[self._out.suffix](temporary, self._records(names, reasons))
+        os.replace(temporary, self._out)
+        self._file.close()
+        if complete:
+            self._part.unlink()
+
+    def close(self) -> None:
+        """Keep what there is for the next run."""
+        self._file.close()
+
+    def _open(self) -> BinaryIO:
+        try:
+            file = self._part.open("a+b")
+        except OSError as error:
+            raise DataError(f"{str(self._part)!r} cannot be written: {error.strerror}") from None
+        file.seek(0)
+        first = file.readline()
+        if first.decode("utf-8", "replace").rstrip("\n") == self._header:
+            self._read(file)
+        else:
+            file.truncate(0)
+            file.write((self._header + "\n").encode())
+        return file
+
+    def _read(self, file: BinaryIO) -> None:
+        """Take over whole lines; a line cut off by a crash is dropped."""
+        start = file.tell()
+        for line in file:
+            if not line.endswith(b"\n"):
+                file.truncate(start)
+                break
+            self._lines[json.loads(line)["name"]] = _Line(start, len(line))
+            start += len(line)
+        file.seek(0, os.SEEK_END)
+
+    def _records(self, names: Sequence[str], reasons: dict[str, str]) -> Iterator[dict[str, object]]:
+        with self._part.open("rb") as file:
+            for name in names:
+                if name in self._lines:
+                    file.seek(self._lines[name].start)
+                    yield json.loads(file.read(self._lines[name].length))
+                else:
+                    yield {**dict.fromkeys(COLUMNS), "name": name, "reason": reasons.get(name, "not reached")}
+
+
+def _record(verdict: Verdict) -> dict[str, object]:
+    return {
+        "name": verdict.name,
+        "label": verdict.label,
+        "confidence": round(verdict.confidence, 6),
+        "low": round(verdict.low, 6),
+        "high": round(verdict.high, 6),
+        "base": verdict.base,
+        "agree": verdict.agree(),
+        "queries": verdict.queries,
+        "votes": [label for _, label in verdict.votes],
+        "reason": None,
+    }
+
+
+def _write_csv(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for record in records:
+            votes = record["votes"]
+            cells = {**record, "votes": None if votes is None else json.dumps(votes, ensure_ascii=False)}
+            writer.writerow([cells[column] for column in COLUMNS])
+
+
+def _write_jsonl(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("Parquet files", "parquet") from None
+    text, number, whole = pa.string(), pa.float64(), pa.int32()
+    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text)
+    schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
+    with pq.ParquetWriter(path, schema) as writer:
+        for batch in _batches(records):
+            writer.write_table(pa.Table.from_pylist(batch, schema))
+
+
+def _batches(records: Iterable[dict[str, object]], size: int = 10_000) -> Iterator[list[dict[str, object]]]:
+    batch: list[dict[str, object]] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}

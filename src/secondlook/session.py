@@ -1,0 +1,109 @@
+"""One run of the command line: a classifier, its ledger, pace and budget, opened and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from secondlook.asking import Asker
+from secondlook.classifiers import AnyClassifier, connect
+from secondlook.errors import BudgetError, PermanentError
+from secondlook.ledger import Budget, Ledger, Spend, SqliteLedger, default_path
+from secondlook.pacing import Pace
+
+OFF = "off"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the options of a command say about asking."""
+
+    seed: int = 0
+    ledger: str | None = None
+    """A path, `off`, or None: the default path for a classifier elsewhere, none for one on this machine."""
+    budget: str | None = None
+    """Queries: a total for this ledger and classifier, or with a plus sign so many more than now."""
+    money: str | None = None
+    """The same in money."""
+    price: str | None = None
+    """The price of one query; the classifier's description where None."""
+    rate: float | None = None
+    """Questions a second."""
+    concurrency: int | None = None
+    canaries: int = 3
+    """Stored answers that are asked for again, to see whether the classifier is still the same."""
+    dry_run: bool = False
+    json_log: bool = False
+
+
+@asynccontextmanager
+async def opened(description: str, wishes: Wishes) -> AsyncIterator[Asker]:
+    """An asker for the described classifier; closed, with everything saved, when the block is left."""
+    classifier = connect(description)
+    if wishes.price is not None:
+        classifier = _priced(classifier, micros(wishes.price))
+    ledger = open_ledger(classifier, wishes)
+    try:
+        spent = ledger.spent(classifier.fingerprint) if ledger else None
+        if ledger:
+            ledger.introduce(classifier.fingerprint, description)
+        pace = Pace(concurrency=wishes.concurrency, per_second=wishes.rate)
+        yield Asker(classifier, ledger, pace, _budget(wishes, classifier, spent), wishes.seed, wishes.canaries)
+    finally:
+        await classifier.close()
+        if ledger:
+            ledger.close()
+
+
+def open_ledger(classifier: AnyClassifier, wishes: Wishes) -> Ledger | None:
+    """The ledger that the wishes name; a classifier on this machine is free, so it has none unless asked for."""
+    if wishes.ledger == OFF or (wishes.ledger is None and classifier.terms.local):
+        return None
+    return SqliteLedger(Path(wishes.ledger) if wishes.ledger else default_path())
+
+
+def micros(money: str) -> int:
+    """Millionths of the currency: '0.0015' → 1500."""
+    try:
+        value = Decimal(money) * 1_000_000
+    except InvalidOperation:
+        raise BudgetError(f"{money!r} is not an amount of money; write for example 0.0015") from None
+    if not value.is_finite() or value < 0 or value != int(value):
+        raise BudgetError(f"{money!r} is not an amount of money in whole millionths, 0 or more")
+    return int(value)
+
+
+def _budget(wishes: Wishes, classifier: AnyClassifier, spent: Spend | None) -> Budget:
+    queries = _total(wishes.budget, int, spent.queries if spent else 0, "--budget")
+    money = _total(wishes.money, micros, spent.micros if spent else 0, "--money")
+    if money is not None and classifier.terms.price_micros == 0:
+        raise BudgetError(
+            "--money needs the price of a query: give --price, or a price in the classifier's description"
+        )
+    return Budget(queries=queries, micros=money)
+
+
+def _total(wish: str | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
+    """The limit that a wish means: `500` in all, `+500` more than is spent now."""
+    if wish is None:
+        return None
+    try:
+        amount = read(wish.removeprefix("+"))
+    except ValueError:
+        raise BudgetError(
+            f"{option} {wish!r} is not a number; write 500 for a total, or +500 for that many more"
+        ) from None
+    if amount < 0:
+        raise BudgetError(f"{option} {wish!r} is negative")
+    return amount + (spent if wish.startswith("+") else 0)
+
+
+def _priced(classifier: AnyClassifier, price: int) -> AnyClassifier:
+    try:
+        classifier.terms = replace(classifier.terms, price_micros=price)  # type: ignore[misc]
+    except AttributeError:
+        raise PermanentError("this classifier's price cannot be changed; set it in its description") from None
+    return classifier

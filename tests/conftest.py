@@ -1,0 +1,7 @@
+"""Settings that hold for every test."""
+
+from hypothesis import settings
+
+# Machines are shared: a slow moment must not fail a test of what is right.
+settings.register_profile("secondlook", deadline=None, derandomize=True)
+settings.load_profile("secondlook")

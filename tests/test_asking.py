@@ -1,0 +1,350 @@
+"""The asker against a real server that fails in every way: nothing lost, nothing bought twice, no budget exceeded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import fault_server
+from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
+
+from secondlook.asking import Asker, Rounds, Unscored
+from secondlook.classifiers import Terms, connect
+from secondlook.errors import ClassifierError, PassingError, PermanentError
+from secondlook.ledger import Budget, SqliteLedger
+from secondlook.pacing import Pace
+from secondlook.pictures import Picture
+from secondlook.votes import Answer, Row
+
+KILLS = int(os.environ.get("SECONDLOOK_KILLS", "6"))
+
+
+def scored(rows: list[Row | Unscored]) -> dict[str, Row]:
+    return {row.name: row for row in rows if isinstance(row, Row)}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_with_faults_every_label_equals_the_calm_run_or_the_picture_is_not_scored(
+    tmp_path: Path, seed: int
+) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 400, seed)
+    with fault_server() as calm, fault_server(0.3, seed) as rough:
+        expected, _ = await answers(calm.describe(tmp_path), pictures)
+        first, asker = await answers(rough.describe(tmp_path), pictures, tmp_path / "ledger.db")
+        sent = rough.stats()["requests"]
+        second, again = await answers(rough.describe(tmp_path), pictures, tmp_path / "ledger.db")
+    truth = scored(expected)
+    assert len(truth) == 400
+    assert all(truth[name].views == row.views and truth[name].base == row.base for name, row in scored(first).items())
+    assert len(scored(first)) >= 396
+    assert asker.progress.retries > 300
+    assert asker.progress.sent == sent
+    # The second run asks only what the first could not get, and never what is stored.
+    missing = 5 * 400 - asker.progress.answered
+    assert again.progress.hits == asker.progress.answered
+    assert again.progress.answered <= missing
+    assert scored(second).keys() >= scored(first).keys()
+
+
+async def test_an_answer_that_is_stored_is_never_bought_again(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 60)
+    with fault_server() as server:
+        description = server.describe(tmp_path)
+        first, _ = await answers(description, pictures, tmp_path / "ledger.db")
+        second, asker = await answers(description, pictures, tmp_path / "ledger.db")
+        stats = server.stats()
+    assert first == second
+    assert (stats["requests"], asker.progress.sent, asker.progress.hits) == (300, 0, 300)
+
+
+async def test_a_picture_that_stands_twice_is_asked_about_once(tmp_path: Path) -> None:
+    (one,) = write_pictures(tmp_path / "pictures.npz", 1)
+    twins = [Picture(one.name, None, one.source)] * 40
+    with fault_server(delay=0.01) as server:
+        rows, _ = await answers(server.describe(tmp_path), twins)
+        assert server.stats()["requests"] == 5
+    assert len({row.views for row in rows if isinstance(row, Row)}) == 1
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+async def test_the_budget_is_never_exceeded_by_one_query(tmp_path: Path, rate: float) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 100)
+    with fault_server(rate, 5) as server:
+        rows, _ = await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=333)
+        assert server.stats()["requests"] == 333
+        more, _ = await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=333)
+        assert server.stats()["requests"] == 333
+        await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=400)
+        assert server.stats()["requests"] == 400
+    assert any(isinstance(row, Unscored) and row.reason == "the budget is spent" for row in rows)
+    assert scored(rows) == scored(more)
+
+
+async def test_two_processes_share_a_ledger_and_a_budget(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 300)
+    with fault_server(0.1, 7, delay=0.002) as server:
+        description = server.describe(tmp_path)
+        write_profile(tmp_path / "profile.json", description)
+        shared = ("--profile", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--budget", 1000)
+        both = [
+            subprocess.Popen(command("score", tmp_path / "pictures.npz", *shared, "-o", tmp_path / f"{name}.csv"))
+            for name in ("left", "right")
+        ]
+        codes = [process.wait(120) for process in both]
+        stats = server.stats()
+    assert codes == [3, 3]
+    assert stats["requests"] == 1000
+    assert stats["answered_twice"] == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+async def test_an_error_that_will_not_pass_ends_the_run_before_the_budget_burns(tmp_path: Path, status: int) -> None:
+    calls = 0
+
+    class Refusing(Labelling):
+        async def label(self, batch: list[object]) -> list[Answer]:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(0.001)
+            raise PermanentError(f"{status}: fix the request")
+
+    pictures = write_pictures(tmp_path / "pictures.npz", 200)
+    with pytest.raises(PermanentError, match="fix the request"):
+        await everything(Asker(Refusing(), pace=HURRY), pictures)
+    assert calls <= Refusing.terms.concurrency
+
+
+class Labelling:
+    """A classifier in this process that calls every picture an ant."""
+
+    fingerprint = "test:labelling"
+    labels = None
+    terms = Terms(batch=1, concurrency=8)
+
+    def prepare(self, pixels: np.ndarray) -> np.ndarray:
+        return pixels
+
+    async def label(self, batch: list[object]) -> list[Answer]:
+        await asyncio.sleep(0)
+        return [Answer("ant") for _ in batch]
+
+    async def close(self) -> None: ...
+
+
+async def everything(asker: Asker, pictures: list[Picture], **how: Rounds) -> list[Row | Unscored]:
+    return [row async for row in asker.ask(pictures, PANEL, **how)]
+
+
+async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:
+    class Dead(Labelling):
+        async def label(self, batch: list[object]) -> list[Answer]:
+            raise PassingError("connection refused", sent=False)
+
+    asker = Asker(Dead(), pace=Pace(backoff=0.001, breaker=25), budget=Budget(queries=1000))
+    with pytest.raises(ClassifierError, match="25 attempts in a row failed"):
+        await everything(asker, write_pictures(tmp_path / "pictures.npz", 100))
+
+
+async def test_the_asker_narrows_when_it_is_pressed_and_widens_when_it_is_well(tmp_path: Path) -> None:
+    widths: list[int] = []
+
+    class Pressed(Labelling):
+        async def label(self, batch: list[object]) -> list[Answer]:
+            widths.append(asker.in_flight)
+            await asyncio.sleep(0.001)
+            if 100 < len(widths) < 140:
+                raise PassingError("slow down", status=429)
+            return [Answer("ant")]
+
+    asker = Asker(Pressed(), pace=HURRY)
+    rows = await everything(asker, write_pictures(tmp_path / "pictures.npz", 200))
+    assert len(scored(rows)) == 200
+    assert max(widths[:100]) == 8
+    assert min(widths[120:150]) <= 2
+    assert max(widths[-100:]) == 8
+
+
+async def test_a_pace_is_kept(tmp_path: Path) -> None:
+    moments: list[float] = []
+
+    class Timed(Labelling):
+        async def label(self, batch: list[object]) -> list[Answer]:
+            moments.append(time.monotonic())
+            return [Answer("ant")]
+
+    await everything(Asker(Timed(), pace=Pace(per_second=200)), write_pictures(tmp_path / "pictures.npz", 10))
+    gaps = np.diff(sorted(moments))
+    assert len(moments) == 50
+    assert moments[-1] - moments[0] >= 49 / 200 - 0.01
+    assert (gaps >= -1e-9).all()
+
+
+async def test_views_can_be_asked_in_rounds_until_there_are_enough(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 50)
+    with fault_server() as server:
+        description = server.describe(tmp_path)
+        full, _ = await answers(description, pictures)
+        classifier = connect(description)
+        ledger = SqliteLedger(tmp_path / "ledger.db")
+        asker = Asker(classifier, ledger, HURRY)
+        # Enough when the first view agrees; else one more at a time.
+        rounds = Rounds(1, lambda base, views: 0 if base in views else 1)
+        rows = await everything(asker, pictures, rounds=rounds)
+        asked = asker.progress.sent
+        assert ledger.spent(classifier.fingerprint).queries == asked
+        await classifier.close()
+        ledger.close()
+    wholes = scored(full)
+    for row in scored(rows).values():
+        whole = wholes[row.name].views
+        used = next((i + 1 for i, view in enumerate(whole) if view == row.base), len(whole))
+        assert row.views == whole[:used] + (None,) * (len(whole) - used)
+    assert 100 < asked < 250
+
+
+async def test_a_picture_that_cannot_be_read_is_not_scored_and_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("not a picture")
+    from secondlook.pictures import find
+
+    asker = Asker(Labelling())
+    (row,) = await everything(asker, find([tmp_path / "a.png"]))
+    assert isinstance(row, Unscored)
+    assert "a.png" in row.reason
+    assert asker.progress.sent == 0
+
+
+async def test_an_answer_without_a_label_leaves_the_picture_unscored(tmp_path: Path) -> None:
+    class Silent(Labelling):
+        async def label(self, batch: list[object]) -> list[Answer]:
+            return [Answer("") for _ in batch]
+
+    (row,) = await everything(Asker(Silent()), write_pictures(tmp_path / "pictures.npz", 1))
+    assert row == Unscored("pictures.npz#0", "the classifier's answer held no label")
+
+
+async def test_stopping_waits_for_what_is_in_flight_and_gives_the_rest_back(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 200)
+    with fault_server(delay=0.02) as server:
+        classifier = connect(server.describe(tmp_path))
+        ledger = SqliteLedger(tmp_path / "ledger.db")
+        asker = Asker(classifier, ledger, HURRY)
+        asyncio.get_running_loop().call_later(0.3, asker.stop)
+        await everything(asker, pictures)
+        account = ledger.spent(classifier.fingerprint)
+        await classifier.close()
+        ledger.close()
+        stats = server.stats()
+    assert 0 < stats["requests"] < 1000
+    assert account.queries == account.answered == stats["answered"] == stats["requests"]
+    assert account.unanswered == 0
+
+
+def score_command(folder: Path) -> list[str]:
+    return command(
+        "score", folder / "pictures.npz", "--profile", folder / "profile.json", "--ledger", folder / "ledger.db",
+        "-o", folder / "verdicts.csv",
+    )  # fmt: skip
+
+
+def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 150)
+    with fault_server(0.1, 3, delay=0.01) as server:
+        description = server.describe(tmp_path)
+        write_profile(tmp_path / "profile.json", description)
+        dice = random.Random(KILLS)
+        for _ in range(KILLS):
+            process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.DEVNULL)
+            time.sleep(dice.uniform(0.5, 1.6))
+            process.kill()
+            process.wait()
+        finished = subprocess.run(score_command(tmp_path), capture_output=True, text=True, check=False)
+        stats = server.stats()
+    assert finished.returncode == 0, finished.stderr
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        account = ledger.spent(connect(description).fingerprint)
+    # Answers that the server gave and the ledger lacks: at most those in flight at a kill, and resets after an answer.
+    lost = stats["answered"] - account.answered
+    assert lost <= 16 * KILLS + stats["faults"].get("reset after", 0)
+    assert account.answered == 750
+    assert account.queries >= stats["requests"]
+    with fault_server() as calm:
+        write_profile(tmp_path / "calm.json", calm.describe(tmp_path))
+        run(
+            "score",
+            tmp_path / "pictures.npz",
+            "--profile",
+            tmp_path / "calm.json",
+            "-o",
+            tmp_path / "calm.csv",
+            "--ledger",
+            "off",
+        )
+    assert (tmp_path / "verdicts.csv").read_bytes() == (tmp_path / "calm.csv").read_bytes()
+
+
+def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 400)
+    with fault_server(delay=0.02) as server:
+        write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+        process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.PIPE, text=True)
+        while server.stats()["requests"] < 100:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        interrupted = server.stats()["requests"]
+        assert process.returncode == 3
+        assert "run the same command again" in said
+        assert (tmp_path / "verdicts.csv.part").exists()
+        finished = subprocess.run(score_command(tmp_path), capture_output=True, text=True, check=False)
+        assert finished.returncode == 0
+        assert interrupted < 2000
+        assert server.stats()["requests"] == 2000
+    assert not (tmp_path / "verdicts.csv.part").exists()
+
+
+def test_a_key_never_appears_in_anything_that_is_written(tmp_path: Path) -> None:
+    secret = "sk-very-secret-0123456789"
+    write_pictures(tmp_path / "pictures.npz", 30)
+    with fault_server(0.3, 11) as server:
+        description = server.describe(
+            tmp_path, headers={"authorization": "Bearer ${SECRET_KEY}"}, query={"key": "${SECRET_KEY}"}
+        )
+        text = description.read_text()
+        description.write_text(text.replace("headers = ", "[headers]\n").replace("query = ", "[query]\n"))
+        description.write_text(_tables(text))
+        os.environ["SECRET_KEY"] = secret
+        try:
+            write_profile(tmp_path / "profile.json", description)
+            done = run(
+                "score", tmp_path / "pictures.npz", "--profile", tmp_path / "profile.json", "--json-log",
+                "--ledger", tmp_path / "ledger.db", "-o", tmp_path / "out.csv",
+            )  # fmt: skip
+            dry = run(
+                "score", tmp_path / "pictures.npz", "--profile", tmp_path / "profile.json", "--dry-run",
+                "--ledger", tmp_path / "other.db", "-o", tmp_path / "dry.csv",
+            )  # fmt: skip
+        finally:
+            del os.environ["SECRET_KEY"]
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for text in (done.stdout, done.stderr, dry.stdout, dry.stderr, written.decode("latin1")):
+        assert secret not in text
+
+
+def _tables(text: str) -> str:
+    """Inline JSON objects as TOML inline tables."""
+    lines = []
+    for line in text.splitlines():
+        name, _, value = line.partition(" = ")
+        if value.startswith("{"):
+            pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in json.loads(value).items())
+            line = f"{name} = {{ {pairs} }}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"

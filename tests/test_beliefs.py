@@ -1,0 +1,231 @@
+"""Beliefs: every family passes the same tests; the paper's propositions hold on a simulated classifier."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, ndtr, ndtri
+from scipy.stats import gamma
+
+from secondlook import beliefs
+from secondlook.beliefs import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
+from secondlook.errors import DataError, FitError
+from secondlook.latent import Cumulative
+from secondlook.votes import Codes, Floats, Votes
+
+NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))
+FAMILIES: list[Belief] = [
+    Naive(),
+    Constant(),
+    Gaussian(),
+    Gaussian(ballot="vote"),
+    Gaussian(grid=(), objective="nll"),
+    Transfer(noise=NOISE),
+    Probit(),
+    Probit(ballot="vote"),
+    Beta(),
+    Isotonic(),
+]
+MONOTONE = [belief for belief in FAMILIES if belief.name in ("gaussian", "probit", "isotonic", "transfer", "beta")]
+
+
+def name(belief: Belief) -> str:
+    return repr(belief)[:40]
+
+
+def counted(agree: np.ndarray, asked: int, classes: int = 3) -> Votes:
+    """Votes in which so many of the asked views keep the base label 0, and the others say 1."""
+    views = np.where(np.arange(asked)[None, :] < agree[:, None], 0, 1).astype(np.int32)
+    words = tuple("abcdefghij"[:classes])
+    return Votes(
+        tuple(map(str, range(len(agree)))), tuple(f"turn:{s + 1}" for s in range(asked)), words,
+        np.zeros(len(agree), np.int32), views, classes,
+    )  # fmt: skip
+
+
+def example(n: int, asked: int, seed: int = 0) -> tuple[Votes, Codes]:
+    """A classifier that is more often right where views agree."""
+    rng = np.random.default_rng(seed)
+    chance = rng.beta(4, 1, n)
+    votes = counted(rng.binomial(asked, chance), asked)
+    return votes, np.where(rng.random(n) < chance, 0, 1).astype(np.int32)
+
+
+@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+def test_confidence_is_a_probability_and_the_distribution_sums_to_one(belief: Belief) -> None:
+    votes, truths = example(300, 10)
+    fitted = belief.fit(votes, truths)
+    confidence, distribution = fitted.confidence(votes), fitted.distribution(votes)
+    assert ((confidence >= 0) & (confidence <= 1)).all()
+    assert distribution.dense(3).sum(axis=1) == pytest.approx(np.ones(300))
+    assert distribution.of(fitted.predict(votes)) == pytest.approx(confidence)
+    low, high = fitted.interval(votes)
+    assert (low <= high).all()
+
+
+@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+@pytest.mark.parametrize("asked", [1, 10])
+@pytest.mark.parametrize("case", ["all right", "all wrong", "one picture", "twenty", "one class"])
+def test_little_or_one_sided_evidence_gives_numbers_never_nan(belief: Belief, asked: int, case: str) -> None:
+    n = {"one picture": 1, "twenty": 20}.get(case, 200)
+    votes, truths = example(n, asked)
+    truths = {"all right": np.zeros(n, np.int32), "all wrong": np.ones(n, np.int32)}.get(case, truths)
+    if case == "one class":
+        votes = Votes(votes.names, votes.panel, ("a",), votes.base, np.zeros_like(votes.views), 2)
+    fitted = belief.fit(votes, truths)
+    assert np.isfinite(fitted.confidence(votes)).all()
+    assert np.isfinite(fitted.distribution(votes).brier(truths)).all()
+
+
+@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+def test_no_labelled_pictures_is_a_clear_error(belief: Belief) -> None:
+    votes, truths = example(0, 3)
+    with pytest.raises(FitError, match="no labelled pictures"):
+        belief.fit(votes, truths)
+
+
+@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+def test_truths_must_be_as_many_as_pictures(belief: Belief) -> None:
+    votes, truths = example(20, 3)
+    with pytest.raises(DataError, match="20 pictures have votes, but 19 truths"):
+        belief.fit(votes, truths[:-1])
+
+
+@pytest.mark.parametrize("belief", [b for b in FAMILIES if b.name != "naive"], ids=name)
+def test_a_belief_that_was_not_fitted_says_so(belief: Belief) -> None:
+    with pytest.raises(FitError, match="has not been fitted"):
+        belief.confidence(example(5, 3)[0])
+
+
+@pytest.mark.parametrize("belief", MONOTONE, ids=name)
+@given(seed=st.integers(0, 10_000), asked=st.integers(1, 20), n=st.integers(1, 60))
+@settings(max_examples=25, deadline=None)
+def test_confidence_never_falls_as_agreement_rises(belief: Belief, seed: int, asked: int, n: int) -> None:
+    fitted = belief.fit(*example(n, asked, seed))
+    # From half on: below that the vote goes to the other label.
+    ladder = counted(np.arange((asked + 1) // 2, asked + 1), asked)
+    assert (np.diff(fitted.confidence(ladder)) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+@pytest.mark.parametrize("fit", [False, True])
+def test_every_belief_survives_json(belief: Belief, fit: bool) -> None:
+    belief = belief.fit(*example(100, 5)) if fit else belief
+    assert beliefs.restore(json.loads(json.dumps(beliefs.dump(belief)))) == belief
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"family": "oracle"}, "no belief is called 'oracle'"),
+        ({"family": "probit", "c": 1.0}, "has no c"),
+        ({"family": "probit", "a": "steep"}, "the belief probit: a"),
+        ({"family": "gaussian", "a": -1.0}, "positive"),
+        ({}, "no belief is called"),
+    ],
+)
+def test_a_malformed_belief_is_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises((DataError, FitError), match=words):
+        beliefs.restore(fields)
+
+
+def test_constant_believes_the_accuracy_of_the_labelled_pictures() -> None:
+    votes = counted(np.array([3, 3, 3, 3]), 3)
+    assert Constant().fit(votes, np.array([0, 0, 0, 1], np.int32)).confidence(votes).tolist() == [0.75] * 4
+
+
+def test_gaussian_is_the_papers_equation_three() -> None:
+    votes = counted(np.array([0, 1, 5, 8, 10]), 10)
+    # σ(0.5 · Φ⁻¹(p)): Φ⁻¹(0.1) = −1.2815516, Φ⁻¹(0.8) = 0.8416212
+    expected = [0.0, expit(-0.6407758), 0.5, expit(0.4208106), 1.0]
+    assert Gaussian(a=0.5).confidence(votes) == pytest.approx(expected)
+
+
+def test_the_grid_takes_the_a_with_the_least_loss_and_the_open_search_does_no_worse() -> None:
+    votes, truths = example(500, 10)
+
+    def loss(belief: Belief) -> float:
+        return float(belief.distribution(votes).brier(truths).mean())
+
+    chosen = Gaussian().fit(votes, truths)
+    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in beliefs.PAPER_A)
+    assert loss(Gaussian(grid=()).fit(votes, truths)) <= loss(chosen) + 1e-9
+
+
+def test_the_majority_may_be_believed_instead_of_the_base_label() -> None:
+    votes = counted(np.array([1]), 5)
+    assert Gaussian(a=1.0, ballot="vote").predict(votes).tolist() == [1]
+    assert Gaussian(a=1.0, ballot="base").predict(votes).tolist() == [0]
+
+
+def simulated(margin: Floats, noise: Callable[[int], Floats], asked: int) -> Votes:
+    """A binary classifier: the views move the margin by noise, and the label flips where it becomes negative."""
+    agree = np.array([(m + noise(asked) > 0).sum() for m in margin])
+    return counted(agree, asked, classes=2)
+
+
+def test_proposition_one_gaussian_noise_gives_back_the_softmax() -> None:
+    rng, a = np.random.default_rng(1), 1.5
+    margin = np.linspace(0.1, 3.0, 12)
+    votes = simulated(margin, lambda n: a * rng.standard_normal(n), 100_000)
+    assert np.abs(Gaussian(a=a).confidence(votes) - expit(margin)).max() < 0.01
+
+
+def test_proposition_one_holds_the_better_the_more_views_are_asked() -> None:
+    rng, margin = np.random.default_rng(2), np.linspace(0.1, 2.0, 40)
+    errors = [
+        np.abs(Gaussian(a=1.0).confidence(simulated(margin, rng.standard_normal, s)) - expit(margin)).mean()
+        for s in (10, 100, 1000, 10_000)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.01
+
+
+def skewed(rng: np.random.Generator, n: int) -> Floats:
+    """Zero-mean noise with a long tail to the right."""
+    return rng.gamma(1.0, 1.5, n) - 1.5
+
+
+def test_proposition_two_the_right_cumulative_gives_back_the_softmax_where_gaussian_cannot() -> None:
+    rng = np.random.default_rng(3)
+    margin = np.linspace(0.05, 1.4, 12)
+    votes = simulated(margin, lambda n: skewed(rng, n), 100_000)
+    levels = np.linspace(0.0, 1.0, 20_001)
+    exact = gamma(1.0, scale=1.5).ppf(levels[:-1]) - 1.5
+    transfer = Transfer(a=1.0, noise=Cumulative(tuple(exact), tuple(levels[:-1])))
+    assert np.abs(transfer.confidence(votes) - expit(margin)).max() < 0.01
+    errors = [np.abs(Gaussian(a=a).confidence(votes) - expit(margin)).max() for a in np.geomspace(0.05, 20, 200)]
+    assert min(errors) > 0.03
+
+
+def test_transfer_beats_gaussian_on_skewed_noise_when_both_are_fitted() -> None:
+    rng = np.random.default_rng(4)
+    margin = np.abs(rng.normal(0.0, 1.0, 4000))
+    truths = np.where(rng.random(4000) < expit(margin), 0, 1).astype(np.int32)
+    votes = simulated(margin, lambda n: skewed(rng, n), 200)
+    noise = Cumulative.of(skewed(rng, 50_000))
+    fitted = [
+        belief.fit(votes, truths).confidence(votes) for belief in (Gaussian(grid=()), Transfer(noise=noise, grid=()))
+    ]
+    gaussian, transfer = (np.abs(confidence - expit(margin)).mean() for confidence in fitted)
+    assert transfer < gaussian
+
+
+def test_probit_finds_the_figures_that_made_the_data() -> None:
+    rng = np.random.default_rng(5)
+    agree = rng.integers(0, 51, 40_000)
+    votes = counted(agree, 50)
+    share = (agree + 0.5) / 51
+    truths = np.where(rng.random(40_000) < expit(1.2 * ndtri(share) + 0.7), 0, 1).astype(np.int32)
+    fitted = Probit().fit(votes, truths)
+    assert (fitted.a, fitted.b) == (pytest.approx(1.2, abs=0.06), pytest.approx(0.7, abs=0.06))
+
+
+def test_the_normal_cumulative_makes_transfer_equal_to_gaussian() -> None:
+    x = np.linspace(-6, 6, 4001)
+    votes = counted(np.arange(1, 20), 20)
+    same = Transfer(a=0.8, noise=Cumulative(tuple(x), tuple(ndtr(x)))).confidence(votes)
+    assert same == pytest.approx(Gaussian(a=0.8).confidence(votes), abs=1e-4)

@@ -1,0 +1,84 @@
+"""What several tests need: small pictures, a profile that fits any classifier, and a run of the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from secondlook.asking import Asker, Unscored
+from secondlook.beliefs import Probit, dump
+from secondlook.classifiers import connect
+from secondlook.ledger import Budget, SqliteLedger
+from secondlook.pacing import Pace
+from secondlook.pictures import Picture, find
+from secondlook.profile import Figure, HeldOut, Profile, Result
+from secondlook.views import RENDERER, Panel
+from secondlook.votes import Row
+
+PANEL = Panel.parse("mirror rotation:20*3")
+HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
+
+
+def write_pictures(path: Path, count: int, seed: int = 0) -> list[Picture]:
+    """Different pictures of 16 × 16 noise in one file."""
+    images = np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3), np.uint8)
+    np.savez(path, images=images, labels=np.zeros(count, np.int64), class_names=np.array(["ant"]))
+    return find([path])
+
+
+def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> Profile:
+    """A profile for this classifier whose belief was given rather than fitted."""
+    accuracy = Result(belief="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
+    profile = Profile(
+        secondlook="test",
+        classifier=str(description),
+        fingerprint=connect(description).fingerprint,
+        vocabulary=("ant", "bee", "cat", "dog", "eel"),
+        classes=5,
+        panel=str(panel),
+        seed=0,
+        renderer=RENDERER,
+        belief=dump(Probit(a=1.0, b=0.5)),
+        pictures=100,
+        results=(accuracy,),
+        held_out=HeldOut(confidence=(0.9,), correct=(True,)),
+    )
+    profile.save(path)
+    return profile
+
+
+async def answers(
+    description: Path | str,
+    pictures: list[Picture],
+    ledger: Path | None = None,
+    budget: int | None = None,
+    pace: Pace = HURRY,
+    panel: Panel = PANEL,
+) -> tuple[list[Row | Unscored], Asker]:
+    """Every row that asking about the pictures gives, and the asker that gave them."""
+    classifier = connect(description)
+    book = SqliteLedger(ledger) if ledger else None
+    asker = Asker(classifier, book, pace, Budget(queries=budget))
+    try:
+        return [row async for row in asker.ask(pictures, panel)], asker
+    finally:
+        await classifier.close()
+        if book:
+            await asyncio.to_thread(book.close)
+
+
+def command(*arguments: object, **environment: str) -> list[str]:
+    """The command line that runs secondlook with these arguments."""
+    return [sys.executable, "-m", "secondlook.cli", *map(str, arguments)]
+
+
+def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One run of the command line, to its end."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, check=False
+    )
