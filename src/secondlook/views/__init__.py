@@ -1,0 +1,53 @@
+"""Ways to look again at a picture: the families, panels of them, the questions they make, and their pixels."""
+
+from secondlook.views.families import (
+    FAMILIES,
+    Affine,
+    Again,
+    Blur,
+    Border,
+    Chain,
+    Elastic,
+    Gaussian,
+    Interpolation,
+    Mirror,
+    Rotation,
+    Shift,
+    Tone,
+    Turn,
+    View,
+    Zoom,
+    parse,
+)
+from secondlook.views.panels import CANDIDATES, GENERAL, GRIDS, Panel, Question, base_question, questions
+from secondlook.views.rendering import RENDERER, render, render_into
+
+__all__ = [
+    "CANDIDATES",
+    "FAMILIES",
+    "GENERAL",
+    "GRIDS",
+    "RENDERER",
+    "Affine",
+    "Again",
+    "Blur",
+    "Border",
+    "Chain",
+    "Elastic",
+    "Gaussian",
+    "Interpolation",
+    "Mirror",
+    "Panel",
+    "Question",
+    "Rotation",
+    "Shift",
+    "Tone",
+    "Turn",
+    "View",
+    "Zoom",
+    "base_question",
+    "parse",
+    "questions",
+    "render",
+    "render_into",
+]
