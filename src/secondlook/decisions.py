@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 STARTS = (0.25, 1.0, 2.0)
-"""Thresholds that `threshold` tries on their own account, as multiples of the allowed error below 1."""
+"""Thresholds that `threshold` tries on their own account, as multiples of the allowed error below 1; and zero."""
 STEPS = 16
 """How many thresholds it tries between an allowed error and its double."""
 CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
@@ -67,7 +67,7 @@ def labels_needed(
     if not 0.0 < coverage <= 1.0:
         raise DataError(f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1")
     accepted = np.unique(np.geomspace(1.0, 1e9, 2100).round())
-    allowed = _critical(accepted, max_error, (1.0 - level) / len(STARTS))
+    allowed = _critical(accepted, max_error, (1.0 - level) / (len(STARTS) + 1))
     success = np.where(allowed >= 0, _binomial(np.maximum(allowed, 0), accepted, expected_error), 0.0)
     enough = success >= power
     if not enough.any():
@@ -304,7 +304,8 @@ def _candidates(max_error: float) -> tuple[Floats, Floats]:
     powers = np.arange(round(math.log2(STARTS[0]) * STEPS), math.ceil(-math.log2(max_error) * STEPS))
     levels = np.append(1.0 - max_error * 2.0 ** (powers / STEPS), 0.0)
     starts = [int(np.abs(levels - (1.0 - max_error * start)).argmin()) for start in STARTS]
-    return levels, np.bincount(starts, minlength=len(levels)) / len(STARTS)
+    starts.append(len(levels) - 1)
+    return levels, np.bincount(starts, minlength=len(levels)) / len(starts)
 
 
 def _above(confidence: Floats, levels: Floats) -> Counts:
