@@ -33,6 +33,7 @@ Prepared = TypeVar("Prepared")
 Description = TypeVar("Description", bound="BaseModel")
 
 PROTOCOLS = {
+    "anthropic": "secondlook.classifiers.chat:connect_anthropic",
     "command": "secondlook.classifiers.command:connect",
     "http": "secondlook.classifiers.http:connect",
     "https": "secondlook.classifiers.http:connect_tls",
@@ -40,8 +41,13 @@ PROTOCOLS = {
     "oip+http": "secondlook.classifiers.oip:connect",
     "oip+https": "secondlook.classifiers.oip:connect_tls",
     "onnx": "secondlook.classifiers.onnx:connect",
+    "openai": "secondlook.classifiers.chat:connect_openai",
+    "openai+http": "secondlook.classifiers.chat:connect_openai_http",
+    "openai+https": "secondlook.classifiers.chat:connect_openai_https",
     "preset": "secondlook.classifiers.http:connect_preset",
     "python": "secondlook.classifiers.python:connect",
+    "rekognition": "secondlook.classifiers.aws:connect_rekognition",
+    "sagemaker": "secondlook.classifiers.aws:connect_sagemaker",
 }
 """Schemes that come with secondlook, and the functions that speak them; each is imported when it is first used."""
 
@@ -142,7 +148,7 @@ def described(model: type[Description], settings: Settings) -> Description:
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "its settings"
-        message = f"the description of the classifier is wrong at {where}: {first['msg']}"
+        message = f"the description of the classifier is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
     raise PermanentError(message)
 
 

@@ -10,7 +10,8 @@
 
 The server is asked once for the name, shape and type of the model's input and output, when they are first needed.
 Numbers (FP16, FP32, FP64, UINT8) are sent in the shape the model names; a model that takes BYTES gets the encoded
-file. Where the server tells of no input, `input`, `datatype` and `shape` say what it takes.
+file. Where `input`, `datatype` and `shape` are described, the server is not asked about the model at all, and
+`binary = true` says that it takes binary tensors.
 Of the output, the largest score counts, a whole number is the position of the label, and text is the label itself.
 Without `labels`, Triton is asked for the model's own; other servers' labels are then positions, as text.
 """
@@ -38,6 +39,7 @@ from secondlook.classifiers import Classifier, Pixels, Settings, Terms, describe
 from secondlook.classifiers.encoding import Encoding
 from secondlook.classifiers.http import SECRET_NAME
 from secondlook.classifiers.preprocessing import Preprocessing
+from secondlook.classifiers.replies import Garbled
 from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
 from secondlook.errors import PermanentError
 from secondlook.votes import Answer
@@ -64,8 +66,9 @@ class Description(Manners, Preprocessing):
     headers: dict[str, str] = Field(default_factory=dict)
     input: str | None = Field(default=None, description="its name; the model's only one if left out")
     output: str | None = Field(default=None, description="its name; the model's first one if left out")
-    datatype: str | None = Field(default=None, description="of the input, where the server does not tell")
-    shape: tuple[int, ...] | None = Field(default=None, description="of the input, where the server does not tell")
+    datatype: str | None = Field(default=None, description="of the input; the server is asked if left out")
+    shape: tuple[int, ...] | None = Field(default=None, description="of the input; the server is asked if left out")
+    binary: bool = Field(default=False, description="binary tensors, though the server does not tell of them")
     size: tuple[int, int] | None = Field(default=None, description="height, width; the model's if left out")
     layout: Literal["chw", "hwc"] | None = Field(default=None, description="by the shape if left out")
     labels: tuple[str, ...] | str | None = None
@@ -135,6 +138,7 @@ class OipClassifier:
 
     @property
     def terms(self) -> Terms:
+        """How it likes to be asked; asks the server where the description does not tell."""
         return self._description.terms(self._description.batch or self.model.batch)
 
     @property
@@ -142,9 +146,7 @@ class OipClassifier:
         """What the server tells about the model; it is asked when this is first needed."""
         with self._lock:
             if self._learned is None:
-                # In a thread of its own, because the loop of the caller may be running.
-                with ThreadPoolExecutor(1) as thread:
-                    self._learned = thread.submit(lambda: asyncio.run(self._learn())).result()
+                self._learned = _described(self._description) or self._asked()
             return self._learned
 
     def prepare(self, pixels: Pixels) -> Tensor:
@@ -159,12 +161,17 @@ class OipClassifier:
         reply = await self._door.send(body, headers)
         try:
             return _Reading(model, self.labels, len(batch)).answers(reply, self._secrets)
-        except _GarbledError as why:
+        except Garbled as why:
             problem = str(why)
         raise self._door.garbled(problem, reply)
 
     async def close(self) -> None:
         await self._transport.close()
+
+    def _asked(self) -> Model:
+        # In a thread of its own, because the loop of the caller may be running.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(self._learn())).result()
 
     async def _learn(self) -> Model:
         transport = Transport(self._description, self._secrets)
@@ -246,6 +253,13 @@ def _parts(description: Description, address: _Address, labels: tuple[str, ...] 
     return {**told, "url": address.model, "labels": labels, "encoding": description.encoding.parts()}
 
 
+def _described(description: Description) -> Model | None:
+    """The model where its description tells all that a server would."""
+    if not (description.input and description.datatype and description.shape):
+        return None
+    return _model(description, Metadata(), (), BATCH)
+
+
 def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
     told = _input(description, metadata)
     if told.datatype not in PICTURES:
@@ -256,7 +270,7 @@ def _model(description: Description, metadata: Metadata, extensions: Sequence[st
         told.shape,
         description.output or (metadata.outputs[0].name if metadata.outputs else None),
         _batch(told, description, most),
-        "binary_tensor_data" in extensions,
+        description.binary or "binary_tensor_data" in extensions,
         description.labels is None and "classification" in extensions and not _tells_text(description, metadata),
     )
 
@@ -387,10 +401,6 @@ def _outputs(model: Model) -> dict[str, object]:
     return {"outputs": [{"name": model.output, **({"parameters": wishes} if wishes else {})}]}
 
 
-class _GarbledError(Exception):
-    """A reply that is not what the protocol promises."""
-
-
 class Output(BaseModel):
     """One output of a reply; its data follow the JSON where `binary_data_size` is told."""
 
@@ -429,7 +439,7 @@ class _Reading(NamedTuple):
             length = int(reply.headers.get(HEADER_LENGTH, len(reply.body)))
             outputs = Outputs.model_validate_json(reply.body[:length]).outputs
         except ValueError:
-            raise _GarbledError("is not an inference response") from None
+            raise Garbled("is not an inference response") from None
         offset = length
         for output in outputs:
             size = output.parameters.get("binary_data_size", 0)
@@ -437,11 +447,11 @@ class _Reading(NamedTuple):
             if self.model.output in (None, output.name):
                 return output, _values(output, reply.body[offset:end])
             offset = end
-        raise _GarbledError(f"has no output {self.model.output!r}")
+        raise Garbled(f"has no output {self.model.output!r}")
 
     def _rows(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
         if values.size == 0 or values.size % self.pictures:
-            raise _GarbledError(f"has {values.size} values for {self.pictures} pictures")
+            raise Garbled(f"has {values.size} values for {self.pictures} pictures")
         return values.reshape(self.pictures, -1)
 
     def _text(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
@@ -451,7 +461,7 @@ class _Reading(NamedTuple):
         value, _, rest = text.partition(":")
         index, _, label = rest.partition(":")
         if not index.isdigit():
-            raise _GarbledError(f"has {text!r} where value:index:label should be")
+            raise Garbled(f"has {text!r} where value:index:label should be")
         return label or index, _claim(float(value))
 
     def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
@@ -461,7 +471,7 @@ class _Reading(NamedTuple):
         if row.size == 1:
             raise PermanentError("the model gives one number that is no position; choose another output = …")
         if np.isnan(numbers).any():
-            raise _GarbledError("has scores that are not numbers")
+            raise Garbled("has scores that are not numbers")
         if self.labels is not None and row.size != len(self.labels):
             raise PermanentError(
                 f"the model gives {row.size} scores, but its description names {len(self.labels)} labels"
@@ -474,7 +484,7 @@ class _Reading(NamedTuple):
         if self.labels is None:
             return str(index)
         if not 0 <= index < len(self.labels):
-            raise _GarbledError(f"has {index} where the position of one of {len(self.labels)} labels should be")
+            raise Garbled(f"has {index} where the position of one of {len(self.labels)} labels should be")
         return self.labels[index]
 
 
@@ -490,9 +500,9 @@ def _values(output: Output, data: bytes) -> NDArray[np.generic]:
         kind = np.dtype(NUMBERS[output.datatype])
         return np.frombuffer(data, kind) if output.data is None else np.array(output.data, kind).ravel()
     except KeyError:
-        raise _GarbledError(f"is of type {output.datatype}, which is not understood") from None
+        raise Garbled(f"is of type {output.datatype}, which is not understood") from None
     except (ValueError, TypeError, OverflowError, struct.error) as error:
-        raise _GarbledError(f"has data that do not fit {output.datatype} ({error})") from None
+        raise Garbled(f"has data that do not fit {output.datatype} ({error})") from None
 
 
 def _texts(output: Output, data: bytes) -> list[str]:
