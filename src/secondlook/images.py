@@ -223,10 +223,13 @@ def _found(data: bytes, name: bytes) -> Iterator[int]:
 def _png(data: bytes) -> "tuple[ImageFile, bytes]":
     from PIL.PngImagePlugin import PngImageFile
 
-    chunks = list(_png_chunks(data))
-    essential = b"".join(chunk for kind, chunk in chunks if kind in _PNG_ESSENTIAL)
-    exif = next((bytes(chunk[8:-4]) for kind, chunk in chunks if kind == b"eXIf"), b"")
-    return PngImageFile(io.BytesIO(data[:8] + essential)), exif
+    essential, exif = bytearray(data[:8]), b""
+    for kind, chunk in _png_chunks(data):
+        if kind in _PNG_ESSENTIAL:
+            essential += chunk
+        elif kind == b"eXIf":
+            exif = bytes(chunk[8:-4])
+    return PngImageFile(io.BytesIO(essential)), exif
 
 
 _PNG_ESSENTIAL = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
