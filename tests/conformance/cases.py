@@ -11,10 +11,14 @@ from pathlib import Path
 import numpy as np
 from aiohttp import web
 
+from conformance.chat_replica import anthropic_routes, openai_routes
+from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, label_of_file, labels_of, logits_of_file, model
 from secondlook.classifiers import AnyClassifier, Pixels, read_toml
+from secondlook.classifiers.chat import connect_anthropic, connect_openai
 from secondlook.classifiers.command import connect as connect_command
 from secondlook.classifiers.http import connect as connect_http
+from secondlook.classifiers.oip import connect as connect_oip
 from secondlook.classifiers.onnx import connect as connect_onnx
 from secondlook.classifiers.python import PythonClassifier
 
@@ -149,6 +153,51 @@ def _onnx(folder: str, changes: Changes) -> AnyClassifier:
     return connect_onnx("", {**read_toml(DEMO / "fashion.toml"), "folder": str(DEMO), **changes})
 
 
+def _oip(url: str, changes: Changes) -> AnyClassifier:
+    """The model as its description tells it, so that nothing but questions is asked."""
+    look = read_toml(DEMO / "fashion.toml")
+    settings: dict[str, object] = {
+        "url": f"{url}/fashion",
+        "headers": {"authorization": f"Bearer ${{{KEY}}}"},
+        "input": "picture",
+        "output": "answer",
+        "datatype": "FP32",
+        "shape": [-1, 1, 28, 28],
+        **{name: look[name] for name in ("labels", "crop", "channels", "scale", "mean", "std")},
+    }
+    return connect_oip("", {**settings, **changes})
+
+
+def _oip_binary(url: str, changes: Changes) -> AnyClassifier:
+    return _oip(url, {"binary": True, **changes})
+
+
+def _openai(url: str, changes: Changes) -> AnyClassifier:
+    settings = {"url": f"{url}/v1", "key": KEY, "model": "fashion", "labels": model().labels}
+    return connect_openai("", {**settings, **changes})
+
+
+def _anthropic(url: str, changes: Changes) -> AnyClassifier:
+    settings = {"url": url, "key": KEY, "model": "fashion", "labels": model().labels}
+    return connect_anthropic("", {**settings, **changes})
+
+
+CHAT: tuple[Changes, ...] = (
+    {"model": "other"},
+    {"labels": model().labels[::-1]},
+    {"synonyms": {"Bag": ["handbag"]}},
+    {"prompt": "One of these:\n{labels}"},
+    {"answer": "plain"},
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"max_tokens": 9},
+    {"encoding": {"format": "jpeg"}},
+    {"encoding": {"max_side": 20}},
+    {"url": "http://other.example/v1"},
+)
+"""Settings of every chat model that could change answers."""
+
+
 PROGRAM = """
 import sys
 from PIL import Image
@@ -226,4 +275,36 @@ CASES: list[Case] = [
         truth=_sums,
         crowd=12,
     ),
+    Case(
+        "oip in JSON",
+        _oip,
+        routes=oip_routes,
+        telling=(
+            {"url": "http://other.example/fashion"},
+            {"url": "http://127.0.0.1:9/fashion/versions/2"},
+            {"headers": {"authorization": f"Bearer ${{{KEY}}}", "x-tenant": "2"}},
+            {"input": "other"},
+            {"output": "other"},
+            {"datatype": "FP64"},
+            {"shape": [-1, 28, 28, 1]},
+            {"size": [28, 27]},
+            {"layout": "chw"},
+            {"crop": 0.5},
+            {"resize": "cubic"},
+            {"scale": 1.0},
+            {"mean": [0.5]},
+            {"std": [0.5]},
+            {"labels": model().labels[::-1]},
+            {"encoding": {"format": "jpeg"}},
+        ),
+        silent=(*QUIET, {"batch": 2}, {"binary": True}),
+    ),
+    Case(
+        "oip in binary",
+        _oip_binary,
+        routes=lambda: oip_routes(Served(extensions=("binary_tensor_data",))),
+        telling=(),
+    ),
+    Case("openai", _openai, routes=openai_routes, telling=(*CHAT, {"seed": 1}, {"detail": "low"})),
+    Case("anthropic", _anthropic, routes=anthropic_routes, telling=CHAT),
 ]

@@ -249,7 +249,7 @@ class _Address(NamedTuple):
 
 
 def _parts(description: Description, address: _Address, labels: tuple[str, ...] | None) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "encoding"})
+    told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
     return {**told, "url": address.model, "labels": labels, "encoding": description.encoding.parts()}
 
 
