@@ -1,4 +1,4 @@
-"""How a picture becomes what a server takes: the bytes of a file, or an array of numbers.
+"""How a picture becomes the file that a server takes.
 
 Every limit of the server is checked here, before a question is paid for.
 """
@@ -9,7 +9,6 @@ import math
 from typing import Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from secondlook.classifiers import Pixels
@@ -78,17 +77,20 @@ class Encoding(BaseModel):
         return data
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
-        most = min(
-            1.0,
-            (self.max_side or math.inf) / max(height, width),
-            math.sqrt((self.max_pixels or math.inf) / (height * width)),
-        )
-        size = (height, width)
-        if most < 1.0:
-            size = max(1, math.floor(height * most + 1e-9)), max(1, math.floor(width * most + 1e-9))
+        size = self._smaller(height, width)
         if self.min_side is None or min(size) >= self.min_side:
             return size
         return self._larger(height, width)
+
+    def _smaller(self, height: int, width: int) -> tuple[int, int]:
+        pixels = self.max_pixels or height * width
+        scale = min((self.max_side or max(height, width)) / max(height, width), math.sqrt(pixels / (height * width)))
+        if scale >= 1.0:
+            return height, width
+        # A little more before rounding down, so that a limit that is met exactly costs no pixel.
+        small, large = (max(1, math.floor(side * scale + 1e-9)) for side in sorted((height, width)))
+        large = min(large, pixels // small)
+        return (small, large) if height <= width else (large, small)
 
     def _larger(self, height: int, width: int) -> tuple[int, int]:
         least = self.min_side or 1
@@ -102,49 +104,6 @@ class Encoding(BaseModel):
             f"a picture of {width} × {height} pixels cannot be sent: the server wants sides of at least {least} "
             f"within its upper limits; {advice}"
         )
-
-
-class Tensor(BaseModel):
-    """A picture as an array of numbers, x = (pixels / scale - mean) / std."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: tuple[int, int] | None = Field(default=None, description="height, width; the picture's own if left out")
-    resize: Literal["nearest", "linear", "cubic", "area"] = "linear"
-    channels: Literal["rgb", "bgr", "grey"] = "rgb"
-    layout: Literal["hwc", "chw"] = "hwc"
-    scale: float = Field(default=1.0, gt=0)
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-
-    @model_validator(mode="after")
-    def _one_number_a_channel(self) -> Self:
-        count = 1 if self.channels == "grey" else 3
-        if {len(self.mean), len(self.std)} - {1, count}:
-            raise ValueError(f"mean and std need 1 or {count} numbers for {self.channels}")
-        if 0.0 in self.std:
-            raise ValueError("std must not be 0")
-        return self
-
-    def array(self, pixels: Pixels) -> NDArray[np.uint8] | NDArray[np.float32]:
-        """Height × width × channels, or channels first; whole numbers 0 to 255 where nothing is to be computed."""
-        import cv2
-
-        if self.size is not None and pixels.shape[:2] != self.size:
-            rule = getattr(cv2, f"INTER_{self.resize.upper()}")
-            pixels = np.asarray(cv2.resize(pixels, self.size[::-1], interpolation=rule), np.uint8)
-        if self.channels == "grey":
-            pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), np.uint8)[:, :, None]
-        elif self.channels == "bgr":
-            pixels = pixels[:, :, ::-1]
-        numbers = self._normalised(pixels)
-        return numbers.transpose(2, 0, 1) if self.layout == "chw" else numbers
-
-    def _normalised(self, pixels: Pixels) -> NDArray[np.uint8] | NDArray[np.float32]:
-        if self.scale == 1.0 and set(self.mean) == {0.0} and set(self.std) == {1.0}:
-            return pixels
-        mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
-        return (pixels.astype(np.float32) / np.float32(self.scale) - mean) / std
 
 
 def _scaled(pixels: Pixels, height: int, width: int) -> Pixels:

@@ -35,12 +35,14 @@ from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
-from secondlook.classifiers import Classifier, Pixels, Settings, described, fingerprint
-from secondlook.classifiers.encoding import Encoding, Tensor
+from secondlook.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from secondlook.classifiers.encoding import Encoding
+from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
 from secondlook.errors import PermanentError
 from secondlook.votes import Answer
 
+PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
 PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')
 PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
 SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
@@ -55,6 +57,14 @@ class Raw(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: Literal["raw"] = "raw"
     content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
+
+
+class Base64(BaseModel):
+    """The file as base64 text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["base64"] = "base64"
+    content_type: str = "text/plain"
 
 
 class Multipart(BaseModel):
@@ -82,6 +92,24 @@ class Json(BaseModel):
         return template
 
 
+class Numbers(Preprocessing):
+    """What stands for {pixels}: nested lists, of whole numbers 0 to 255 where nothing is to be computed."""
+
+    size: tuple[int, int] | None = Field(default=None, description="height, width; the picture's own if left out")
+    layout: Literal["hwc", "chw"] = "hwc"
+
+    def nested(self, pixels: Pixels) -> str:
+        """The lists as JSON."""
+        fitted = self.fit(pixels, self.size)
+        plain = self.scale == 1.0 and set(self.mean) == {0.0} and set(self.std) == {1.0}
+        numbers = fitted if plain else self.normalise(fitted)
+        ordered = numbers.transpose(1, 2, 0) if self.layout == "hwc" else numbers
+        return json.dumps(ordered.tolist(), separators=(",", ":"))
+
+
+Body = Raw | Base64 | Multipart | Json
+
+
 class Description(Manners):
     """One request and where its reply holds the label."""
 
@@ -90,9 +118,9 @@ class Description(Manners):
     headers: dict[str, str] = Field(default_factory=dict)
     query: dict[str, str] = Field(default_factory=dict)
     values: dict[str, str] = Field(default_factory=dict, description="what stands for {name}; nothing secret")
-    body: Annotated[Raw | Multipart | Json, Field(discriminator="kind")] = Raw()
+    body: Annotated[Body, Field(discriminator="kind")] = Raw()
     encoding: Encoding = Encoding()
-    pixels: Tensor = Field(default=Tensor(), description="how {pixels} is computed")
+    pixels: Numbers = Field(default=Numbers(), description="how {pixels} is computed")
     reply: Literal["json", "text"] = "json"
     label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
     score: str = Field(default="", description="JMESPath")
@@ -170,18 +198,18 @@ class HttpClassifier:
         raise self._door.garbled(problem, reply)
 
     def _named(self, said: object) -> str:
-        if isinstance(said, (int, float)) and not isinstance(said, bool):
+        if isinstance(said, int) and not isinstance(said, bool):
             said = self._at(said)
         if not isinstance(said, str):
             raise _GarbledError(f"has {_short(said)} where a label should be")
         return self._description.rename.get(said, said)
 
-    def _at(self, index: float) -> str:
+    def _at(self, index: int) -> str:
         if self.labels is None:
-            return f"{index:g}" if isinstance(index, float) else str(index)
-        if index != int(index) or not 0 <= index < len(self.labels):
+            return str(index)
+        if not 0 <= index < len(self.labels):
             raise _GarbledError(f"has {index} where the position of one of {len(self.labels)} labels should be")
-        return self.labels[int(index)]
+        return self.labels[index]
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
@@ -222,7 +250,10 @@ def _connect(settings: Settings) -> HttpClassifier:
         settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
     settings = {key: value for key, value in settings.items() if key != "connector"}
     description = described(Description, settings)
-    return HttpClassifier(description, _labels(description, Path(str(settings.get("folder", ".")))))
+    labels = description.labels
+    if isinstance(labels, str):
+        labels = read_labels(Path(str(settings.get("folder", "."))) / labels)
+    return HttpClassifier(description, labels)
 
 
 def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
@@ -233,16 +264,6 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
         if key != "body" and isinstance(before, dict) and isinstance(value, dict):
             both[key] = {**before, **value}
     return both
-
-
-def _labels(description: Description, folder: Path) -> tuple[str, ...] | None:
-    if not isinstance(description.labels, str):
-        return description.labels
-    path = folder / description.labels
-    try:
-        return tuple(path.read_text("utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
 
 
 def _parts(description: Description, labels: tuple[str, ...] | None) -> dict[str, object]:
@@ -257,14 +278,14 @@ def _with_values(description: Description) -> Description:
     values = description.values
 
     def fill(text: str) -> str:
+        alone = PLACE.fullmatch(text)
+        if alone and alone[1] not in values and alone[1] not in PICTURE_NAMES:
+            raise _missing(alone[1])
         return PLACE.sub(lambda match: values.get(match[1], match[0]), text)
 
     url = PLACE.sub(lambda match: quote(values.get(match[1], match[0]), safe="/:@{}"), description.url)
-    if missing := PLACE.search(url):
-        raise PermanentError(
-            f'the url needs a value for {{{missing[1]}}}; add it as values = {{ {missing[1]} = "…" }} '
-            f"or as preset:name?{missing[1]}=…"
-        )
+    if left := PLACE.search(url):
+        raise _missing(left[1])
     filled = {
         "url": url,
         "headers": {name: fill(value) for name, value in description.headers.items()},
@@ -274,7 +295,13 @@ def _with_values(description: Description) -> Description:
     return description.model_copy(update=filled)
 
 
-def _body_with_values(body: Raw | Multipart | Json, fill: Fill) -> Raw | Multipart | Json:
+def _missing(name: str) -> PermanentError:
+    return PermanentError(
+        f'the description has no value for {{{name}}}; add it as values = {{ {name} = "…" }} or as preset:name?{name}=…'
+    )
+
+
+def _body_with_values(body: Body, fill: Fill) -> Body:
     if isinstance(body, Json):
         return Json(template=_each_text(body.template, fill))
     if isinstance(body, Multipart):
@@ -297,6 +324,8 @@ def _body(description: Description, secrets: Secrets) -> tuple[str, Build]:
     body, encoding = description.body, description.encoding
     if isinstance(body, Raw):
         return body.content_type or encoding.content_type, encoding.encode
+    if isinstance(body, Base64):
+        return body.content_type, lambda pixels: base64.b64encode(encoding.encode(pixels))
     if isinstance(body, Multipart):
         return _multipart(body, encoding, secrets)
     return "application/json", _json_builder(body, description, secrets)
@@ -326,7 +355,7 @@ def _quoted(text: str) -> str:
 def _json_builder(body: Json, description: Description, secrets: Secrets) -> Build:
     text = json.dumps(_each_text(body.template, secrets.fill), ensure_ascii=False, separators=(",", ":"))
     pieces = PICTURE.split(text)
-    encoding, tensor = description.encoding, description.pixels
+    encoding, numbers = description.encoding, description.pixels
     shows_file = "{image_" in text
 
     def build(pixels: Pixels) -> bytes:
@@ -336,7 +365,7 @@ def _json_builder(body: Json, description: Description, secrets: Secrets) -> Bui
             "{image_data_url}": lambda: f"data:{encoding.content_type};base64,{file}",
             '"{width}"': lambda: str(pixels.shape[1]),
             '"{height}"': lambda: str(pixels.shape[0]),
-            '"{pixels}"': lambda: json.dumps(tensor.array(pixels).tolist(), separators=(",", ":")),
+            '"{pixels}"': lambda: numbers.nested(pixels),
         }
         return "".join(places[piece]() if piece in places else piece for piece in pieces).encode()
 

@@ -12,6 +12,7 @@ Redirects are refused, because a key must not follow one. Nothing is retried her
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -34,6 +35,8 @@ from secondlook.errors import ClassifierError, PassingError, PermanentError, Quo
 
 WORDS = 300
 """How much of a server's own words an error repeats, in characters."""
+LARGE = 1 << 20
+"""Bytes of a body above which it is sent in pieces."""
 IDLE = 4.0
 """Seconds that an idle connection is kept: under the 5 after which common servers close it in our face."""
 PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -140,7 +143,7 @@ def _forms(value: str) -> set[str]:
 
 def _embedded(value: str) -> set[str]:
     """What base64 of any longer text holds where the value is inside it, as in `user:password`."""
-    if len(value) < 6:
+    if len(value.encode()) < 6:
         return set()
     inner = [base64.b64encode(b"\0" * shift + value.encode())[(0, 2, 3)[shift] :].decode() for shift in range(3)]
     cores = {text.rstrip("=")[:-1] for text in inner}
@@ -228,8 +231,10 @@ class Door:
         )
 
     async def _exchange(self, body: bytes | None, headers: CIMultiDict[str]) -> Reply:
+        # In one piece where that is quick; a large body would hold up all other requests.
+        data = body if body is None or len(body) <= LARGE else io.BytesIO(body)
         async with self._transport.session.request(
-            self._method, self._url, data=body, headers=headers, allow_redirects=False
+            self._method, self._url, data=data, headers=headers, allow_redirects=False
         ) as response:
             return Reply(response.status, response.headers, await self._read(response))
 
