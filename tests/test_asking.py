@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -21,7 +20,7 @@ from secondlook.classifiers import Terms, connect
 from secondlook.errors import ClassifierError, PassingError, PermanentError
 from secondlook.ledger import Budget, SqliteLedger
 from secondlook.pacing import Pace
-from secondlook.pictures import Picture
+from secondlook.pictures import Picture, find
 from secondlook.votes import Answer, Row
 
 KILLS = int(os.environ.get("SECONDLOOK_KILLS", "6"))
@@ -90,10 +89,19 @@ async def test_the_budget_is_never_exceeded_by_one_query(tmp_path: Path, rate: f
 
 async def test_two_processes_share_a_ledger_and_a_budget(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 300)
-    with fault_server(0.1, 7, delay=0.002) as server:
+    with fault_server(delay=0.002) as server:
         description = server.describe(tmp_path)
         write_profile(tmp_path / "profile.json", description)
-        shared = ("--profile", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--budget", 1000)
+        shared = (
+            "--profile",
+            tmp_path / "profile.json",
+            "--ledger",
+            tmp_path / "ledger.db",
+            "--budget",
+            1000,
+            "--canaries",
+            0,
+        )
         both = [
             subprocess.Popen(command("score", tmp_path / "pictures.npz", *shared, "-o", tmp_path / f"{name}.csv"))
             for name in ("left", "right")
@@ -102,7 +110,10 @@ async def test_two_processes_share_a_ledger_and_a_budget(tmp_path: Path) -> None
         stats = server.stats()
     assert codes == [3, 3]
     assert stats["requests"] == 1000
-    assert stats["answered_twice"] == 0
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        account = ledger.spent(connect(description).fingerprint)
+    # Every query bought a different answer: neither process asked what the other had or was asking.
+    assert account.queries == account.answered == 1000
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
@@ -212,8 +223,6 @@ async def test_views_can_be_asked_in_rounds_until_there_are_enough(tmp_path: Pat
 
 async def test_a_picture_that_cannot_be_read_is_not_scored_and_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("not a picture")
-    from secondlook.pictures import find
-
     asker = Asker(Labelling())
     (row,) = await everything(asker, find([tmp_path / "a.png"]))
     assert isinstance(row, Unscored)
@@ -250,7 +259,7 @@ async def test_stopping_waits_for_what_is_in_flight_and_gives_the_rest_back(tmp_
 def score_command(folder: Path) -> list[str]:
     return command(
         "score", folder / "pictures.npz", "--profile", folder / "profile.json", "--ledger", folder / "ledger.db",
-        "-o", folder / "verdicts.csv",
+        "-o", folder / "verdicts.csv", "--canaries", 0,
     )  # fmt: skip
 
 
@@ -272,7 +281,7 @@ def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Pat
         account = ledger.spent(connect(description).fingerprint)
     # Answers that the server gave and the ledger lacks: at most those in flight at a kill, and resets after an answer.
     lost = stats["answered"] - account.answered
-    assert lost <= 16 * KILLS + stats["faults"].get("reset after", 0)
+    assert lost <= 32 * KILLS + stats["faults"].get("reset after", 0)
     assert account.answered == 750
     assert account.queries >= stats["requests"]
     with fault_server() as calm:
@@ -317,9 +326,6 @@ def test_a_key_never_appears_in_anything_that_is_written(tmp_path: Path) -> None
         description = server.describe(
             tmp_path, headers={"authorization": "Bearer ${SECRET_KEY}"}, query={"key": "${SECRET_KEY}"}
         )
-        text = description.read_text()
-        description.write_text(text.replace("headers = ", "[headers]\n").replace("query = ", "[query]\n"))
-        description.write_text(_tables(text))
         os.environ["SECRET_KEY"] = secret
         try:
             write_profile(tmp_path / "profile.json", description)
@@ -336,15 +342,3 @@ def test_a_key_never_appears_in_anything_that_is_written(tmp_path: Path) -> None
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for text in (done.stdout, done.stderr, dry.stdout, dry.stderr, written.decode("latin1")):
         assert secret not in text
-
-
-def _tables(text: str) -> str:
-    """Inline JSON objects as TOML inline tables."""
-    lines = []
-    for line in text.splitlines():
-        name, _, value = line.partition(" = ")
-        if value.startswith("{"):
-            pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in json.loads(value).items())
-            line = f"{name} = {{ {pairs} }}"
-        lines.append(line)
-    return "\n".join(lines) + "\n"
