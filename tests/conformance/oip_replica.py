@@ -153,6 +153,5 @@ def _told(
         return {"name": "answer", "datatype": "BYTES", "shape": [len(best)]}, [model().labels[i] for i in best]
     if served.gives == "index":
         return {"name": "answer", "datatype": "INT64", "shape": [len(best)]}, best.astype("<i8")
-    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    rows = (shares if served.gives == "shares" else logits).astype("<f4")
-    return {"name": "answer", "datatype": "FP32", "shape": list(rows.shape)}, rows
+    rows = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) if served.gives == "shares" else logits
+    return {"name": "answer", "datatype": "FP32", "shape": list(rows.shape)}, rows.astype("<f4")

@@ -56,6 +56,7 @@ PICTURES = ("FP16", "FP32", "FP64", "UINT8", "BYTES")
 BATCH = 8
 """Pictures in one call to a model that takes any number of them."""
 ADDRESS = re.compile(r"(?P<base>.*?)(?:/v2/models)?/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?")
+CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<label>.*))?", re.IGNORECASE | re.DOTALL)
 HEADER_LENGTH = "inference-header-content-length"
 
 
@@ -160,7 +161,7 @@ class OipClassifier:
         headers, body = _request(batch, model)
         reply = await self._door.send(body, headers)
         try:
-            return _Reading(model, self.labels, len(batch)).answers(reply, self._secrets)
+            return Reading(model, self.labels, len(batch)).answers(reply, self._secrets)
         except Garbled as why:
             problem = str(why)
         raise self._door.garbled(problem, reply)
@@ -417,7 +418,7 @@ class Outputs(BaseModel):
     outputs: tuple[Output, ...]
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
     """From a reply to the answers it holds."""
 
     model: Model
@@ -458,11 +459,10 @@ class _Reading(NamedTuple):
         text = str(row[0])
         if not self.model.classification:
             return text, None
-        value, _, rest = text.partition(":")
-        index, _, label = rest.partition(":")
-        if not index.isdigit():
+        found = CLASS.fullmatch(text)
+        if found is None:
             raise Garbled(f"has {text!r} where value:index:label should be")
-        return label or index, _claim(float(value))
+        return found["label"] or found["index"], _claim(float(found["value"]))
 
     def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
         if row.size == 1 and row.dtype.kind in "iu":
