@@ -128,7 +128,8 @@ def _on_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     for top in range(0, len(pixels), rows):
         strip = pixels[top : top + rows].astype(np.uint16)
         alpha = strip[:, :, 3:]
-        rgb[top : top + rows] = (strip[:, :, :3] * alpha + 255 * (255 - alpha) + 127) // 255
+        blend = strip[:, :, :3] * alpha + (255 * (255 - alpha) + 128)
+        rgb[top : top + rows] = (blend + (blend >> 8)) >> 8  # the quotient by 255, exact in 16 bits
     return rgb
 
 
@@ -223,13 +224,15 @@ def _found(data: bytes, name: bytes) -> Iterator[int]:
 def _png(data: bytes) -> "tuple[ImageFile, bytes]":
     from PIL.PngImagePlugin import PngImageFile
 
-    essential, exif = bytearray(data[:8]), b""
+    essential, exif = io.BytesIO(), b""
+    essential.write(data[:8])
     for kind, chunk in _png_chunks(data):
         if kind in _PNG_ESSENTIAL:
-            essential += chunk
+            essential.write(chunk)
         elif kind == b"eXIf":
             exif = bytes(chunk[8:-4])
-    return PngImageFile(io.BytesIO(essential)), exif
+    essential.seek(0)
+    return PngImageFile(essential), exif
 
 
 _PNG_ESSENTIAL = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
@@ -375,8 +378,8 @@ def _tiff_essential(data: bytes) -> bytes:
             continue
         kept[tag] = (tag, kind, values, field)
         room -= size if apart else 0
-    packed = directory.packed(list(kept.values()))
-    return data[: directory.start] + packed + data[directory.start + len(packed) :]
+    packed, whole = directory.packed(list(kept.values())), memoryview(data)
+    return b"".join((whole[: directory.start], packed, whole[directory.start + len(packed) :]))
 
 
 def _orientation(exif: bytes) -> int:
