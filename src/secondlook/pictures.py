@@ -44,7 +44,7 @@ class Picture:
     source: Source = field(repr=False)
 
     def image(self) -> Image:
-        """The decoded picture; an ImageError names the file that cannot be read."""
+        """The decoded picture; an ImageError names a file that cannot be read, a DataError an array that cannot."""
         return self.source.image(self.name)
 
 
