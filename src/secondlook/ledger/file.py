@@ -178,7 +178,7 @@ def keep_ballast(path: Path) -> bool:
         pass
     try:
         # Noise, because a file system that compresses would keep nothing free behind a file of zeros.
-        reserve.write_bytes(os.urandom(BALLAST))
+        reserve.write_bytes(os.urandom(BALLAST // 4) * 4)
     except OSError:
         drop_ballast(path)
         return False
