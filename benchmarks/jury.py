@@ -1,18 +1,30 @@
-"""How long a jury takes to learn, and how much memory: python benchmarks/jury.py
+"""How long a jury takes to learn and how much memory, and which additions to it earn their place.
 
-Votes are simulated: pictures of unlike difficulty, a wrong label that a hard picture lures to, and stray ones.
+python benchmarks/jury.py                        times; votes are simulated: pictures of unlike difficulty, a wrong
+                                                 label that a hard picture lures to, and stray ones
+python benchmarks/jury.py VOTES.npz 1000         what each addition changes in log loss on new pictures, over six
+                                                 random splits with so many to fit; the file holds votes and truths
+python benchmarks/jury.py VOTES.npz 1000 TURNS.npy   the same, with the severity in [0, 1] of each picture's views
 """
 
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize
 
 from secondlook import jury
-from secondlook.votes import Codes, Votes
+from secondlook.votes import Codes, Floats, Votes, load
+
+STRENGTHS = (300.0, 30.0, 3.0)
+SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
+SPLITS = 6
 
 
 def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> tuple[Votes, Codes]:
@@ -50,7 +62,7 @@ def report(what: str, work: Callable[[], object]) -> None:
     print(f"{what:<58}{seconds:8.2f} s{peak:8.0f} MB at most so far")
 
 
-def main() -> None:
+def times() -> None:
     for pictures, classes, views in [(1000, 10, 8), (1000, 1000, 16), (5000, 1000, 16), (5000, 1000, 40)]:
         votes, truths = simulated(pictures, views, classes)
         size = f"{pictures} pictures, {classes} classes, {views} views"
@@ -59,6 +71,91 @@ def main() -> None:
     report("fit_prefixes: 1000 pictures, 1000 classes, 16 views", lambda: jury.fit_prefixes(votes, truths))
     broad, known = simulated(1000, 40, 1000)
     report("greedy choice of 10 of 40 views, 1000 pictures, 5 folds", lambda: greedy(broad, known, 10))
+
+
+def single(votes: Votes, truths: Codes) -> jury.Patterns:
+    """The patterns with one of its own for every picture, in order, so that columns can be added for each."""
+    codes = np.column_stack([votes.base, votes.views])
+    first = jury._first(codes)
+    named = first == np.arange(first.shape[1])
+    choice = np.column_stack([named, named.sum(axis=1) < votes.classes])
+    owner, options = jury._options(first, choice, named.sum(axis=1))
+    column = jury._truth_columns(codes, truths)
+    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
+    others = np.where(column < codes.shape[1], 1, votes.classes - named.sum(axis=1))
+    starts = np.searchsorted(owner, np.arange(len(votes)))
+    return jury.Patterns(options, starts, owner, place[np.arange(len(votes)), column], np.log(others))
+
+
+def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) -> dict[str, Floats]:
+    """What each addition puts beside the votes for an option: (r, columns)."""
+    heard, base = patterns.options[:, :-2], votes.base[patterns.owner]
+    family = np.array([view.split(":")[0] for view in votes.panel])
+    groups = [family == name for name in sorted(set(family)) if (family == name).sum() > 1]
+    found = {
+        "a bias for the base label's class": (base[:, None] == np.arange(votes.classes)) * heard[:, :1],
+        "one voice more for each family": np.column_stack([heard[:, 1:][:, g].any(axis=1) for g in groups]) * 1.0,
+        "votes count less and less": np.log1p(heard.sum(axis=1))[:, None],
+        "a bonus for being unanimous": (heard.sum(axis=1) == heard.shape[1]).reshape(-1, 1) * 1.0,
+    }
+    if severity is not None:
+        bucket = np.minimum((severity * 4).astype(int), 3)[patterns.owner]
+        pooled = [(heard[:, 1:] * (bucket == b)).sum(axis=1) for b in range(4)]
+        found["a weight for each severity"] = np.column_stack(pooled)
+    return found if votes.classes <= 100 else dict(list(found.items())[1:])
+
+
+def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, strength: float, shrink: float) -> Floats:
+    """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
+    wide = replace(patterns, options=np.column_stack([patterns.options, extra]))
+    pull = np.diag([0.0] * patterns.options.shape[1] + [shrink] * extra.shape[1])
+    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += jury._pull(patterns.options.shape[1], strength)
+    bowl = replace(jury._Bowl.of(wide, strength, wide.hits(rows > 0)), pull=pull)
+    best = minimize(
+        lambda theta: bowl.at(theta)[:2],
+        np.zeros(len(pull)),
+        jac=True,
+        hess=lambda theta: bowl.at(theta)[2],
+        method="trust-exact",
+        options={"gtol": 1e-3},
+    )
+    return jury.losses(wide, best.x)
+
+
+def test_loss(patterns: jury.Patterns, extra: Floats, fit: Floats, fold: jury.Places) -> float:
+    """The mean loss on the pictures not fitted on; both strengths are chosen by cross-validation on the others."""
+    grid = [(a, b) for a in STRENGTHS for b in (SHRINKAGES if extra.shape[1] else (1.0,))]
+
+    def loss(pair: tuple[float, float]) -> float:
+        parts = [held_out(patterns, extra, fit * (fold != k), *pair)[(fit > 0) & (fold == k)] for k in range(3)]
+        return float(np.concatenate(parts).mean())
+
+    return float(held_out(patterns, extra, fit, *min(grid, key=loss))[fit == 0].mean())
+
+
+def compare(path: Path, pictures: int, severity: Floats | None) -> None:
+    saved = load(path)
+    votes, truths = saved.votes, saved.votes.codes(saved.truths or ())
+    patterns = single(votes, truths)
+    plain = np.zeros((len(patterns.options), 0))
+    tried = {"plain": plain, **additions(votes, patterns, severity)}
+    gaps: dict[str, list[float]] = {name: [] for name in tried}
+    for split in range(SPLITS):
+        order = np.random.default_rng(100 + split).permutation(len(votes))
+        fit = (order < pictures).astype(np.float64)
+        base = test_loss(patterns, plain, fit, order % 3)
+        for name, extra in tried.items():
+            gaps[name].append(base if name == "plain" else test_loss(patterns, extra, fit, order % 3) - base)
+    for name, gap in gaps.items():
+        print(f"{name:<36}{np.mean(gap):+.4f} ± {np.std(gap, ddof=1) / np.sqrt(SPLITS):.4f}")
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        times()
+        return
+    severity = np.load(sys.argv[3]) if len(sys.argv) > 3 else None
+    compare(Path(sys.argv[1]), int(sys.argv[2]), severity)
 
 
 if __name__ == "__main__":

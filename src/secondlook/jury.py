@@ -207,23 +207,19 @@ class Patterns:
 
 def tabulate(votes: Votes, truths: Codes) -> Patterns:
     """Votes and truths as the patterns that a fit works on."""
-    if len(votes) == 0:
-        raise FitError("there are no labelled pictures to learn from; give at least 20")
-    if len(votes) != len(truths):
-        raise DataError(f"{len(votes)} pictures have votes, but {len(truths)} truths were given")
+    _check_pairs(votes, truths)
     codes = _codes(votes)
     first = _first(codes)
     rows, kind = _distinct(first)
     named = rows == np.arange(rows.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < votes.classes])
-    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
-    said = (codes == truths[:, None]) & (codes != MISSING)
-    column = np.where(said.any(axis=1), said.argmax(axis=1), rows.shape[1])
+    column = _truth_columns(codes, truths)
     _check_possible(choice[kind, column], votes)
-    others = np.where(said.any(axis=1), 1, votes.classes - count[kind])
+    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
     starts = np.searchsorted(owner, np.arange(len(rows)))
+    others = np.where(column < codes.shape[1], 1, votes.classes - count[kind])
     return Patterns(options, starts, owner, place[kind, column], np.log(others))
 
 
@@ -278,8 +274,9 @@ def descend(patterns: Patterns, strength: float, hits: Floats | None = None, sta
     for _ in range(100):
         step = np.asarray(np.linalg.solve(curvature, gradient), np.float64)
         fall = float(gradient @ step)
-        if fall < 1e-9:
-            break
+        if fall < 1e-7:
+            # So close, the last step cannot be judged by the loss any more, and need not be.
+            return theta - step
         theta, (value, gradient, curvature) = _descent(bowl, theta, step, value, fall)
     return theta
 
@@ -373,6 +370,19 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Pl
     options[other, width] = 1.0
     options[other, width + 1] = np.log(count[owner[other]])
     return owner, options
+
+
+def _truth_columns(codes: Codes, truths: Codes) -> Places:
+    """(n,): the first column that says the truth, or the one after the last if none does."""
+    said = (codes == truths[:, None]) & (codes != MISSING)
+    return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
+
+
+def _check_pairs(votes: Votes, truths: Codes) -> None:
+    if len(votes) == 0:
+        raise FitError("there are no labelled pictures to learn from; give at least 20")
+    if len(votes) != len(truths):
+        raise DataError(f"{len(votes)} pictures have votes, but {len(truths)} truths were given")
 
 
 def _check_possible(possible: NDArray[np.bool_], votes: Votes) -> None:
