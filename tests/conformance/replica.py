@@ -93,6 +93,13 @@ async def _reset(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+async def _not_http(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(b"220 mail.example ESMTP ready\r\n\r\n")
+    request.transport.close()
+    return web.Response()
+
+
 async def _half(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-length": "1000", "content-type": "application/json"})
     await response.prepare(request)
@@ -144,6 +151,7 @@ FAULTS = (
     Fault("422", _status(422), PermanentError),
     Fault("redirect", _status(307, location="/elsewhere"), PermanentError),
     Fault("reset", _reset, PassingError, {"sent": True}),
+    Fault("not HTTP", _not_http, PassingError, {"sent": True}),
     Fault("half a reply", _half, PassingError, {"sent": True}),
     Fault("hang", _hang, PassingError, {"sent": True}, {"timeout": 0.3}),
     Fault("drip", _drip, PassingError, {"sent": True}, {"timeout": 0.3}),
