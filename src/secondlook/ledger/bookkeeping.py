@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
@@ -20,6 +20,7 @@ from secondlook.ledger.protocol import RAW_LIMIT, place
 from secondlook.ledger.sessions import living
 
 Field = str | int | float | None
+Writing = Callable[[Iterator[tuple[Field, ...]], Path], int]
 
 COLUMNS = {
     "classifier": "string",
@@ -71,16 +72,8 @@ def export(path: Path, out: Path) -> int:
     write = _WRITERS.get(out.suffix)
     if write is None:
         raise LedgerError(f"answers go to a file that ends in .csv, .jsonl or .parquet, not {str(out)!r}")
-    part = out.with_name(out.name + ".part")
-    try:
-        with _snapshot(path) as db:
-            count = write(_answers(db), part)
-        os.replace(part, out)
-    except OSError as error:
-        raise LedgerError(f"answers could not be written to {str(out)!r}: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
-    return count
+    with _snapshot(path) as db:
+        return _whole(write, _answers(db), out)
 
 
 def verify(path: Path) -> list[str]:
@@ -138,6 +131,20 @@ def _date(day: int) -> date:
     return date(1970, 1, 1) + timedelta(days=day)
 
 
+def _whole(write: Writing, rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    """Write beside the file and put it in place when it is complete."""
+    part = out.with_name(out.name + ".part")
+    try:
+        count = write(rows, part)
+        os.replace(part, out)
+    except OSError as error:
+        raise LedgerError(f"answers could not be written to {str(out)!r}: {error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+    return count
+
+
 def _answers(db: sqlite3.Connection) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
         "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
@@ -188,7 +195,7 @@ def _write_parquet(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
     return count
 
 
-_WRITERS: dict[str, Callable[[Iterator[tuple[Field, ...]], Path], int]] = {
+_WRITERS: dict[str, Writing] = {
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,

@@ -46,6 +46,7 @@ class Books:
 
     def __init__(self, db: sqlite3.Connection, session: Session) -> None:
         self._db = db
+        self._db.execute("PRAGMA busy_timeout=0")  # see _begin
         self._session = session
         self.stamps: dict[bytes, Stamp] = {}
         """The questions this session has in flight."""

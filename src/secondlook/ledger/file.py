@@ -7,7 +7,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from secondlook.errors import LedgerError
@@ -83,9 +83,7 @@ def writable(path: Path) -> sqlite3.Connection:
     with explained(path):
         _make(path)
         _inspect(path)
-        db = sqlite3.connect(
-            path, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
+        db = _connect(path, "mode=rw")
         with _closed_on_error(db):
             _migrate(db, path)
             _set_up(db, path)
@@ -93,31 +91,47 @@ def writable(path: Path) -> sqlite3.Connection:
 
 
 def readable(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write; works in a folder that nobody can write to, too."""
-    db = sqlite3.connect(readable_uri(path), uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA cache_size=-16000")
-    db.execute("PRAGMA temp_store=MEMORY")
+    """A connection that changes nothing; works in a folder that nobody can write to, too."""
+    with explained(path):
+        _inspect(path)
+        db = _connect_reader(path)
+        with _closed_on_error(db):
+            version = _version(db)
+            for setting in ("query_only=ON", "cache_size=-16000", "temp_store=MEMORY"):
+                db.execute(f"PRAGMA {setting}")
+    if version < len(MIGRATIONS):
+        db.close()
+        raise LedgerError(f"ledger {str(path)!r} is of an older version; run any command that asks to bring it up")
     return db
 
 
-def readable_uri(path: Path) -> str:
-    """The address of an existing ledger, for reading only."""
-    with explained(path):
-        _inspect(path)
-        plain = f"{path.absolute().as_uri()}?mode=ro"
-        try:
-            with closing(sqlite3.connect(plain, uri=True, timeout=PATIENCE)) as db:
-                version = _version(db)
-        except sqlite3.OperationalError as error:
-            if _primary(error) not in SHUT or _waiting(path):
-                raise
-            # SQLite wants to put its shared memory beside a WAL file; where it may not, nobody else may write either.
-            plain += "&immutable=1"
-            with closing(sqlite3.connect(plain, uri=True)) as db:
-                version = _version(db)
-    if version < len(MIGRATIONS):
-        raise LedgerError(f"ledger {str(path)!r} is of an older version; run any command that asks to bring it up")
-    return plain
+def _connect_reader(path: Path) -> sqlite3.Connection:
+    """SQLite puts shared memory beside the file, and with the right to write it clears that away afterwards.
+
+    Where it may not, and no commits wait in the log, nobody can be writing: then the file is read as it is.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return _connect(path, "mode=rw")
+    db = _connect(path, "mode=ro")
+    try:
+        _version(db)
+    except sqlite3.OperationalError as error:
+        db.close()
+        if _primary(error) not in SHUT or _waiting(path):
+            raise
+        return _connect(path, "mode=ro&immutable=1")
+    return db
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        timeout=PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
 
 
 @contextmanager
@@ -178,6 +192,7 @@ def keep_ballast(path: Path) -> bool:
         pass
     try:
         # Noise, because a file system that compresses would keep nothing free behind a file of zeros.
+        reserve.touch(0o600)
         reserve.write_bytes(os.urandom(BALLAST // 4) * 4)
     except OSError:
         drop_ballast(path)

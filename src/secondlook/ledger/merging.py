@@ -56,7 +56,7 @@ def merge(into: Path, other: Path) -> Merged:
 
     Spend is kept by session and the larger figure counts, so merging again, or merging a copy, adds nothing twice.
     """
-    if into.exists() and into.samefile(other):
+    if into.exists() and other.exists() and into.samefile(other):
         raise LedgerError(f"{str(into)!r} and {str(other)!r} are the same ledger; name two")
     with closing(readable(other)) as db, explained(into), closing(writable(into)) as target:
         return _merge(target, Source(db, other))

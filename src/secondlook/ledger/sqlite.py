@@ -123,7 +123,6 @@ class SqliteLedger:
         self._closed = True
         atexit.unregister(self.close)
         with self._reading:
-            # Before the writer: who closes last moves the log into the file, and a reader may not.
             self._reader.close()
         self._writer.queue.put(Stop())
         self._writer.join()
