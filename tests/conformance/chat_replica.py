@@ -65,8 +65,10 @@ def anthropic_routes() -> web.RouteTableDef:
 
     @routes.post("/v1/messages")
     async def message(request: web.Request) -> web.Response:
-        assert request.headers["anthropic-version"] == "2023-06-01"
         asked = await request.json()
+        if request.headers["anthropic-version"] == "2026-10-21" and "temperature" in asked:
+            told = {"type": "invalid_request_error", "message": "temperature: Extra inputs are not permitted"}
+            return web.json_response({"type": "error", "error": told}, status=400)
         assert asked["max_tokens"] > 0
         picture, text = asked["messages"][0]["content"]
         assert picture["source"]["type"] == "base64"

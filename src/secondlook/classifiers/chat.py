@@ -45,7 +45,9 @@ PICTURE = "\0"
 """Where the base64 of the picture goes; JSON writes it as an escape, which base64 and URLs cannot hold."""
 OPENAI = "https://api.openai.com/v1"
 ANTHROPIC = "https://api.anthropic.com"
-ANTHROPIC_VERSION = "2023-06-01"
+ANTHROPIC_VERSION = "2026-10-21"
+ANTHROPIC_WITH_TEMPERATURE = "2023-06-01"
+"""The newest version of the interface, and the last one that takes a temperature."""
 JSON = {"content-type": "application/json"}
 FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
@@ -342,7 +344,8 @@ def _messages(description: Anthropic, lexicon: Lexicon, secrets: Secrets) -> Dia
         "temperature": description.temperature,
         "output_config": _if_schema(description, form),
     }
-    headers = {"anthropic-version": ANTHROPIC_VERSION, **({"x-api-key": secrets.read(key)} if key else {})}
+    version = ANTHROPIC_VERSION if description.temperature is None else ANTHROPIC_WITH_TEMPERATURE
+    headers = {"anthropic-version": version, **({"x-api-key": secrets.read(key)} if key else {})}
     return Dialect(base, "/v1/messages", {**JSON, **headers}, _given(request), _read_message)
 
 
