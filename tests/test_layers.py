@@ -13,9 +13,10 @@ ROOT = Path(secondlook.__file__).parent
 
 ROWS = [
     ["errors"],
-    ["images", "votes", "scoring", "latent", "pacing"],
-    ["pictures", "views", "beliefs", "decisions", "figures", "ledger", "classifiers"],
-    ["datasets", "profile"],
+    ["images", "votes", "scoring", "latent", "pacing", "trust"],
+    ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers"],
+    ["beliefs", "datasets"],
+    ["profile"],
     ["asking", "fitting"],
     ["look"],
     ["session", "estimator", "scorefile", "report"],

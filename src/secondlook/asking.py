@@ -163,8 +163,10 @@ class Asker:
                     yield row
                 if self._fatal:
                     raise self._fatal
-        finally:
+        except BaseException:
             self.stop()
+            raise
+        finally:
             await asyncio.gather(*chunks, return_exceptions=True)
             await asyncio.wrap_future(self._ledger.flush())
 

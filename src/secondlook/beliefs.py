@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from inspect import signature
 from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from secondlook import scoring
 from secondlook.errors import DataError, FitError
+from secondlook.jury import Jury, Prefixes
 from secondlook.latent import Cumulative
 from secondlook.votes import Codes, Distribution, Floats, Tally, Votes, base_tally, vote_tally
 
@@ -234,9 +236,10 @@ class Isotonic(_ShareBelief):
         return np.interp(share, self.x, self.y)
 
 
-FAMILIES: dict[str, type[_ShareBelief]] = {
-    family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic)
+FAMILIES: dict[str, type[Belief]] = {
+    family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, Prefixes)
 }
+"""Every belief by its name."""
 
 
 def dump(belief: Belief) -> dict[str, object]:
@@ -252,14 +255,24 @@ def restore(fields: dict[str, object]) -> Belief:
     if family is None:
         raise DataError(f"no belief is called {fields.get('family')!r}; there are {', '.join(FAMILIES)}")
     values = {key: value for key, value in fields.items() if key != "family"}
-    unknown = sorted(set(values) - set(family.__dataclass_fields__))
+    unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
         raise DataError(f"the belief {family.name} has no {', '.join(unknown)}")
+    if not _finite(values):
+        raise DataError(f"the belief {family.name} holds a number that is not finite")
     try:
         return TypeAdapter(family).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
         raise DataError(f"the belief {family.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or bool(np.isfinite(value))
 
 
 def _fitted(value: float | None, belief: _ShareBelief) -> float:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,7 +28,7 @@ T = TypeVar("T")
 OUT = Console()
 ERR = Console(stderr=True)
 
-COLUMNS = {"accuracy": "accuracy ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓", "nll": "NLL ↓"}
+COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓"}
 
 
 def safe(text: str) -> str:
@@ -127,7 +128,7 @@ def _line(asker: Asker, started: float) -> str:
 
 def results_table(results: Sequence[Result], title: str) -> Table:
     """Figures with their 95 % intervals, one belief a row."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("belief")
     table.add_column("queries", justify="right")
     for heading in COLUMNS.values():
@@ -141,24 +142,30 @@ def results_table(results: Sequence[Result], title: str) -> Table:
 def _cell(figure: Figure) -> str:
     if figure.value is None:
         return "–"
-    return (
-        f"{figure.value:.3f} [dim]{figure.low:.3f}–{figure.high:.3f}[/dim]"
-        if figure.low is not None
-        else f"{figure.value:.3f}"
+    interval = (
+        "" if figure.low is None or figure.high is None else f"\n[dim]{_short(figure.low)}–{_short(figure.high)}[/dim]"
     )
+    return f"{figure.value:.3f}{interval}"
 
 
-def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str]) -> Table:
-    """Small pictures side by side, two pixels a character, each above its caption."""
-    grid = Table.grid(padding=(0, 3))
+def _short(value: float) -> str:
+    """Three decimals without a leading zero: narrow enough for a terminal of 80 columns."""
+    return f"{value:.3f}".removeprefix("0")
+
+
+def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str], width: int = 24) -> Table:
+    """Small pictures side by side, two pixels a character, each above its caption; three fit 80 columns."""
+    import cv2
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in pictures:
-        grid.add_column(width=max(p.shape[1] for p in pictures))
-    grid.add_row(*map(_blocks, pictures))
+        grid.add_column(width=width, no_wrap=True)
+    grid.add_row(*(_blocks(cv2.resize(pixels, (width, width), interpolation=cv2.INTER_AREA)) for pixels in pictures))
     grid.add_row(*captions)
     return grid
 
 
-def _blocks(pixels: NDArray[np.uint8]) -> Text:
+def _blocks(pixels: NDArray[np.generic]) -> Text:
     text = Text()
     for top, bottom in zip(pixels[::2], pixels[1::2], strict=False):
         for upper, lower in zip(top, bottom, strict=True):

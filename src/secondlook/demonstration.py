@@ -1,4 +1,8 @@
-"""The embedded demo: a small classifier of clothes, 2,000 pictures, and every way to believe its answers."""
+"""The embedded demo: a small classifier of clothes, 2,000 pictures, and every way to believe its answers.
+
+Every other picture teaches and the rest test. As in the paper, each transformation's setting and a are searched
+on the pictures that teach; which Probit is the best one is decided there too, by its held-out folds.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,25 @@ from numpy.typing import NDArray
 from secondlook import console, fitting, look, report, scoring
 from secondlook import pictures as picture
 from secondlook import votes as voting
+from secondlook.asking import Asker
 from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit
 from secondlook.fitting import Outcome
+from secondlook.jury import Jury
 from secondlook.look import Polled
 from secondlook.pictures import Picture
 from secondlook.profile import Profile, Result
 from secondlook.session import Wishes, opened
-from secondlook.views import Panel
+from secondlook.views import GENERAL, Panel
 
-DRAWS = 10
-PAPER = {"noise": "gaussian:0.1", "affine": "affine:10,0.1,0.1", "elastic": "elastic:50,5", "rotation": "rotation:20"}
-"""The paper's four transformations, each from the middle of its grid."""
 FIT = 1000
-"""The first pictures teach, the others test."""
+DRAWS = 10
+PAPER = {
+    "noise": ("gaussian:0.05", "gaussian:0.1", "gaussian:0.2"),
+    "affine": ("affine:0,0.1,0.1", "affine:10,0,0.1", "affine:10,0.1,0.1"),
+    "elastic": ("elastic:20,5", "elastic:50,5", "elastic:70,10"),
+    "rotation": ("rotation:10", "rotation:20", "rotation:30"),
+}
+"""The paper's four transformations, each with three settings of its grid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,55 +42,71 @@ class Demo:
     """What the demo found, and where it put it."""
 
     results: list[Result]
-    profile: Profile
     best: Outcome
-    """How the best belief fared on the test pictures."""
+    """How the jury fared on the test pictures."""
     tested: list[Picture]
     vocabulary: tuple[str, ...]
     folder: Path
 
 
+@dataclass(frozen=True, eq=False)
+class _Halves:
+    """The answers under one panel about the pictures that teach and those that test."""
+
+    train: Polled
+    test: Polled
+
+    def outcome(self, belief: Belief, name: str) -> Outcome:
+        """How the belief, fitted on one half, fares on the other."""
+        fitted = belief.fit(self.train.votes, self.train.codes())
+        return replace(fitting.outcome(fitted, self.test.votes, self.test.codes()), name=name)
+
+
 def run(folder: Path) -> Demo:
-    """Ask about every picture under every transformation, fit on one half and test on the other."""
+    """Ask, fit on one half, test on the other, and save what came out."""
     assets = Path(str(files("secondlook") / "demo"))
-    clothes = picture.labelled(assets / "pictures.npz")
-    panel = Panel.parse(" ".join(f"{view}*{DRAWS}" for view in PAPER.values()))
-    polled = console.run(lambda: _ask(str(assets / "fashion.toml"), clothes, panel))
-    demo = _compare(polled, clothes, str(assets / "fashion.toml"), folder)
+    pictures = picture.labelled(assets / "pictures.npz")
+    clothes = pictures[::2] + pictures[1::2]
+    description = str(assets / "fashion.toml")
+    demo, profile, jury = console.run(lambda: _compare(description, clothes, folder))
     folder.mkdir(parents=True, exist_ok=True)
-    demo.profile.save(folder / "profile.json")
-    voting.save(folder / "votes.npz", polled.votes, polled.truths)
-    (folder / "index.html").write_text(_page(demo), "utf-8")
+    profile.save(folder / "profile.json")
+    voting.save(folder / "votes.npz", jury.test.votes, jury.test.truths)
+    curve = scoring.reliability(demo.best.confidence, demo.best.correct)
+    page = report.page("secondlook on 1,000 pictures of clothes", demo.results, curve)
+    (folder / "index.html").write_text(page, "utf-8")
     return demo
 
 
-async def _ask(description: str, clothes: list[Picture], panel: Panel) -> Polled:
-    async with opened(description, Wishes()) as asker, console.watched(asker, len(clothes)):
-        return await look.collect(asker, clothes, panel)
+async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
+    settings = sum(map(len, PAPER.values())) + 2
+    async with opened(description, Wishes()) as asker, console.watched(asker, (settings + len(PAPER)) * FIT):
+        jury = await _ask(asker, GENERAL, clothes)
+        tuned = {name: await _tune(asker, views, clothes) for name, views in PAPER.items()}
+    outcomes = [jury.outcome(Naive(), "naive"), jury.outcome(Constant(), "constant")]
+    outcomes += [halves.outcome(Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
+    best = min(tuned, key=lambda name: _held_out(Probit(), tuned[name].train))
+    outcomes.append(tuned[best].outcome(Probit(), f"probit, {best}"))
+    outcomes.append(jury.outcome(Jury(), "jury"))
+    profile = look.learn(jury.train, Jury(), description)
+    results = [outcome.result() for outcome in outcomes]
+    return Demo(results, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
 
 
-def _compare(polled: Polled, clothes: list[Picture], description: str, folder: Path) -> Demo:
-    """Every belief on the test half; the best Probit is chosen, by its held-out folds, on the other."""
-    families = {name: slice(i * DRAWS, (i + 1) * DRAWS) for i, name in enumerate(PAPER)}
-    nothing = slice(0, 0)
-    results = [_test(polled, nothing, belief)[1].result() for belief in (Naive(), Constant())]
-    for name, views in families.items():
-        results.append(replace(_test(polled, views, Gaussian())[1], name=f"paper, {name}").result())
-    best = min(families, key=lambda name: _held_out_loss(polled.part(slice(FIT), families[name])))
-    profile = look.learn(polled.part(slice(FIT), families[best]), Probit(), description)
-    outcome = replace(_test(polled, families[best], Probit())[1], name=f"probit, {best}")
-    return Demo([*results, outcome.result()], profile, outcome, clothes[FIT:], polled.votes.vocabulary, folder)
+async def _ask(asker: Asker, panel: Panel, clothes: list[Picture]) -> _Halves:
+    train = await look.collect(asker, clothes[:FIT], panel)
+    return _Halves(train, await look.collect(asker, clothes[FIT:], panel))
 
 
-def _test(polled: Polled, views: slice, belief: Belief) -> tuple[Belief, Outcome]:
-    """The belief, fitted on the first pictures, and how it fares on the others."""
-    train, test = polled.part(slice(FIT), views), polled.part(slice(FIT, None), views)
-    fitted = belief.fit(train.votes, train.votes.codes(train.truths or ()))
-    return fitted, fitting.outcome(fitted, test.votes, test.votes.codes(test.truths or ()))
+async def _tune(asker: Asker, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
+    """The setting that does best on the held-out folds of the pictures that teach, asked about the others too."""
+    trained = [await look.collect(asker, clothes[:FIT], Panel.parse(f"{view}*{DRAWS}")) for view in views]
+    best = min(trained, key=lambda polled: _held_out(Gaussian(), polled))
+    return _Halves(best, await look.collect(asker, clothes[FIT:], best.panel))
 
 
-def _held_out_loss(train: Polled) -> float:
-    return float(fitting.cross_fit(Probit(), train.votes, train.votes.codes(train.truths or ())).brier.mean())
+def _held_out(belief: Belief, polled: Polled) -> float:
+    return float(fitting.cross_fit(belief, polled.votes, polled.codes()).brier.mean())
 
 
 def show(demo: Demo, json: bool) -> None:
@@ -91,22 +117,18 @@ def show(demo: Demo, json: bool) -> None:
     title = f"{len(demo.tested)} pictures that took no part in fitting, with 95 % intervals"
     console.OUT.print(console.results_table(demo.results, title))
     order = np.argsort(demo.best.confidence, kind="stable")
-    _gallery(demo, "Doubted", order[:3])
-    _gallery(demo, "Trusted", order[::-1][:3])
+    _gallery(demo, "The jury doubts", order[:3])
+    _gallery(demo, "The jury trusts", order[::-1][:3])
     console.say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
 
 
 def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:
     console.OUT.print(f"\n[bold]{heading}[/bold]")
-    shown = [demo.tested[i].image().pixels for i in places]
-    captions = [
-        f"{demo.vocabulary[demo.best.label[i]]} {demo.best.confidence[i]:.0%}\n"
-        f"[dim]{'right' if demo.best.correct[i] else f'it is a {demo.tested[i].truth}'}[/dim]"
-        for i in places
-    ]
-    console.OUT.print(console.thumbnails(shown, captions))
+    console.OUT.print(
+        console.thumbnails([demo.tested[i].image().pixels for i in places], [_caption(demo, int(i)) for i in places])
+    )
 
 
-def _page(demo: Demo) -> str:
-    curve = scoring.reliability(demo.best.confidence, demo.best.correct)
-    return report.page(f"secondlook demo: {demo.best.name}", demo.results, curve)
+def _caption(demo: Demo, i: int) -> str:
+    outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
+    return f"{demo.vocabulary[demo.best.label[i]]} {demo.best.confidence[i]:.0%}\n[dim]{outcome}[/dim]"

@@ -64,14 +64,14 @@ class Polled:
     fingerprint: str
     seed: int
 
-    def part(self, pictures: slice, views: slice) -> Polled:
-        """The same for some of the pictures and some of the views."""
-        return replace(
-            self,
-            votes=self.votes.take(pictures).under(range(*views.indices(len(self.panel)))),
-            truths=self.truths and self.truths[pictures],
-            panel=self.panel[views],
-        )
+    def codes(self) -> Codes:
+        """The code of each truth; an error where there is nothing to learn from."""
+        if len(self.votes) == 0:
+            reason = self.unscored[0].reason if self.unscored else "there are none"
+            raise FitError(f"no labelled picture could be scored: {reason}")
+        if self.truths is None:
+            raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
+        return self.votes.codes(self.truths)
 
 
 async def collect(
@@ -100,7 +100,7 @@ async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> P
 
 def learn(polled: Polled, belief: Belief, description: str) -> Profile:
     """The profile that votes and truths teach; costs no query."""
-    votes, truths = polled.votes, _known(polled)
+    votes, truths = polled.votes, polled.codes()
     held_out = fitting.cross_fit(belief, votes, truths)
     return Profile(
         secondlook=__version__,
@@ -118,19 +118,9 @@ def learn(polled: Polled, belief: Belief, description: str) -> Profile:
     )
 
 
-def _known(polled: Polled) -> Codes:
-    """The codes of the truths; an error where there is nothing to learn from."""
-    if len(polled.votes) == 0:
-        reason = polled.unscored[0].reason if polled.unscored else "there are none"
-        raise FitError(f"no labelled picture could be scored: {reason}")
-    if polled.truths is None:
-        raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
-    return polled.votes.codes(polled.truths)
-
-
 def assess(polled: Polled, profile: Profile) -> list[Result]:
     """How the profile's belief fares on labelled pictures that took no part in fitting, beside the baselines."""
-    truths = _known(polled)
+    truths = polled.codes()
     candidates = (Naive(), Constant(accuracy=profile.accuracy()), profile.believer())
     return [fitting.outcome(belief, polled.votes, truths).result() for belief in candidates]
 

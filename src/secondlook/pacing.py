@@ -43,7 +43,11 @@ class Gate:
         while self.busy >= self.limit:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._wake()  # the turn that may have been given to this call is somebody else's
+                raise
         self.busy += 1
 
     async def __aexit__(self, *_: object) -> None:
