@@ -246,6 +246,8 @@ class Service:
             reply: Mapping[str, Any] = getattr(self._opened(), operation)(**arguments)
         except (BotoCoreError, ClientError, ResponseParserError, ValueError) as error:
             failure = self._failure(error)
+        except (AttributeError, KeyError, TypeError):
+            failure = garbled(f"{self._name} sent what botocore cannot read")
         else:
             return reply
         # Raised here, outside the handler, so that nothing of botocore, which may hold keys, hangs on to it.
