@@ -93,16 +93,20 @@ def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) ->
     family = np.array([view.split(":")[0] for view in votes.panel])
     groups = [family == name for name in sorted(set(family)) if (family == name).sum() > 1]
     found = {
-        "a bias for the base label's class": (base[:, None] == np.arange(votes.classes)) * heard[:, :1],
-        "one voice more for each family": np.column_stack([heard[:, 1:][:, g].any(axis=1) for g in groups]) * 1.0,
         "votes count less and less": np.log1p(heard.sum(axis=1))[:, None],
         "a bonus for being unanimous": (heard.sum(axis=1) == heard.shape[1]).reshape(-1, 1) * 1.0,
     }
+    if groups:
+        found["one voice more for each family"] = (
+            np.column_stack([heard[:, 1:][:, g].any(axis=1) for g in groups]) * 1.0
+        )
+    if votes.classes <= 100:
+        found["a bias for the base label's class"] = (base[:, None] == np.arange(votes.classes)) * heard[:, :1]
     if severity is not None:
         bucket = np.minimum((severity * 4).astype(int), 3)[patterns.owner]
         pooled = [(heard[:, 1:] * (bucket == b)).sum(axis=1) for b in range(4)]
         found["a weight for each severity"] = np.column_stack(pooled)
-    return found if votes.classes <= 100 else dict(list(found.items())[1:])
+    return found
 
 
 def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, strength: float, shrink: float) -> Floats:
