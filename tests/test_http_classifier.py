@@ -284,6 +284,26 @@ def test_a_misspelt_preset_gets_a_hint() -> None:
         connect("preset:gogle-vision")
 
 
+GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n((?:connector = \"http\"|preset).*?)```", GUIDE, re.DOTALL))
+def test_the_descriptions_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for variable in ("EXAMPLE_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(variable, "k")
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    (tmp_path / "mine.toml").write_text(text)
+    classifier = connect(tmp_path / "mine.toml")
+    assert classifier.prepare(np.zeros((60, 60, 3), np.uint8))
+
+
+def test_the_guide_tells_the_needs_of_every_preset() -> None:
+    rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \|(.*)\|$", GUIDE, re.MULTILINE))
+    for name, sample in SAMPLES.items():
+        needed = {*re.findall(r"(?<!\$)\{(\w+)\}", tomllib.loads(preset(name))["url"]), *sample.variables}
+        assert needed == set(re.findall(r"`(\w+)`", rows[name]))
+
+
 # Presets: what their manuals show
 
 

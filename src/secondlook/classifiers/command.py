@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import shlex
@@ -36,6 +37,8 @@ from secondlook.votes import Answer
 MOST_OUTPUT = 1 << 20
 """Bytes that a program may print on each stream."""
 EX_TEMPFAIL = 75
+SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+"""Reasons not to start a program that pass."""
 
 
 class Description(BaseModel):
@@ -97,7 +100,10 @@ class CommandClassifier:
                 *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._folder, start_new_session=True
             )
         except OSError as error:
-            raise PermanentError(f"{self._words[0]!r} cannot be started: {error.strerror}") from None
+            told = f"{self._words[0]!r} cannot be started: {error.strerror}"
+            if error.errno in SHORTAGES:
+                raise PassingError(f"{told}; lower concurrency if this goes on", sent=False) from None
+            raise PermanentError(f"{told}; try it by hand on one picture") from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
         """What a program prints; if it takes too long or nobody waits any more, it is ended."""
@@ -114,17 +120,11 @@ class CommandClassifier:
             raise
 
     async def _read(self, process: Process) -> tuple[bytes, bytes]:
-        output, errors = await asyncio.gather(self._capped(process.stdout), self._capped(process.stderr))
+        output, errors = await asyncio.gather(_capped(process, process.stdout), _capped(process, process.stderr))
         await process.wait()
+        if max(len(output), len(errors)) > MOST_OUTPUT:
+            raise PermanentError(f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line")
         return output, errors
-
-    async def _capped(self, stream: asyncio.StreamReader | None) -> bytes:
-        data = bytearray()
-        while stream and (part := await stream.read(1 << 16)):
-            data += part
-            if len(data) > MOST_OUTPUT:
-                raise PermanentError(f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line")
-        return bytes(data)
 
     def _answer(self, code: int, output: bytes, errors: bytes) -> Answer:
         if code != 0:
@@ -174,8 +174,25 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-async def _end(process: Process) -> None:
+async def _capped(process: Process, stream: asyncio.StreamReader | None) -> bytes:
+    """What a program prints, up to a little more than it may; one that goes on is ended."""
+    data = bytearray()
+    while stream and (part := await stream.read(1 << 16)):
+        if len(data) <= MOST_OUTPUT:
+            data += part
+        else:
+            _kill(process)
+    return bytes(data)
+
+
+def _kill(process: Process) -> None:
     """End a program and everything that it started, which may live on after it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+
+
+async def _end(process: Process) -> None:
+    _kill(process)
+    # Reading what is left lets the pipes close; a child that fled into a session of its own could hold them open.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.communicate(), 1.0)
