@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import json
 import re
@@ -674,6 +675,20 @@ async def test_a_small_reply_that_unpacks_to_a_huge_one_is_refused(canned: Canne
 async def test_an_address_that_speaks_no_tls_is_permanent(canned: Canned) -> None:
     with pytest.raises(PermanentError, match="certificate"):
         await ask({"url": canned.url.replace("http:", "https:")})
+
+
+async def test_a_server_that_takes_no_connection_in_time_was_surely_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATE_KEY", "topsecret1")
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as stack:
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        with pytest.raises(PassingError) as caught:
+            await ask({"url": url, "query": {"key": "${LATE_KEY}"}, "connect_timeout": 0.2})
+    assert caught.value.sent is False
+    assert "topsecret1" not in f"{caught.value!r}{caught.value.__context__!r}"
 
 
 async def test_proxies_are_used_only_on_request(canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
