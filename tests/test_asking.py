@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +122,7 @@ async def test_an_error_that_will_not_pass_ends_the_run_before_the_budget_burns(
     calls = 0
 
     class Refusing(Labelling):
-        async def label(self, batch: list[object]) -> list[Answer]:
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
             nonlocal calls
             calls += 1
             await asyncio.sleep(0.001)
@@ -143,7 +144,7 @@ class Labelling:
     def prepare(self, pixels: np.ndarray) -> np.ndarray:
         return pixels
 
-    async def label(self, batch: list[object]) -> list[Answer]:
+    async def label(self, batch: Sequence[object]) -> list[Answer]:
         await asyncio.sleep(0)
         return [Answer("ant") for _ in batch]
 
@@ -156,7 +157,7 @@ async def everything(asker: Asker, pictures: list[Picture], **how: Rounds) -> li
 
 async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:
     class Dead(Labelling):
-        async def label(self, batch: list[object]) -> list[Answer]:
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
             raise PassingError("connection refused", sent=False)
 
     asker = Asker(Dead(), pace=Pace(backoff=0.001, breaker=25), budget=Budget(queries=1000))
@@ -168,7 +169,7 @@ async def test_the_asker_narrows_when_it_is_pressed_and_widens_when_it_is_well(t
     widths: list[int] = []
 
     class Pressed(Labelling):
-        async def label(self, batch: list[object]) -> list[Answer]:
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
             widths.append(asker.in_flight)
             await asyncio.sleep(0.001)
             if 100 < len(widths) < 140:
@@ -187,7 +188,7 @@ async def test_a_pace_is_kept(tmp_path: Path) -> None:
     moments: list[float] = []
 
     class Timed(Labelling):
-        async def label(self, batch: list[object]) -> list[Answer]:
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
             moments.append(time.monotonic())
             return [Answer("ant")]
 
@@ -232,7 +233,7 @@ async def test_a_picture_that_cannot_be_read_is_not_scored_and_costs_nothing(tmp
 
 async def test_an_answer_without_a_label_leaves_the_picture_unscored(tmp_path: Path) -> None:
     class Silent(Labelling):
-        async def label(self, batch: list[object]) -> list[Answer]:
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
             return [Answer("") for _ in batch]
 
     (row,) = await everything(Asker(Silent()), write_pictures(tmp_path / "pictures.npz", 1))

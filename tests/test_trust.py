@@ -1,6 +1,7 @@
 """Canaries: a classifier that changed is noticed before money is spent, one that rolls dice is only reported."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ class Says(Labelling):
     word = "ant"
     calls = 0
 
-    async def label(self, batch: list[object]) -> list[Answer]:
+    async def label(self, batch: Sequence[object]) -> list[Answer]:
         Says.calls += len(batch)
         return [Answer(self.word) for _ in batch]
 
@@ -30,7 +31,7 @@ class Dice(Labelling):
 
     dice = random.Random(0)
 
-    async def label(self, batch: list[object]) -> list[Answer]:
+    async def label(self, batch: Sequence[object]) -> list[Answer]:
         return [Answer(self.dice.choice(["ant", "bee"])) for _ in batch]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import ClassVar, Literal, Protocol, Self
 
@@ -244,7 +244,9 @@ FAMILIES: dict[str, type[Belief]] = {
 
 def dump(belief: Belief) -> dict[str, object]:
     """The belief as plain JSON values; `restore` makes it again."""
-    return {"family": belief.name, **asdict(belief)}  # type: ignore[call-overload]
+    from pydantic import TypeAdapter
+
+    return {"family": belief.name, **TypeAdapter(type(belief)).dump_python(belief, mode="json")}
 
 
 def restore(fields: dict[str, object]) -> Belief:

@@ -29,6 +29,8 @@ except ImportError:
     raise MissingExtra("scikit-learn's tools", "sklearn") from None
 
 T = TypeVar("T")
+Images = Sequence[NDArray[np.uint8]] | NDArray[np.uint8]
+"""One array of pictures, or a sequence of pictures of any sizes."""
 
 
 class SecondLook(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -51,7 +53,7 @@ class SecondLook(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.belief = belief
         self.seed = seed
 
-    def fit(self, X: Sequence[NDArray[np.uint8]], y: ArrayLike) -> Self:
+    def fit(self, X: Images, y: ArrayLike) -> Self:
         """Learn from pictures (uint8, height × width [× RGB]) and their true labels."""
         truths = [str(label) for label in np.asarray(y)]
         polled = _wait(self._poll(_pictures(X), ()))
@@ -61,18 +63,18 @@ class SecondLook(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.array(sorted(self.vocabulary_))
         return self
 
-    def predict(self, X: Sequence[NDArray[np.uint8]]) -> NDArray[np.str_]:
+    def predict(self, X: Images) -> NDArray[np.str_]:
         """(n,): the label that is believed."""
         votes = self._ask(X).votes
         return np.array(votes.vocabulary)[self.belief_.predict(votes)]
 
-    def predict_proba(self, X: Sequence[NDArray[np.uint8]]) -> Floats:
+    def predict_proba(self, X: Images) -> Floats:
         """(n, len(classes_)): the probability of each label of `classes_`."""
         votes = self._ask(X).votes
         order = votes.codes(self.classes_)
         return self.belief_.distribution(votes).dense(len(votes.vocabulary))[:, order]
 
-    def _ask(self, X: Sequence[NDArray[np.uint8]]) -> Polled:
+    def _ask(self, X: Images) -> Polled:
         if not hasattr(self, "belief_"):
             raise FitError("this SecondLook has not been fitted; call fit(images, labels) first")
         return _wait(self._poll(_pictures(X), self.vocabulary_))
@@ -104,13 +106,13 @@ class SecondLook(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 class _Arrays:
     """Pictures in memory; a name is the place."""
 
-    arrays: Sequence[NDArray[np.uint8]]
+    arrays: Images
 
     def image(self, name: str) -> Image:
         return Image.of(np.asarray(self.arrays[int(name)]))
 
 
-def _pictures(arrays: Sequence[NDArray[np.uint8]]) -> list[Picture]:
+def _pictures(arrays: Images) -> list[Picture]:
     source = _Arrays(arrays)
     return [Picture(str(i), None, source) for i in range(len(arrays))]
 

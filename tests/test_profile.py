@@ -1,0 +1,112 @@
+"""Profiles: what is written can be read again, and what is wrong is refused with a word about why."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from workshop import write_pictures
+
+from secondlook import look
+from secondlook.asking import Asker
+from secondlook.beliefs import FAMILIES, Belief, Transfer
+from secondlook.classifiers.python import PythonClassifier
+from secondlook.errors import ProfileError
+from secondlook.latent import Cumulative
+from secondlook.look import Polled
+from secondlook.profile import Profile
+from secondlook.views import Panel
+
+
+def brightest(image: np.ndarray) -> str:
+    """The corner of the picture with the most light."""
+    half = image.shape[0] // 2
+    corners = {
+        "nw": image[:half, :half],
+        "ne": image[:half, half:],
+        "sw": image[half:, :half],
+        "se": image[half:, half:],
+    }
+    return max(corners, key=lambda name: float(corners[name].mean()))
+
+
+@pytest.fixture(scope="module")
+def polled(tmp_path_factory: pytest.TempPathFactory) -> Polled:
+    pictures = write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz", 60)
+    asker = Asker(PythonClassifier(brightest))
+    answers = asyncio.run(look.collect(asker, pictures, Panel.parse("mirror rotation:15*3")))
+    truths = tuple("nw" if i % 3 else "se" for i in range(60))
+    return Polled(answers.votes, truths, (), answers.panel, answers.fingerprint, 0)
+
+
+def every_belief() -> list[Belief]:
+    noise = Cumulative((-1.0, 0.0, 1.0), (0.1, 0.5, 0.9))
+    return [family(noise=noise) if family is Transfer else family() for family in FAMILIES.values()]
+
+
+@pytest.mark.parametrize("belief", every_belief(), ids=lambda belief: belief.name)
+def test_a_profile_of_every_belief_survives_its_file(tmp_path: Path, polled: Polled, belief: Belief) -> None:
+    profile = look.learn(polled, belief, "python:tests:brightest")
+    profile.save(tmp_path / "profile.json")
+    again = Profile.load(tmp_path / "profile.json")
+    assert again == profile
+    assert again.believer().confidence(polled.votes) == pytest.approx(profile.believer().confidence(polled.votes))
+    assert str(again.views()) == "mirror rotation:15*3"
+
+
+def test_the_figures_are_those_of_held_out_folds(polled: Polled) -> None:
+    profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    assert [result.belief for result in profile.results] == ["naive", "constant", "probit"]
+    assert len(profile.held_out.confidence) == profile.pictures == 60
+    accuracy = np.mean(
+        [t == polled.votes.vocabulary[c] for t, c in zip(polled.truths or (), polled.votes.base, strict=True)]
+    )
+    assert profile.accuracy() == pytest.approx(float(accuracy), abs=1e-6)
+
+
+def written(folder: Path, polled: Polled) -> tuple[Path, dict[str, object]]:
+    path = folder / "profile.json"
+    look.learn(polled, FAMILIES["probit"](), "python:tests:brightest").save(path)
+    return path, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema_version": 2}, "has schema 2, newer than 1: upgrade secondlook"),
+        ({"schema_version": "one"}, "malformed at schema_version"),
+        ({"surprise": True}, "malformed at surprise"),
+        ({"panel": "spiral:3"}, "malformed: .*spiral"),
+        ({"belief": {"family": "oracle"}}, "malformed: no belief is called 'oracle'"),
+        ({"belief": {"family": "probit", "a": float("nan")}}, "malformed: .*not finite"),
+        ({"classes": 1}, "malformed at classes"),
+        ({"renderer": "0"}, "was fitted with renderer 0"),
+        ({"held_out": {"confidence": [2.0], "correct": [True]}}, "malformed at held_out.confidence.0"),
+    ],
+)
+def test_a_profile_that_is_newer_or_malformed_is_refused(
+    tmp_path: Path, polled: Polled, change: dict[str, object], words: str
+) -> None:
+    path, values = written(tmp_path, polled)
+    path.write_text(json.dumps({**values, **change}))
+    with pytest.raises(ProfileError, match=words):
+        Profile.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "\x00", '{"schema_version": 1}'])
+def test_a_file_that_is_not_a_profile_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(ProfileError):
+        Profile.load(tmp_path / "profile.json")
+
+
+def test_a_profile_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="secondlook fit"):
+        Profile.load(tmp_path / "profile.json")
+
+
+def test_another_classifier_is_refused(polled: Polled) -> None:
+    profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    with pytest.raises(ProfileError, match="was fitted on classifier python:"):
+        profile.check("onnx:another")
