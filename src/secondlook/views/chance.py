@@ -1,4 +1,4 @@
-"""Chance that belongs to a question: a hash of it, so that the same question always draws the same numbers."""
+"""Chance that belongs to a question: the same question draws the same numbers, whatever else is asked with it."""
 
 import threading
 from collections.abc import Sequence
@@ -13,37 +13,51 @@ from secondlook.views.panels import Question
 Words = NDArray[np.uint64]
 
 
-def words(questions: Sequence[Question], part: int) -> Words:
-    """(n, 4): 256 random bits for each draw of one view; `part` is the place in a chain, or 0."""
-    first = questions[0]
-    keys = {
-        seed: blake2b(f"{first.digest} {first.view} {seed} {part}".encode(), digest_size=32).digest()
-        for seed in {question.seed for question in questions}
-    }
-    rows = [
-        blake2b(keys[question.seed] + question.index.to_bytes(8, "little"), digest_size=32).digest()
-        for question in questions
-    ]
-    return np.frombuffer(b"".join(rows), np.uint64).reshape(-1, 4)
-
-
-def uniforms(questions: Sequence[Question], part: int) -> Floats:
-    """(n, 4): numbers uniform in [0, 1), as `words`."""
-    return np.multiply(words(questions, part) >> np.uint64(11), 2.0**-53, dtype=np.float64)
-
-
-class _Bits(threading.local):
+class _Thread(threading.local):
     """A generator for each thread: making one takes as long as drawing a small picture, setting its state does not."""
 
     def __init__(self) -> None:
-        self.generator = np.random.SFC64(0)
+        self.bits = np.random.PCG64DXSM(0)
+        self.generator = np.random.Generator(self.bits)
 
 
-_bits = _Bits()
+_thread = _Thread()
 
 
-def numbers(seed: Words, count: int) -> NDArray[np.uint16]:
-    """(count,): 16-bit numbers, all equally likely, that depend on the four words of the seed alone."""
-    generator = _bits.generator
-    generator.state = {"bit_generator": "SFC64", "state": {"state": seed}, "has_uint32": 0, "uinteger": 0}
-    return generator.random_raw(-(-count // 4)).view(np.uint16)[:count]
+def words(questions: Sequence[Question], part: int, count: int) -> Words:
+    """(n, count): 64 random bits each, for n questions about one view; `part` is the place in a chain, or 0.
+
+    Picture, view, seed and part start a stream; the draw with index k owns its k-th stretch of `count` words.
+    """
+    if not _in_a_row(questions):
+        return np.concatenate([words([question], part, count) for question in questions])
+    _start(questions[0], part, count)
+    return _thread.bits.random_raw(len(questions) * count).reshape(-1, count)
+
+
+def uniforms(questions: Sequence[Question], part: int) -> Floats:
+    """(n, 4): numbers uniform in [0, 1), each from one of the `words`."""
+    if not _in_a_row(questions):
+        return np.concatenate([uniforms([question], part) for question in questions])
+    _start(questions[0], part, 4)
+    return _thread.generator.random((len(questions), 4))
+
+
+def _in_a_row(questions: Sequence[Question]) -> bool:
+    """Whether each draw's stretch follows that of the one before it."""
+    _, _, seeds, indices = zip(*questions, strict=True)
+    count, first = len(questions), indices[0]
+    return seeds.count(seeds[0]) == count and indices == tuple(range(first, first + count))
+
+
+def _start(question: Question, part: int, count: int) -> None:
+    digest, view, seed, index = question
+    key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
+    _thread.bits.state = {
+        "bit_generator": "PCG64DXSM",
+        "state": {"state": int.from_bytes(key[:16], "little"), "inc": int.from_bytes(key[16:], "little") | 1},
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    if index:
+        _thread.bits.advance(index * count)

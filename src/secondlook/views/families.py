@@ -73,6 +73,11 @@ class View:
         ]
         return ":".join(filter(None, (_name(type(self)), ",".join(arguments))))
 
+    @property
+    def moves(self) -> "tuple[Moving, ...]":
+        """The moves that it consists of and that are made in one step; none if it does anything else."""
+        return ()
+
     def __str__(self) -> str:
         return self.text
 
@@ -80,6 +85,10 @@ class View:
 @dataclass(frozen=True)
 class Moving(View):
     """A view that moves the picture as a whole."""
+
+    @property
+    def moves(self) -> "tuple[Moving, ...]":
+        return (self,)
 
     def motion(self, u: Floats, /) -> Motion:
         """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it."""
@@ -110,7 +119,7 @@ class Rotation(Sampled, Moving):
     degrees: Annotated[float, Between(0, 180)]
 
     def motion(self, u: Floats, /) -> Motion:
-        return Motion(angle=_around_zero(self.degrees, u[:, 0]))
+        return Motion(angle=_spread(self.degrees, u[:, 0]))
 
 
 @dataclass(frozen=True)
@@ -133,10 +142,10 @@ class Affine(Sampled, Moving):
 
     def motion(self, u: Floats, /) -> Motion:
         return Motion(
-            angle=_around_zero(self.degrees, u[:, 0]),
-            right=_around_zero(self.translate, u[:, 1]),
-            down=_around_zero(self.translate, u[:, 2]),
-            factor=np.maximum(0.1, 1 + _around_zero(self.scale, u[:, 3])),
+            angle=_spread(self.degrees, u[:, 0]),
+            right=_spread(self.translate, u[:, 1]),
+            down=_spread(self.translate, u[:, 2]),
+            factor=np.maximum(0.1, 1 + _spread(self.scale, u[:, 3])),
         )
 
 
@@ -221,6 +230,13 @@ class Chain(View):
     def random(self) -> bool:  # type: ignore[override]
         """Whether any view in it is random."""
         return any(view.random for view in self.views)
+
+    @cached_property
+    def moves(self) -> tuple[Moving, ...]:
+        """All its views if they are moves and read the picture alike, mirrors aside."""
+        moves = tuple(view for view in self.views if isinstance(view, Moving))
+        samplings = {(move.border, move.interpolation) for move in moves if isinstance(move, Sampled)}
+        return moves if len(moves) == len(self.views) and len(samplings) <= 1 else ()
 
     @cached_property
     def text(self) -> str:
@@ -331,5 +347,5 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:56]}…'"
 
 
-def _around_zero(limit: float, u: Floats) -> Floats:
-    return limit * (2 * u - 1)
+def _spread(limit: float, u: Floats) -> Floats:
+    return 2 * limit * u - limit

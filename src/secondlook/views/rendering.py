@@ -1,8 +1,6 @@
 """The pixels of views: one call a picture, all its views written into one array."""
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
@@ -12,18 +10,17 @@ from numpy.typing import NDArray
 
 from secondlook.errors import ViewError
 from secondlook.images import Image
-from secondlook.views.chance import Words, numbers, words
-from secondlook.views.families import Blur, Chain, Elastic, Gaussian, Moving, Tone, View
+from secondlook.views.chance import words
+from secondlook.views.families import Blur, Chain, Elastic, Gaussian, Tone, View
 from secondlook.views.panels import Question
 from secondlook.views.warping import (
     LONGEST,
     Maps,
+    Moves,
     Pixels,
-    Sampling,
     bend,
     fixed_maps,
     move,
-    moves_of,
     read_through,
     sampling_of,
 )
@@ -31,20 +28,17 @@ from secondlook.views.warping import (
 RENDERER = "1"
 """Part of every ledger key; it changes whenever the pixels of any view change."""
 
-_KEPT = 64 * 2**20
-"""Bytes of maps that are kept for the next pictures."""
-
-_WORTH_KEEPING = 16 * 2**20
-"""Larger maps are made anew each time, which is little work beside drawing through them."""
+_WORTH_KEEPING = 5 * 2**20
+"""Bytes; larger maps are made anew for each picture, which is little work beside reading it through them."""
 
 
 class Run(NamedTuple):
-    """Neighbouring questions that are drawn together: draws of one view, or fixed moves with maps in common."""
+    """Neighbouring views that are drawn together: draws of one view, or fixed moves that read the picture alike."""
 
     start: int
     stop: int
-    maps: Maps | None
-    sampling: Sampling
+    moves: tuple[Moves, ...]
+    """The moves of each view if all are fixed moves, else nothing."""
 
 
 def render(image: Image, questions: Sequence[Question]) -> Pixels:
@@ -56,17 +50,17 @@ def render(image: Image, questions: Sequence[Question]) -> Pixels:
 
 def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> None:
     """Writes what each question shows into `out`: uint8, (n, height, width, 3), contiguous."""
-    _check(image, questions, out)
     height, width, _ = image.pixels.shape
-    for start, stop, maps, sampling in _plan(tuple([question.view for question in questions]), height, width):
-        if maps:
-            read_through(maps, image.pixels, sampling, out[start:stop])
+    _check_room(out, (len(questions), height, width, 3))
+    for start, stop, moves in _runs(_views(image, questions)):
+        if moves:
+            maps = _maps(moves, height, width)
+            read_through(maps, image.pixels, sampling_of(moves[0]), out[start:stop])
         else:
             _draw(questions[start].view, 0, questions[start:stop], image.pixels, out[start:stop])
 
 
-def _check(image: Image, questions: Sequence[Question], out: Pixels) -> None:
-    shape = (len(questions), *image.pixels.shape)
+def _check_room(out: Pixels, shape: tuple[int, int, int, int]) -> None:
     if out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
         raise ViewError(
             f"views are written into a contiguous uint8 array of shape {shape}, not {out.dtype} {out.shape}"
@@ -75,68 +69,48 @@ def _check(image: Image, questions: Sequence[Question], out: Pixels) -> None:
         raise ViewError(
             f"a picture of {shape[2]} x {shape[1]} is too long; scale it to {LONGEST} pixels a side or less"
         )
-    digest = image.digest
-    for question in questions:
-        if question.digest != digest:
-            raise ViewError(f"picture {digest} was asked a question about {question.digest}; ask each its own")
+
+
+def _views(image: Image, questions: Sequence[Question]) -> tuple[View, ...]:
+    digests, views, _, _ = zip(*questions, strict=True) if questions else ((), (), (), ())
+    if digests.count(image.digest) != len(questions):
+        other = next(digest for digest in digests if digest != image.digest)
+        raise ViewError(f"picture {image.digest} was asked a question about {other}; ask each its own")
+    return views
 
 
 # What is drawn together --------------------------------------------------------------------------------------------
 
 
-class _Plans:
-    """The plans used last, up to a number of bytes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[object, ...], tuple[tuple[Run, ...], int]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: tuple[object, ...]) -> tuple[Run, ...] | None:
-        with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
-
-    def keep(self, key: tuple[object, ...], plan: tuple[Run, ...], size: int) -> None:
-        with self._lock:
-            self._bytes += size - self._kept.pop(key, (plan, 0))[1]
-            self._kept[key] = plan, size
-            while self._bytes > _KEPT:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
-
-
-_plans = _Plans()
-
-
-def _plan(views: tuple[View, ...], height: int, width: int) -> tuple[Run, ...]:
-    key = (views, height, width)
-    plan = _plans.get(key)
-    if plan is None:
-        size = len(views) * height * width * 6
-        plan = tuple(_runs(views, height, width, with_maps=size < _WORTH_KEEPING))
-        _plans.keep(key, plan, 1_000 + len(views) * 100 + size * any(run.maps is not None for run in plan))
-    return plan
-
-
-def _runs(views: tuple[View, ...], height: int, width: int, with_maps: bool) -> Iterator[Run]:
-    start = 0
-    for _, neighbours in groupby(views, _in_common if with_maps else None):
-        some = [moves_of(view) for view in neighbours]
-        fixed = with_maps and _is_fixed_move(views[start])
-        maps = fixed_maps(some, height, width) if fixed else None
-        yield Run(start, start + len(some), maps, sampling_of(some[0]))
-        start += len(some)
+@lru_cache(maxsize=256)
+def _runs(views: tuple[View, ...]) -> tuple[Run, ...]:
+    runs, start = [], 0
+    for _, neighbours in groupby(views, _in_common):
+        moves = [_fixed_moves(view) for view in neighbours]
+        runs.append(Run(start, start + len(moves), tuple(filter(None, moves))))
+        start += len(moves)
+    return tuple(runs)
 
 
 def _in_common(view: View) -> object:
     """What neighbours must have in common to be drawn together."""
-    return sampling_of(moves_of(view)) if _is_fixed_move(view) else view
+    moves = _fixed_moves(view)
+    return sampling_of(moves) if moves else view
 
 
-def _is_fixed_move(view: View) -> bool:
-    return not view.random and bool(moves_of(view))
+def _fixed_moves(view: View) -> Moves:
+    return () if view.random else view.moves
+
+
+def _maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+    small = len(moves) * height * width * 6 <= _WORTH_KEEPING
+    return _kept_maps(moves, height, width) if small else fixed_maps(moves, height, width)
+
+
+@lru_cache(maxsize=24)
+def _kept_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+    maps = fixed_maps(moves, height, width)
+    return maps._replace(pieces=tuple(maps.pieces))
 
 
 # How it is drawn ---------------------------------------------------------------------------------------------------
@@ -145,12 +119,12 @@ def _is_fixed_move(view: View) -> bool:
 def _draw(view: View, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
     """Fills `out` with a view of the picture, or with one part of a chain, as each question draws it."""
     match view:
-        case Moving() | Chain() if moves := moves_of(view):
-            move(moves, part, questions, picture, out)
+        case View() if view.moves:
+            move(view.moves, part, questions, picture, out)
         case Gaussian():
-            _add_noise(view, words(questions, part), picture, out)
+            _add_noise(view, part, questions, picture, out)
         case Elastic():
-            bend(view, words(questions, part), picture, out)
+            bend(view, part, questions, picture, out)
         case Chain():
             _draw_chain(view, questions, picture, out)
         case Tone():
@@ -171,13 +145,14 @@ def _draw_chain(chain: Chain, questions: Sequence[Question], picture: Pixels, ou
         target[:] = shown
 
 
-def _add_noise(view: Gaussian, seeds: Words, picture: Pixels, out: Pixels) -> None:
+def _add_noise(view: Gaussian, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
     import cv2
 
-    levels = _normal_levels(view.sigma)
-    for seed, target in zip(seeds, out, strict=True):
-        noise = levels.take(numbers(seed, picture.size)).reshape(picture.shape)
-        cv2.add(picture, noise, dst=target, dtype=cv2.CV_8U)
+    levels, together = _normal_levels(view.sigma), max(1, 2 * LONGEST // picture.size)
+    for first in range(0, len(questions), together):
+        bits = words(questions[first : first + together], part, -(-picture.size // 4)).view(np.uint16)
+        for noise, target in zip(levels.take(bits), out[first:], strict=False):
+            cv2.add(picture, noise[: picture.size].reshape(picture.shape), dst=target, dtype=cv2.CV_8U)
 
 
 @lru_cache(maxsize=32)

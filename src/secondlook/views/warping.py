@@ -1,33 +1,39 @@
 """Pictures moved and bent, read through maps of fixed-point source positions.
 
 Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not promise.
+Moves are worked out in complex numbers x + iy, whose two halves lie in memory as OpenCV wants them.
 The output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps
 of large ones stay in the cache of the CPU.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
-from math import floor
+from math import ceil, pi
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secondlook.views.chance import Words, numbers, uniforms
-from secondlook.views.families import Border, Chain, Elastic, Floats, Interpolation, Motion, Moving, Sampled, View
+from secondlook.views.chance import uniforms, words
+from secondlook.views.families import Border, Elastic, Interpolation, Motion, Moving, Sampled
 from secondlook.views.panels import Question
 
 Pixels = NDArray[np.uint8]
 Points = NDArray[np.float32]
 Sampling = tuple[Border, Interpolation]
+Moves = tuple[Moving, ...]
+Sources = NDArray[np.complex128]
+"""(3, n): the point that a view shows at pixel (x, y) is [x, y, 1]·sources, counted from the centre."""
 
 LONGEST = 32_766
-"""Pixels a side that cv2.remap takes."""
+"""Pixels a side that cv2.remap takes; also those drawn in one call, whose maps then fit into the L2 cache."""
 
-_BLOCK = 16_384
-"""Pixels a call: their maps fit into the L2 cache, and they make one row that is not too long."""
+_LARGEST = 2**22
+"""Pixels that a picture with its margin may have."""
 
 _NO_CHANCE = np.empty((1, 4))
+_IN_PAIRS = np.empty(0, np.float32)
+_NOTHING_BETWEEN = np.empty(0, np.uint16)
 
 
 class Piece(NamedTuple):
@@ -36,7 +42,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     whole: NDArray[np.int16]
-    between: NDArray[np.uint16] | None
+    between: NDArray[np.uint16]
 
 
 class Maps(NamedTuple):
@@ -52,10 +58,10 @@ def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -
 
     border, interpolation = _flags(sampling)
     if m := maps.margin:
-        picture = cv2.copyMakeBorder(picture, m, m, m, m, border)  # type: ignore[assignment]
+        picture = np.asarray(cv2.copyMakeBorder(picture, m, m, m, m, border), np.uint8)
     flat = out.reshape(1, -1, 3)
     for start, stop, whole, between in maps.pieces:
-        cv2.remap(picture, whole, between, interpolation, dst=flat[:, start:stop], borderMode=border)  # type: ignore[arg-type]
+        cv2.remap(picture, whole, between, interpolation, dst=flat[:, start:stop], borderMode=border)
 
 
 @lru_cache(maxsize=8)
@@ -70,140 +76,133 @@ def _flags(sampling: Sampling) -> tuple[int, int]:
 # Moves -------------------------------------------------------------------------------------------------------------
 
 
-def moves_of(view: View) -> tuple[Moving, ...]:
-    """The moves that a view consists of, to be made in one step; none if it does anything else."""
-    views = view.views if isinstance(view, Chain) else (view,)
-    moves = tuple(each for each in views if isinstance(each, Moving))
-    return moves if len(moves) == len(views) and len(_samplings(moves)) <= 1 else ()
+def sampling_of(moves: Moves) -> Sampling:
+    """How the moves read the picture; all of them do it alike, and mirrors do not care."""
+    for each in moves:
+        if isinstance(each, Sampled):
+            return each.border, each.interpolation
+    return "reflect", "linear"
 
 
-def sampling_of(moves: Sequence[Moving]) -> Sampling:
-    """How all of the moves read the picture; mirrors do not care."""
-    return next(iter(_samplings(moves)), ("reflect", "linear"))
-
-
-def _samplings(moves: Sequence[Moving]) -> set[Sampling]:
-    return {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
-
-
-def move(moves: tuple[Moving, ...], part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
     """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
-    count, height, width, _ = out.shape
-    sources = np.broadcast_to(_sources(moves, part, questions, height, width), (2, 3, count))
-    sampling = sampling_of(moves)
+    height, width, _ = picture.shape
+    sources, sampling = _sources(moves, part, questions, height, width), sampling_of(moves)
     read_through(_maps(sources, sampling, height, width), picture, sampling, out)
 
 
-def fixed_maps(views: Sequence[tuple[Moving, ...]], height: int, width: int) -> Maps:
-    """The maps of fixed views that read the picture alike, to be used for many pictures of one size."""
-    sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=2)
-    maps = _maps(sources, sampling_of(views[0]), height, width)
-    return maps._replace(pieces=tuple(maps.pieces))
+def fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
+    """The maps of fixed views that read the picture alike; the pieces are made when they are asked for, once."""
+    sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
+    return _maps(sources, sampling_of(views[0]), height, width)
 
 
-def _sources(moves: tuple[Moving, ...], part: int, questions: Sequence[Question], height: int, width: int) -> Floats:
-    """(2, 3, n): [x, y] = A·[x, y, 1] is the point that each draw shows at a pixel, counted from the centre."""
-    motions = [
-        each.motion(uniforms(questions, place) if each.random else _NO_CHANCE)
-        for place, each in enumerate(moves, start=part)
+def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:
+    each = [
+        _source(move.motion(uniforms(questions, place) if move.random else _NO_CHANCE), height, width)
+        for place, move in enumerate(moves, start=part)
     ]
-    return reduce(_then, [_source(motion, height, width) for motion in motions])
+    return reduce(_then, each)
 
 
-def _source(motion: Motion, height: int, width: int) -> Floats:
-    angle = np.radians(np.atleast_1d(motion.angle))
-    c, s = np.cos(angle) / motion.factor, np.sin(angle) / motion.factor
-    right, down = width * motion.right, height * motion.down
-    source = np.array([[c, -s, s * down - c * right], [s, c, -s * right - c * down]])
-    if motion.mirrored:
-        source[0] *= -1
-    return source
+def _source(motion: Motion, height: int, width: int) -> Sources:
+    turn = np.exp(1j * pi / 180 * motion.angle) / motion.factor
+    shift = width * motion.right + 1j * height * motion.down
+    source = np.array([turn, 1j * turn, -shift * turn]).reshape(3, -1)
+    return -source.conj() if motion.mirrored else source
 
 
-def _then(first: Floats, second: Floats) -> Floats:
-    both: Floats = (first[:, :2, None] * second).sum(axis=1)
-    both[:, 2] += first[:, 2]
+def _then(first: Sources, second: Sources) -> Sources:
+    both: Sources = first[0] * second.real + first[1] * second.imag
+    both[2] += first[2]
     return both
 
 
-def _maps(sources: Floats, sampling: Sampling, height: int, width: int) -> Maps:
+def _maps(sources: Sources, sampling: Sampling, height: int, width: int) -> Maps:
     margin = _margin(sources, height, width)
     return Maps(margin, _pieces(sources, height, width, margin, sampling[1] == "nearest"))
 
 
-def _margin(sources: Floats, height: int, width: int) -> int:
-    """Pixels by which the moves look beyond the border; 0 if giving the picture such a margin would not pay."""
-    half = np.array([[(width - 1) / 2], [(height - 1) / 2]])
-    reach = (np.abs(sources[:, :2]) * half).sum(axis=1) + np.abs(sources[:, 2]) - half
-    margin = max(0, floor(reach.max()) + 2)
+def _margin(sources: Sources, height: int, width: int) -> int:
+    """Pixels beyond the border that are shown; 0 if giving the picture such a margin would not pay."""
+    shown = (_corner(height, width) @ np.abs(sources.view(np.float64))).tolist()
+    margin = max(0, ceil(max(max(shown[::2]) - width / 2, max(shown[1::2]) - height / 2)) + 1)
     area = (height + 2 * margin) * (width + 2 * margin)
-    pays = area <= min(sources.shape[2], 4) * height * width and max(height, width) + 2 * margin <= LONGEST
+    pays = area <= min(sources.shape[1] * height * width, _LARGEST) and max(height, width) + 2 * margin <= LONGEST
     return margin if pays else 0
 
 
-def _pieces(sources: Floats, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
-    x, y = np.arange(width) - (width - 1) / 2, np.arange(height) - (height - 1) / 2
-    centre = np.array([[[(width - 1) / 2]], [[(height - 1) / 2]]])
-    across = (sources[:, 0, :, None] * x).astype(np.float32)
-    down = (sources[:, 1, :, None] * y + sources[:, 2, :, None] + centre).astype(np.float32)
-    for views, rows in _blocks(sources.shape[2], height, width):
-        points = down[:, views, rows, None] + across[:, views, None]
-        yield _piece((views.start * height + rows.start) * width, points.reshape(2, 1, -1), margin, nearest)
+@lru_cache(maxsize=64)
+def _corner(height: int, width: int) -> NDArray[np.float64]:
+    return np.array([width / 2, height / 2, 1])
+
+
+def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
+    x_way, y_way, shift = sources.astype(np.complex64)[:, :, None]
+    across, down = x_way * _centred(width), y_way * _centred(height) + (shift + complex(width - 1, height - 1) / 2)
+    for views, rows in _blocks(sources.shape[1], height, width):
+        points = down[views, rows, None] + across[views, None]
+        pairs = points.reshape(1, -1, 1).view(np.float32)
+        yield _piece((views.start * height + rows.start) * width, pairs, _IN_PAIRS, margin, nearest)
+
+
+@lru_cache(maxsize=64)
+def _centred(size: int) -> NDArray[np.float32]:
+    return np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)
 
 
 def _blocks(count: int, height: int, width: int) -> Iterator[tuple[slice, slice]]:
     """The views and rows of each block: several whole views, or some rows of one."""
-    together, rows = max(1, _BLOCK // (height * width)), min(height, max(1, _BLOCK // width))
+    together, rows = max(1, LONGEST // (height * width)), min(height, max(1, LONGEST // width))
     for view in range(0, count, together):
         for row in range(0, height, rows):
             yield slice(view, view + together), slice(row, row + rows)
 
 
-def _piece(start: int, points: Points, margin: int, nearest: bool) -> Piece:
+def _piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
+    """The piece of source positions that are given apart, (1, m) each, or as pairs in x alone, (1, m, 2)."""
     import cv2
 
-    whole, between = cv2.convertMaps(points[0], points[1], cv2.CV_16SC2, nninterpolation=nearest)
+    pixels, parts = cv2.convertMaps(x, y, cv2.CV_16SC2, nninterpolation=nearest)
+    whole, between = np.asarray(pixels, np.int16), _NOTHING_BETWEEN if nearest else np.asarray(parts, np.uint16)
     if margin:
         whole += margin
-    return Piece(start, start + points.shape[2], whole, None if nearest else between)
+    return Piece(start, start + x.shape[1], whole, between)
 
 
 # Elastic views -----------------------------------------------------------------------------------------------------
 
 
-def bend(view: Elastic, seeds: Words, picture: Pixels, out: Pixels) -> None:
-    """Fills `out` with the picture, bent as each of the seeds, (n, 4), says."""
-    maps = Maps(0, _bent_pieces(view, seeds, *picture.shape[:2]))
+def bend(view: Elastic, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+    """Fills `out` with the picture, bent as each question draws it."""
+    maps = Maps(0, _bent_pieces(view, part, questions, *picture.shape[:2]))
     read_through(maps, picture, (view.border, view.interpolation), out)
 
 
-def _bent_pieces(view: Elastic, seeds: Words, height: int, width: int) -> Iterator[Piece]:
+def _bent_pieces(view: Elastic, part: int, questions: Sequence[Question], height: int, width: int) -> Iterator[Piece]:
     pixels = height * width
-    together = max(1, _BLOCK // pixels)
-    for first in range(0, len(seeds), together):
-        points = _bent_points(view, seeds[first : first + together], height, width)
-        for start in range(0, points.shape[2], _BLOCK):
-            some = points[:, :, start : start + _BLOCK]
-            yield _piece(first * pixels + start, some, 0, view.interpolation == "nearest")
+    together = max(1, LONGEST // pixels)
+    for first in range(0, len(questions), together):
+        x, y = _bent_points(view, part, questions[first : first + together], height, width)
+        for start in range(0, x.size, LONGEST):
+            some = slice(start, start + LONGEST)
+            yield _piece(first * pixels + start, x[:, some], y[:, some], 0, view.interpolation == "nearest")
 
 
-def _bent_points(view: Elastic, seeds: Words, height: int, width: int) -> Points:
-    """(2, 1, n·height·width): x and y that are shown at each pixel of n draws."""
-    points = np.empty((2, len(seeds), height, width), np.float32)
-    for draw, seed in enumerate(seeds):
-        noise = numbers(seed, 2 * height * width).view(np.int16).reshape(2, height, width)
-        _smooth(noise[0], view, points[0, draw])
-        _smooth(noise[1], view, points[1, draw])
+def _bent_points(view: Elastic, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
+    """(2, 1, n·height·width): the x and y that n draws show."""
+    import cv2
+
+    bits = words(questions, part, -(-height * width // 2)).view(np.int16)
+    noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
+    points = np.empty((2, len(questions), height, width), np.float32)
+    kernel, scaled = _kernels(view.alpha, view.sigma)
+    for draw, axis in np.ndindex(noise.shape[:2]):
+        field, target = noise[draw, axis], points[axis, draw]
+        cv2.sepFilter2D(field, cv2.CV_32F, kernel, scaled, dst=target, borderType=cv2.BORDER_REFLECT_101)
     points[0] += np.arange(width, dtype=np.float32)
     points[1] += np.arange(height, dtype=np.float32)[:, None]
     return points.reshape(2, 1, -1)
-
-
-def _smooth(noise: NDArray[np.int16], view: Elastic, out: Points) -> None:
-    import cv2
-
-    kernel, scaled = _kernels(view.alpha, view.sigma)
-    cv2.sepFilter2D(noise, cv2.CV_32F, kernel, scaled, dst=out, borderType=cv2.BORDER_REFLECT_101)
 
 
 @lru_cache(maxsize=32)
