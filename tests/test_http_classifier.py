@@ -224,6 +224,17 @@ async def test_the_reply_is_kept_without_the_secret(canned: Canned, monkeypatch:
     assert answer.status == 200
 
 
+@pytest.mark.parametrize("lead", range(0, 330, 11))
+async def test_a_secret_is_not_cut_in_half_where_words_are_shortened(
+    canned: Canned, monkeypatch: pytest.MonkeyPatch, lead: int
+) -> None:
+    monkeypatch.setenv("LONG_KEY", "topsecret1-" * 20)
+    canned.says({"label": {"pad": "x" * lead, "key": "topsecret1-" * 20}})
+    with pytest.raises(PassingError) as caught:
+        await ask({"url": canned.url, "headers": {"x-key": "${LONG_KEY}"}})
+    assert "topsecret" not in str(caught.value)
+
+
 # Descriptions
 
 

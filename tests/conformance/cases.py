@@ -243,7 +243,13 @@ CASES: list[Case] = [
             {"empty": "∅ nothing"},
             {"reply": "text"},
         ),
-        silent=(*QUIET, {"encoding": {"quality": 50}}, {"encoding": {"max_bytes": 9_999_999}}, {"values": {"a": "b"}}),
+        silent=(
+            *QUIET,
+            {"encoding": {"quality": 50}},
+            {"encoding": {"max_bytes": 9_999_999}},
+            {"values": {"a": "b"}},
+            {"pixels": {"scale": 2.0}},
+        ),
     ),
     Case(
         "http with a form",

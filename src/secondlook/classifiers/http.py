@@ -201,7 +201,7 @@ class HttpClassifier:
         if isinstance(said, int) and not isinstance(said, bool):
             said = self._at(said)
         if not isinstance(said, str):
-            raise _GarbledError(f"has {_short(said)} where a label should be")
+            raise _GarbledError(f"has {_shown(said)} where a label should be")
         return self._description.rename.get(said, said)
 
     def _at(self, index: int) -> str:
@@ -269,6 +269,8 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
 def _parts(description: Description, labels: tuple[str, ...] | None) -> dict[str, object]:
     """All that could change answers; secrets are in it by the names of their variables."""
     told = description.model_dump(exclude={*Manners.model_fields, "values", "labels", "encoding", "headers", "error"})
+    if "{pixels}" not in json.dumps(told["body"]):
+        del told["pixels"]
     headers = {name.lower(): value for name, value in description.headers.items()}
     return {**told, "headers": headers, "labels": labels, "encoding": description.encoding.parts()}
 
@@ -399,7 +401,7 @@ class _Paths(NamedTuple):
     def top(self, said: object) -> _Found | None:
         """The label that counts and its score; None for an answer without a label."""
         if self.error and (told := self.error(said)) is not None:
-            raise _GarbledError(f"tells of an error, {_short(told)}")
+            raise _GarbledError(f"tells of an error, {_shown(told)}")
         scores = self.score and self.score(said)
         if self.label is None:
             numbers = _numbers(scores)
@@ -440,13 +442,13 @@ def _best(labels: Sequence[object], scores: list[float]) -> _Found | None:
 
 def _numbers(values: object) -> list[float]:
     if not isinstance(values, list):
-        raise _GarbledError(f"has {_short(values)} where scores should be")
+        raise _GarbledError(f"has {_shown(values)} where scores should be")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise _GarbledError(f"has {_short(value)} where a score should be")
+            raise _GarbledError(f"has {_shown(value)} where a score should be")
     return values
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _shown(value: object) -> str:
+    # Not cut here: half a secret could not be masked any more.
+    return json.dumps(value, ensure_ascii=False, default=str)

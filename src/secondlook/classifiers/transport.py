@@ -35,6 +35,8 @@ from secondlook.errors import ClassifierError, PassingError, PermanentError, Quo
 
 WORDS = 300
 """How much of a server's own words an error repeats, in characters."""
+SEARCHED = 1 << 20
+"""How much of them is searched for secrets and for words about quota."""
 LARGE = 1 << 20
 """Bytes of a body above which it is sent in pieces."""
 IDLE = 4.0
@@ -225,7 +227,8 @@ class Door:
         """The error for a reply of the 200s that is not what was promised."""
         words = _words(reply.body, self._transport.secrets)
         return PassingError(
-            f"the reply of {self._where} {why}: {words}; is this the right address and label path?",
+            f"the reply of {self._where} {_text(why, self._transport.secrets)}: {words}; "
+            "is this the right address and label path?",
             status=reply.status,
             garbled=True,
         )
@@ -269,7 +272,7 @@ class Door:
         """The error for a whole reply whose status is not of the 200s."""
         words = _words(reply.body, self._transport.secrets)
         told = f"{self._where} answered {reply.status}: {words}"
-        kind = _kind(reply.status, reply.body[: 64 * WORDS].decode("utf-8", "replace"))
+        kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
         if kind is PassingError:
             return PassingError(f"{told}; try later", status=reply.status, retry_after=retry_after(reply.headers))
         return kind(f"{told}; {self._advice(reply, kind)}")
@@ -329,13 +332,13 @@ def _kind(status: int, words: str) -> type[ClassifierError]:
 
 
 def _words(body: bytes, secrets: Secrets) -> str:
-    return f'"{_text(body[: 64 * WORDS].decode("utf-8", "replace"), secrets)}"' if body else "an empty body"
+    return f'"{_text(body[:SEARCHED].decode("utf-8", "replace"), secrets)}"' if body else "an empty body"
 
 
 def _text(text: str, secrets: Secrets) -> str:
     """One short line without secrets and control characters."""
     # Masked before it is cut, or half a key could be left at the end.
-    line = " ".join(secrets.mask(text).split())
+    line = " ".join(secrets.mask(text[:SEARCHED]).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= WORDS else f"{line[:WORDS]}…"
 
