@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def main() -> None:
         print(f"{path.stat().st_size / questions:.0f} bytes a question on disk")
 
 
-def report(name, ledger, questions, send) -> None:
+def report(name: str, ledger: Ledger, questions: int, send: Callable[[], object]) -> None:
     wall, own, whole = time.perf_counter(), time.thread_time(), time.process_time()
     ask(ledger, questions, send)
     ledger.flush().result()
@@ -51,7 +51,7 @@ def report(name, ledger, questions, send) -> None:
     print(f"{name:24} {cost[0]:7.1f} µs wall, {cost[1]:7.1f} µs sender's processor, {cost[2]:7.1f} µs all, a question")
 
 
-def ask(ledger: Ledger, questions: int, send) -> None:
+def ask(ledger: Ledger, questions: int, send: Callable[[], object]) -> None:
     """Chunks are entered ahead of the sender, so that the disk is waited for while others are sent."""
     budget, answer = Budget(queries=10**9), Answer("a label of some length", status=200)
     ahead: deque[Future[Grant]] = deque()
@@ -64,7 +64,7 @@ def ask(ledger: Ledger, questions: int, send) -> None:
         answer_all(ledger, ahead.popleft().result().granted, answer, send)
 
 
-def answer_all(ledger: Ledger, keys: list[bytes], answer: Answer, send) -> None:
+def answer_all(ledger: Ledger, keys: list[bytes], answer: Answer, send: Callable[[], object]) -> None:
     for name in keys:
         send()
         ledger.record(name, answer, 0.001, 1)
