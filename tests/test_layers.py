@@ -19,9 +19,9 @@ ROWS = [
     ["profile"],
     ["asking", "fitting"],
     ["look"],
-    ["session", "estimator", "scorefile", "report"],
+    ["session", "estimator", "scorefile", "report", "checkup"],
     ["console"],
-    ["runs", "demonstration"],
+    ["runs", "demonstration", "accounts"],
     ["cli"],
 ]
 HEAVY = {

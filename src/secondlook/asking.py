@@ -267,16 +267,23 @@ class Asker:
 
     async def _ask_again(self, key: bytes, prepared: object) -> str | None:
         """One more answer to a question that has one; None where the budget ends or the run is stopped."""
+        answer = None if self._stopped else await self.probe(prepared)
+        if answer is None:
+            return None
+        self._ledger.recheck(key, answer)
+        return answer.label
+
+    async def probe(self, prepared: object) -> Answer | None:
+        """One answer that is paid but not kept; None where the budget does not cover it."""
         price = self.classifier.terms.price_micros
         booked = self._ledger.book(self.classifier.fingerprint, 1, price, self._budget)
-        if self._stopped or not await asyncio.wrap_future(booked):
+        if not await asyncio.wrap_future(booked):
             return None
         async with self._gate:
             await self._turn(1)
             self._spend(1)
             (answer,) = await self.classifier.label([prepared])
-        self._ledger.recheck(key, answer)
-        return answer.label
+        return answer
 
     def _prepare(self, work: list[tuple[Image, list[_Job]]]) -> None:
         """Render and encode in slices, so that a large picture is never held in all its views at once."""

@@ -207,6 +207,79 @@ def evaluate(
     runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, wishes, json)
 
 
+@app.command()
+@_asks
+def check(
+    classifier: Annotated[str, typer.Argument(help=_CLASSIFIER, show_default=False)],
+    wishes: "Wishes",
+    picture: Annotated[Path | None, typer.Argument(help="A picture to ask about; a test card if left out.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask one picture three times: is the classifier reachable, how fast, how dear, and does it roll dice?
+
+    [bold]Example[/bold]
+
+      secondlook check my-api.toml cat.jpg
+    """
+    from secondlook import runs
+
+    raise typer.Exit(0 if runs.check(classifier, picture, wishes, json) else NOT_SCORED)
+
+
+books = typer.Typer(
+    name="ledger", help="Every answer that was paid for: show, export, verify, forget, merge.", no_args_is_help=True
+)
+app.add_typer(books)
+LedgerOption = Annotated[Path | None, Help("--ledger", help="The ledger; the one in your data folder if left out.")]
+
+
+@books.command("stats")
+def ledger_stats(ledger: LedgerOption = None, json: JsonOption = False) -> None:
+    """Queries and money by day and classifier."""
+    from secondlook import accounts
+
+    accounts.stats(ledger, json)
+
+
+@books.command("export")
+def ledger_export(
+    out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")], ledger: LedgerOption = None
+) -> None:
+    """Every answer as a row of a file."""
+    from secondlook import accounts
+
+    accounts.export(ledger, out)
+
+
+@books.command("verify")
+def ledger_verify(ledger: LedgerOption = None, json: JsonOption = False) -> None:
+    """Check that the file is whole and the books balance; the exit code is 1 if not."""
+    from secondlook import accounts
+
+    raise typer.Exit(0 if accounts.verify(ledger, json) else 1)
+
+
+@books.command("forget")
+def ledger_forget(
+    fingerprint: Annotated[str, typer.Argument(help="The classifier's fingerprint, as stats shows it.")],
+    ledger: LedgerOption = None,
+) -> None:
+    """Delete the answers of one classifier; what they cost stays counted."""
+    from secondlook import accounts
+
+    accounts.forget(ledger, fingerprint)
+
+
+@books.command("merge")
+def ledger_merge(
+    other: Annotated[Path, typer.Argument(help="The ledger to add; it stays as it is.")], ledger: LedgerOption = None
+) -> None:
+    """Add the answers and the cost of another ledger; merging twice changes nothing."""
+    from secondlook import accounts
+
+    accounts.merge(other, ledger)
+
+
 def main() -> None:
     """Run the command line; an expected error is one line and an exit code, never a traceback."""
     from secondlook.errors import SecondLookError

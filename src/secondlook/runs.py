@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from secondlook import beliefs, datasets
+import numpy as np
+from numpy.typing import NDArray
+
+from secondlook import beliefs, checkup, datasets
 from secondlook import look as looking
 from secondlook import pictures as picture
 from secondlook import votes as voting
 from secondlook.asking import Unscored
 from secondlook.console import OUT, print_json, results_table, run, safe, say, watched
 from secondlook.errors import DataError, FitError
+from secondlook.images import Image, load
 from secondlook.look import Verdict
 from secondlook.pictures import Picture
 from secondlook.profile import Profile
@@ -156,6 +160,48 @@ def evaluate(
         print_json({"pictures": len(polled.votes), "results": [result.model_dump() for result in results]})
         return
     OUT.print(results_table(results, f"On {len(polled.votes)} pictures that took no part in fitting"))
+
+
+def check(classifier: str, path: Path | None, wishes: Wishes, json: bool) -> bool:
+    """Print what one picture asked three times tells of a classifier; whether it gave labels."""
+    image = load(path) if path else Image.of(_test_card())
+
+    async def work() -> checkup.Checkup:
+        async with opened(classifier, wishes) as asker:
+            return await checkup.examine(asker, image)
+
+    found = run(work)
+    if json:
+        print_json({**asdict(found), "steady": found.steady()})
+        return None not in found.labels
+    for heading, value in _facts(found).items():
+        OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
+    return None not in found.labels
+
+
+def _facts(found: checkup.Checkup) -> dict[str, str]:
+    labels = ", ".join("no label could be read" if label is None else label for label in found.labels)
+    steady = "the same label each time" if found.steady() else "random: the same picture got different answers"
+    rate = f", {found.per_second:g} questions a second" if found.per_second else ""
+    return {
+        "answers": labels,
+        "determinism": steady,
+        "latency": f"{found.seconds * 1000:.1f} ms",
+        "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
+        "limits": f"{found.concurrency} calls at a time, {found.batch} pictures a call{rate}",
+        "classes": "unknown" if found.classes is None else str(found.classes),
+        "fingerprint": found.fingerprint,
+    }
+
+
+def _test_card() -> NDArray[np.uint8]:
+    """A picture of 256 × 256 with edges, colours and a gradient, for classifiers that are only to be reached."""
+    ramp = np.linspace(0, 255, 256, dtype=np.uint8)
+    card = np.stack(
+        [np.tile(ramp, (256, 1)), np.tile(ramp[:, None], (1, 256)), np.full((256, 256), 96, np.uint8)], axis=2
+    )
+    card[64:192, 64:192] = 255 - card[64:192, 64:192]
+    return card
 
 
 def _some(pictures: list[Picture], take: str | None) -> list[Picture]:
