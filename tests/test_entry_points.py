@@ -59,23 +59,28 @@ def entry_points_of(pyproject: str) -> str:
     )
 
 
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of installed packages with the example of the guide in it."""
     files = {
         "secondlook_brightness.py": guide_block("secondlook_brightness.py"),
         "secondlook_brightness-1.0.dist-info/entry_points.txt": entry_points_of(guide_block("pyproject.toml")),
     }
-    target = tmp_path / "site"
+    folder = tmp_path_factory.mktemp("toy")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    quiet = ["--no-index", "--no-deps", "--target", str(target)]
-    subprocess.run([*pip, *quiet, str(wheel(tmp_path, files))], check=True, timeout=120)
-    monkeypatch.syspath_prepend(str(target))
+    quiet = ["--no-index", "--no-deps", "--target", str(folder / "site")]
+    subprocess.run([*pip, *quiet, str(wheel(folder, files))], check=True, timeout=120)
+    return folder / "site"
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of the guide can be imported, in this test alone."""
+    monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
-    return target
 
 
-def test_an_installed_package_adds_its_connector(installed: Path) -> None:
+def test_an_installed_package_adds_its_connector(installed: None) -> None:
     classifier = connect("brightness:100")
     prepared = [classifier.prepare(np.full((4, 4, 3), value, np.uint8)) for value in (0, 255)]
     answers = asyncio.run(classifier.label(prepared))
@@ -84,12 +89,12 @@ def test_an_installed_package_adds_its_connector(installed: Path) -> None:
     asyncio.run(classifier.close())
 
 
-def test_a_toml_file_can_name_an_installed_connector(installed: Path, tmp_path: Path) -> None:
+def test_a_toml_file_can_name_an_installed_connector(installed: None, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text('connector = "brightness"\nthreshold = 100\n')
     assert connect(tmp_path / "b.toml").fingerprint == connect("brightness:100").fingerprint
 
 
-def test_an_installed_connector_is_among_the_hints(installed: Path) -> None:
+def test_an_installed_connector_is_among_the_hints(installed: None) -> None:
     with pytest.raises(PermanentError, match="did you mean 'brightness'"):
         connect("brightnes:100")
 
