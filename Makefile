@@ -21,3 +21,8 @@ $(VENV)/.installed-%: pyproject.toml tools/venv.sh
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis secondlook-demo
+
+.PHONY: test-servers
+test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
+	sh tools/servers.sh .venv-servers
+	$(BIN)/python -m pytest tests/test_real_servers.py

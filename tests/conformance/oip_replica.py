@@ -125,6 +125,7 @@ def _reply(served: Served, asked: dict[str, object], logits: Sequence[NDArray[np
     # A second output in front, since the one asked for need not be the first.
     spare: dict[str, object] = {"name": "spare", "datatype": "INT64", "shape": [1]}
     if not wishes.get("binary_data"):
+        told["parameters"] = None  # as KServe writes it
         told["data"] = data if isinstance(data, list) else data.ravel().tolist()
         return web.json_response({"model_name": "fashion", "outputs": [{**spare, "data": [7]}, told]})
     packed = _packed(data)

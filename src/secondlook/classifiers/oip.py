@@ -99,6 +99,11 @@ class Metadata(BaseModel):
     inputs: tuple[Told, ...] = ()
     outputs: tuple[Told, ...] = ()
 
+    @field_validator("inputs", "outputs", mode="before")
+    @classmethod
+    def _none(cls, told: object) -> object:
+        return told or ()
+
 
 class Model(NamedTuple):
     """A model as it is asked."""
@@ -408,8 +413,12 @@ class Output(BaseModel):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    parameters: dict[str, object] = Field(default_factory=dict)
+    parameters: dict[str, object] | None = None
     data: list[object] | None = None
+
+    def parameter(self, name: str) -> object:
+        """One of the parameters; KServe writes null where it has none."""
+        return (self.parameters or {}).get(name)
 
 
 class Outputs(BaseModel):
@@ -443,7 +452,7 @@ class Reading(NamedTuple):
             raise Garbled("is not an inference response") from None
         offset = length
         for output in outputs:
-            size = output.parameters.get("binary_data_size", 0)
+            size = output.parameter("binary_data_size")
             end = offset + (size if isinstance(size, int) else 0)
             if self.model.output in (None, output.name):
                 return output, _values(output, reply.body[offset:end])
@@ -508,7 +517,7 @@ def _values(output: Output, data: bytes) -> NDArray[np.generic]:
 def _texts(output: Output, data: bytes) -> list[str]:
     if output.data is not None:
         texts = np.array(output.data, object).ravel().tolist()
-        coded = output.parameters.get("content_type") == "base64"
+        coded = output.parameter("content_type") == "base64"
         return [base64.b64decode(text).decode() if coded else str(text) for text in texts]
     texts, at = [], 0
     while at < len(data):
