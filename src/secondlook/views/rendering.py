@@ -170,15 +170,22 @@ def _normal_levels(sigma: float) -> NDArray[np.int16]:
 def _recoloured(view: Tone, picture: Pixels) -> Pixels:
     import cv2
 
+    return np.asarray(cv2.transform(picture, _colour_matrix(view)), np.uint8)
+
+
+@lru_cache(maxsize=256)
+def _colour_matrix(view: Tone) -> NDArray[np.float64]:
+    """(3, 4): red, green, blue and 1 make the new red, green and blue."""
     gains = np.array([1 + view.cast, 1, 1 - view.cast])[:, None]
     grey = np.tile([0.299, 0.587, 0.114], (3, 1))
     mix = view.contrast * ((1 - view.grey) * np.eye(3) + view.grey * grey)
     lift = np.full((3, 1), 255 * (0.5 - 0.5 * view.contrast + view.brightness))
-    return cv2.transform(picture, gains * np.hstack([mix, lift]))  # type: ignore[return-value]
+    return np.asarray(gains * np.hstack([mix, lift]), np.float64)
 
 
 def _blurred(view: Blur, picture: Pixels) -> Pixels:
     import cv2
 
     taps = int(8 * view.sigma + 1) | 1
-    return cv2.GaussianBlur(picture, (taps, taps), view.sigma, borderType=cv2.BORDER_REFLECT_101)  # type: ignore[return-value]
+    blurred = cv2.GaussianBlur(picture, (taps, taps), view.sigma, borderType=cv2.BORDER_REFLECT_101)
+    return np.asarray(blurred, np.uint8)

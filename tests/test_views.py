@@ -1,0 +1,571 @@
+"""Views: one text each, pixels that depend on the question alone, and the change that each promises."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import MISSING, fields
+from typing import get_args
+
+import golden_views
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import ndimage, stats
+
+from secondlook.errors import ViewError
+from secondlook.images import Image
+from secondlook.views import (
+    CANDIDATES,
+    FAMILIES,
+    GENERAL,
+    GRIDS,
+    Affine,
+    Again,
+    Blur,
+    Chain,
+    Elastic,
+    Gaussian,
+    Mirror,
+    Panel,
+    Question,
+    Rotation,
+    Shift,
+    Tone,
+    Turn,
+    View,
+    Zoom,
+    base_question,
+    chance,
+    parse,
+    questions,
+    render,
+    render_into,
+    rendering,
+)
+from secondlook.views.families import Between
+
+Pixels = NDArray[np.uint8]
+
+KINDS = """
+    again mirror turn:17 shift:0.1,-0.2 zoom:1.2 zoom:0.4 tone:contrast=1.5,grey=0.5,cast=0.2 blur:1 gaussian:0.1
+    rotation:30 elastic:30,3 affine:20,0.2,0.5 affine:30,0.3,1 turn:40,border=constant
+    rotation:30,border=edge,interpolation=nearest mirror+turn:10 mirror+rotation:10
+    zoom:1.3+gaussian:0.05 rotation:9+tone:grey=1+rotation:9 mirror+elastic:20,4
+"""
+EACH_KIND = tuple(map(parse, KINDS.split()))
+
+
+def noisy(height: int, width: int, seed: int = 0) -> Image:
+    return Image.of(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def smooth(height: int, width: int) -> Image:
+    blurred = ndimage.gaussian_filter(noisy(height, width).pixels.astype(float), (4, 4, 0))
+    low, high = blurred.min(), blurred.max()
+    return Image.of(((blurred - low) / (high - low) * 255).astype(np.uint8))
+
+
+def shown(image: Image, *views: str | View, seed: int = 0) -> Pixels:
+    panel = Panel(tuple(parse(view) if isinstance(view, str) else view for view in views))
+    return render(image, questions(image, panel, seed))
+
+
+def any_view() -> st.SearchStrategy[View]:
+    one = st.one_of([any_of(family) for family in FAMILIES])
+    chained = st.lists(one.filter(lambda view: not isinstance(view, Again)), min_size=2, max_size=4)
+    return one | chained.map(lambda views: Chain(tuple(views)))
+
+
+def any_of(family: type[View]) -> st.SearchStrategy[View]:
+    wanted: dict[str, st.SearchStrategy[object]] = {}
+    options: dict[str, st.SearchStrategy[object]] = {}
+    for each in fields(family):
+        *choices, last = get_args(each.type)
+        values = st.floats(last.low, last.high) if isinstance(last, Between) else st.sampled_from([*choices, last])
+        (wanted if each.default is MISSING else options)[each.name] = values
+    return st.fixed_dictionaries(wanted, optional=options).map(lambda given: family(**given))
+
+
+# Text --------------------------------------------------------------------------------------------------------------
+
+
+@given(any_view())
+def test_every_view_is_read_back_from_its_text(view: View) -> None:
+    assert parse(str(view)) == view
+    assert str(parse(str(view))) == str(view)
+
+
+@given(any_view(), any_view())
+def test_views_are_equal_exactly_when_their_texts_are(one: View, other: View) -> None:
+    assert (one == other) == (str(one) == str(other))
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (Rotation(30), "rotation:30"),
+        (Rotation(30.0, border="constant"), "rotation:30,border=constant"),
+        (Affine(10, 0.1, 0.3), "affine:10,0.1,0.3"),
+        (Mirror(), "mirror"),
+        (Zoom(1.15), "zoom:1.15"),
+        (Turn(-0.0), "turn:0"),
+        (Tone(brightness=0.1), "tone:brightness=0.1"),
+        (Shift(0.00001, -1), "shift:1e-05,-1"),
+        (Turn(5, border="edge", interpolation="nearest"), "turn:5,border=edge,interpolation=nearest"),
+        (Chain((Mirror(), Turn(10))), "mirror+turn:10"),
+        (Gaussian(np.float64(0.25)), "gaussian:0.25"),
+    ],
+)
+def test_text_is_as_short_as_it_goes(view: View, text: str) -> None:
+    assert str(view) == text
+    assert parse(text) == view
+
+
+def test_text_that_is_not_canonical_is_read_and_printed_canonically() -> None:
+    assert str(parse("turn:010.50,interpolation=nearest,border=reflect")) == "turn:10.5,interpolation=nearest"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rotatoin:30", "did you mean 'rotation'"),
+        ("Rotation:30", "did you mean 'rotation'"),
+        ("wobble", "there are gaussian, rotation"),
+        ("", "unknown view ''"),
+        ("rotation", "rotation:DEGREES"),
+        ("rotation:", "not a number"),
+        ("rotation:30,4", "rotation:DEGREES"),
+        ("rotation:thirty", "'thirty' in 'rotation:thirty' is not a number"),
+        ("rotation:1_0", "not a number"),
+        ("rotation:nan", "not a number"),
+        ("rotation:٣", "not a number"),
+        ("rotation:1e999", "degrees must be a number from 0 to 180, not 'inf'"),
+        ("rotation:-1", "degrees must be a number from 0 to 180, not '-1.0'"),
+        ("rotation:30,border=mirror", "border must be reflect or constant or edge, not 'mirror'"),
+        ("rotation:30,colour=red", "rotation has the options border, interpolation"),
+        ("rotation:30,border=edge,border=edge", "once"),
+        ("mirror:border=edge", "mirror has no options"),
+        ("tone:grey=", "'' in 'tone:grey=' is not a number"),
+        ("mirror+", "unknown view ''"),
+        ("mirror+again", "a chain needs two or more views"),
+        ("mirror+" * 200, "too long"),
+        ("x" * 500, "unknown view"),
+    ],
+)
+def test_text_that_names_no_view_is_explained_in_one_line(text: str, says: str) -> None:
+    with pytest.raises(ViewError) as caught:
+        parse(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.01, 1.01, "0.1", None])
+def test_a_number_out_of_range_is_refused(bad: float) -> None:
+    with pytest.raises(ViewError, match="gaussian: sigma must be a number from 0 to 1"):
+        Gaussian(bad)
+
+
+@given(st.text(max_size=60) | st.from_regex(r"[a-z]{1,9}(:[-0-9.,e=a-z+*]{0,20})?", fullmatch=True))
+@settings(max_examples=300)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for reader in (parse, Panel.parse):
+        with suppress(ViewError):
+            reader(text)
+
+
+# Panels and questions ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(any_view().filter(lambda view: view.random) | st.just(Again()), max_size=8))
+def test_every_panel_is_read_back_from_its_text(views: list[View]) -> None:
+    panel = Panel((*views, *views))
+    assert Panel.parse(str(panel)) == panel
+
+
+def test_repeats_in_a_row_are_written_once() -> None:
+    panel = Panel.parse("mirror  rotation:30 rotation:30.0*2\nzoom:1.15 rotation:30")
+    assert str(panel) == "mirror rotation:30*3 zoom:1.15 rotation:30"
+    assert str(panel[:3]) == "mirror rotation:30*2"
+    assert len(panel) == 6
+    assert list(panel)[4] == Zoom(1.15)
+
+
+def test_random_views_and_again_count_up_and_fixed_views_do_not() -> None:
+    slots = Panel.parse("again rotation:30 mirror rotation:20 rotation:30*2 again").slots
+    assert [index for _, index in slots] == [1, 0, 0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mirror zoom:1.15 mirror", "mirror stands 2 times"),
+        ("mirror*3", "mirror stands 3 times"),
+        ("rotation:30*0", "how often"),
+        ("rotation:30*", "how often"),
+        ("rotation:30*-2", "how often"),
+        ("rotation:30*²", "how often"),
+        ("rotation:30*99999999999999", "how often"),
+        ("rotation:30*9999 rotation:20*9999", "10000 views"),
+        ("rotation:30 " * 1000, "characters"),
+    ],
+)
+def test_a_panel_that_makes_no_sense_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ViewError, match=says):
+        Panel.parse(text)
+
+
+def test_only_questions_with_random_views_know_the_seed() -> None:
+    image, panel = noisy(8, 8), Panel.parse("mirror rotation:30*2 again mirror+rotation:10")
+    asked = questions(image, panel, seed=5)
+    assert [question.seed for question in asked] == [0, 5, 5, 0, 5]
+    assert base_question(image) == Question(image.digest, Again(), 0, 0)
+    assert base_question(image) not in asked
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_ledger_can_hold_is_refused(seed: int) -> None:
+    with pytest.raises(ViewError, match="seed"):
+        questions(noisy(8, 8), GENERAL, seed)
+
+
+def test_the_grids_of_the_paper_are_complete() -> None:
+    assert {family: len(views) for family, views in GRIDS.items()} == {
+        "gaussian": 8,
+        "elastic": 12,
+        "rotation": 6,
+        "affine": 35,
+    }
+    assert len(GENERAL) == 8
+    assert len(set(CANDIDATES)) == len(CANDIDATES) >= 40
+    assert set(GENERAL[:2]) <= set(CANDIDATES)
+
+
+# Chance ------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.permutations(EACH_KIND * 2),
+    st.integers(0, 2**63 - 1),
+    st.integers(1, len(EACH_KIND)),
+)
+@settings(max_examples=30)
+def test_pixels_do_not_depend_on_what_else_is_asked(
+    size: tuple[int, int], views: list[View], seed: int, cut: int
+) -> None:
+    image = noisy(*size)
+    asked = [Question(image.digest, view, seed, index) for index, view in enumerate(views)]
+    together = render(image, asked)
+    assert np.array_equal(together[cut:], render(image, asked[cut:]))
+    assert np.array_equal(together[::-1], render(image, asked[::-1]))
+    assert np.array_equal(together, np.concatenate([render(image, [question]) for question in asked]))
+
+
+@pytest.mark.parametrize("view", [view for view in EACH_KIND if view.random], ids=str)
+def test_the_first_draws_stay_the_same_when_more_are_asked(view: View) -> None:
+    image = noisy(40, 30)
+    few, many = (shown(image, *[view] * count, seed=3) for count in (4, 60))
+    assert np.array_equal(few, many[:4])
+    assert len({pixels.tobytes() for pixels in many}) == 60
+
+
+@pytest.mark.parametrize("view", [view for view in EACH_KIND if view.random], ids=str)
+def test_seed_picture_and_view_each_change_the_draw(view: View) -> None:
+    image = noisy(32, 32)
+    assert not np.array_equal(shown(image, view, seed=0), shown(image, view, seed=1))
+    words = [
+        chance.words([Question(digest, other, seed, 0)], part, 4).tobytes()
+        for digest in ("a", "b")
+        for other in (view, Rotation(29))
+        for seed in (0, 1)
+        for part in (0, 1)
+    ]
+    assert len(set(words)) == 16
+
+
+def test_fixed_views_look_the_same_under_every_seed() -> None:
+    fixed = [view for view in EACH_KIND if not view.random]
+    assert np.array_equal(shown(noisy(20, 30), *fixed, seed=0), shown(noisy(20, 30), *fixed, seed=1))
+
+
+def test_the_two_random_parts_of_a_chain_are_drawn_apart() -> None:
+    asked = [Question("a", parse("rotation:10+rotation:10"), 0, index) for index in range(200)]
+    one, other = chance.uniforms(asked, 0), chance.uniforms(asked, 1)
+    assert abs(np.corrcoef(one[:, 0], other[:, 0])[0, 1]) < 0.2
+
+
+def test_threads_draw_the_same_as_one_after_the_other() -> None:
+    images = [noisy(32, 32, seed) for seed in range(40)]
+    panel = Panel.parse("gaussian:0.1*3 elastic:30,3*3 rotation:30*3 mirror zoom:1.1")
+    alone = [render(image, questions(image, panel, 0)) for image in images]
+    with ThreadPoolExecutor(4) as pool:
+        side_by_side = list(pool.map(lambda image: render(image, questions(image, panel, 0)), images))
+    assert np.array_equal(alone, side_by_side)
+
+
+def test_no_generator_of_the_process_is_touched() -> None:
+    before = np.random.get_state(legacy=False)
+    shown(noisy(32, 32), *EACH_KIND)
+    assert str(before) == str(np.random.get_state(legacy=False))
+
+
+def test_chance_is_uniform_within_and_across_pictures() -> None:
+    within = chance.uniforms([Question("a" * 32, Rotation(30), 0, index) for index in range(5000)], 0)
+    across = np.concatenate([chance.uniforms([Question(f"{n:032x}", Rotation(30), 0, 0)], 0) for n in range(5000)])
+    for column in (*within.T, *across.T):
+        assert stats.kstest(column, "uniform").pvalue > 0.001
+    for draws in (within, across):
+        assert np.abs(np.corrcoef(draws.T) - np.eye(4)).max() < 0.05
+    assert abs(np.corrcoef(within[1:, 0], within[:-1, 0])[0, 1]) < 0.05
+
+
+def test_draws_stay_within_their_limits_and_fill_them() -> None:
+    u = chance.uniforms([Question("b" * 32, Rotation(30), 1, index) for index in range(4000)], 0)
+    angle = np.asarray(Rotation(30).motion(u).angle)
+    assert stats.kstest(angle, "uniform", (-30, 60)).pvalue > 0.001
+    assert np.abs(angle).max() <= 30
+    moved = Affine(10, 0.3, 1).motion(u)
+    factor = np.asarray(moved.factor)
+    assert np.abs(moved.right).max() <= 0.3
+    assert np.abs(moved.down).max() <= 0.3
+    assert factor.min() == 0.1
+    assert 1.99 < factor.max() <= 2
+    assert np.mean(factor == 0.1) == pytest.approx(0.05, abs=0.02)
+
+
+# Pixels ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2), (8, 8), (33, 17), (250, 300), (3, 1000)], ids=str)
+def test_every_view_draws_every_size(size: tuple[int, int]) -> None:
+    image = noisy(*size)
+    pixels = shown(image, *EACH_KIND)
+    assert pixels.shape == (len(EACH_KIND), *size, 3)
+    assert pixels.dtype == np.uint8
+
+
+def test_every_kind_of_view_draws_a_4k_picture() -> None:
+    image = Image.of(np.tile(noisy(240, 256).pixels, (9, 15, 1)))
+    views = ["mirror", "turn:10", "rotation:30", "gaussian:0.1", "elastic:50,2", "tone:grey=1", "blur:1"]
+    assert image.pixels.shape == (2160, 3840, 3)
+    for view in views:
+        pixels = shown(image, view)[0]
+        assert pixels.shape == image.pixels.shape
+        assert not np.array_equal(pixels, image.pixels)
+    assert np.array_equal(shown(image, "mirror", "zoom:1")[0], image.pixels[:, ::-1])
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.tuples(*[st.integers(0, 255)] * 3), st.integers(0, 1000))
+@settings(max_examples=30)
+def test_a_plain_picture_stays_plain_under_every_move(
+    height: int, width: int, colour: tuple[int, int, int], seed: int
+) -> None:
+    image = Image.of(np.full((height, width, 3), colour, np.uint8))
+    moves = (
+        "mirror",
+        "turn:33",
+        "zoom:0.3",
+        "shift:0.4,-1",
+        "rotation:90",
+        "affine:30,0.3,1",
+        "elastic:70,2",
+        "blur:2",
+    )
+    assert np.array_equal(np.unique(shown(image, *moves, seed=seed).reshape(-1, 3), axis=0), [colour])
+
+
+@pytest.mark.parametrize("text", ["turn:0", "zoom:1", "shift:0,0", "tone", "mirror+mirror", "rotation:0", "gaussian:0"])
+def test_a_view_that_changes_nothing_changes_no_pixel(text: str) -> None:
+    for image in (noisy(32, 32), noisy(31, 20)):
+        assert np.array_equal(shown(image, text)[0], image.pixels)
+
+
+def test_mirror_swaps_left_and_right_exactly() -> None:
+    image = noisy(31, 20)
+    mirrored = shown(image, "mirror")[0]
+    assert np.array_equal(mirrored, image.pixels[:, ::-1])
+    assert np.array_equal(shown(Image.of(mirrored), "mirror")[0], image.pixels)
+
+
+def test_turn_goes_counter_clockwise_exactly_at_quarter_turns() -> None:
+    image = noisy(24, 24)
+    assert np.array_equal(shown(image, "turn:90")[0], np.rot90(image.pixels))
+    assert np.array_equal(shown(image, "turn:-90")[0], np.rot90(image.pixels, -1))
+    assert np.array_equal(shown(image, "turn:180")[0], image.pixels[::-1, ::-1])
+
+
+def test_shift_moves_right_and_down_by_shares_of_the_sides() -> None:
+    image = noisy(20, 40)
+    moved = shown(image, "shift:0.25,0.1,border=constant")[0]
+    assert np.array_equal(moved[2:, 10:], image.pixels[:-2, :-10])
+    assert not moved[:2].any()
+    assert not moved[:, :10].any()
+
+
+def test_zoom_enlarges_about_the_centre() -> None:
+    image = noisy(21, 21)
+    near = shown(image, "zoom:2")[0]
+    assert np.array_equal(near[::2, ::2], image.pixels[5:16, 5:16])
+
+
+def test_the_three_borders_continue_the_picture_as_they_say() -> None:
+    row = np.arange(8, dtype=np.uint8)
+    image = Image.of(np.tile(row[None, :, None], (4, 1, 3)))
+    texts = [f"shift:0.25,0,border={border}" for border in ("reflect", "constant", "edge")]
+    reflected, black, drawn_out = shown(image, *texts)[:, 0, :, 0]
+    assert reflected.tolist() == [2, 1, 0, 1, 2, 3, 4, 5]
+    assert black.tolist() == [0, 0, 0, 1, 2, 3, 4, 5]
+    assert drawn_out.tolist() == [0, 0, 0, 1, 2, 3, 4, 5]
+
+
+def test_nearest_shows_only_colours_of_the_picture() -> None:
+    image = Image.of((noisy(30, 30).pixels // 128) * 255)
+    texts = ["turn:20", "rotation:45", "elastic:50,4"]
+    assert set(np.unique(shown(image, *[f"{text},interpolation=nearest" for text in texts]))) == {0, 255}
+    assert len(np.unique(shown(image, *texts))) > 100
+
+
+def test_moves_agree_with_scipy() -> None:
+    image = smooth(50, 70)
+    angle, cy, cx = np.radians(20), 24.5, 34.5
+    matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]) / 1.2
+    # scipy counts rows first: the matrix takes (y, x) of the output to (y, x) of the picture.
+    offset = np.array([cy, cx]) - matrix @ np.array([cy + 0.1 * 50, cx - 0.1 * 70])
+    planes = [
+        ndimage.affine_transform(plane.astype(float), matrix, offset, order=1, mode="mirror")
+        for plane in image.pixels.transpose(2, 0, 1)
+    ]
+    ours = shown(image, "zoom:1.2+turn:20+shift:-0.1,0.1")[0]
+    assert np.abs(ours - np.stack(planes, axis=2)).max() < 2.5
+
+
+def test_a_chain_is_its_views_one_after_the_other() -> None:
+    image = noisy(30, 40)
+    mirrored = Image.of(shown(image, "mirror")[0])
+    assert np.array_equal(shown(image, "mirror+tone:grey=1")[0], shown(mirrored, "tone:grey=1")[0])
+    assert np.array_equal(shown(image, "mirror+turn:10")[0], shown(mirrored, "turn:10")[0])
+    assert np.array_equal(
+        shown(image, "mirror+turn:10,border=edge+blur:1")[0],
+        shown(Image.of(shown(mirrored, "turn:10,border=edge")[0]), "blur:1")[0],
+    )
+
+
+def test_neighbouring_moves_are_made_in_one_step() -> None:
+    image = noisy(32, 32)
+    assert np.array_equal(shown(image, "turn:30+turn:-30")[0], image.pixels)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
+def test_noise_has_the_standard_deviation_it_says(sigma: float) -> None:
+    grey = Image.of(np.full((64, 64, 3), 128, np.uint8))
+    noise = (shown(grey, *[Gaussian(sigma)] * 8).astype(float) - 128) / 255
+    rounding = 1 / 255**2 / 12
+    assert noise.std() == pytest.approx(np.sqrt(sigma**2 + rounding), rel=0.01)
+    assert abs(noise.mean()) < sigma / 100
+    assert np.abs(np.corrcoef(noise.reshape(-1, 3).T) - np.eye(3)).max() < 0.02
+    assert np.abs(np.corrcoef(noise.reshape(8, -1)) - np.eye(8)).max() < 0.04
+    assert stats.kurtosis(noise.ravel()) == pytest.approx(0, abs=0.05)
+
+
+def test_noise_stops_at_black_and_white() -> None:
+    black = Image.of(np.zeros((64, 64, 3), np.uint8))
+    noise = shown(black, "gaussian:0.2")[0]
+    assert np.mean(noise == 0) == pytest.approx(0.5, abs=0.03)
+    assert noise.max() > 2 * 51
+
+
+@pytest.mark.parametrize(("alpha", "sigma"), [(50, 5), (20, 2), (70, 10)])
+def test_elastic_views_agree_with_the_textbook(alpha: float, sigma: float) -> None:
+    image, view = smooth(48, 60), Elastic(alpha, sigma)
+    asked = questions(image, Panel((view,)), 0)
+    noise = chance.words(asked, 0, 48 * 60 // 2).view(np.int16).reshape(2, 48, 60) / 32768
+    assert stats.kstest(noise.ravel(), "uniform", (-1, 2)).pvalue > 0.001
+    dx, dy = (ndimage.gaussian_filter(field, sigma, mode="mirror", truncate=4) * alpha / 2 for field in noise)
+    y, x = np.mgrid[0:48, 0:60].astype(float)
+    planes = [
+        ndimage.map_coordinates(plane.astype(float), [y + dy, x + dx], order=1, mode="mirror")
+        for plane in image.pixels.transpose(2, 0, 1)
+    ]
+    assert np.abs(render(image, asked)[0] - np.stack(planes, axis=2)).max() < 2.5
+    assert np.abs(dx).max() > 0.3
+
+
+def test_tone_does_what_its_numbers_say() -> None:
+    image = Image.of(np.array([[[100, 150, 200], [0, 10, 250]]], np.uint8))
+    brighter, flat, grey, warm = shown(image, "tone:brightness=0.1", "tone:contrast=0", "tone:grey=1", "tone:cast=0.1")
+    assert brighter.tolist() == [[[126, 176, 226], [26, 36, 255]]]
+    assert np.ptp(flat) == 0
+    assert abs(int(flat[0, 0, 0]) - 128) <= 1
+    assert grey.tolist() == [[[141, 141, 141], [34, 34, 34]]]
+    assert warm.tolist() == [[[110, 150, 180], [0, 10, 225]]]
+
+
+def test_blur_agrees_with_scipy() -> None:
+    image = noisy(40, 50)
+    expected = ndimage.gaussian_filter(image.pixels.astype(float), (1.5, 1.5, 0), mode="mirror", truncate=4)
+    assert np.abs(shown(image, Blur(1.5))[0] - expected).max() < 1.5
+
+
+def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, fixed = noisy(64, 48), [view for view in EACH_KIND if not view.random]
+    kept = shown(image, *fixed)
+    monkeypatch.setattr(rendering, "_WORTH_KEEPING", 0)
+    assert np.array_equal(kept, shown(image, *fixed))
+
+
+def test_pixels_are_written_into_the_array_that_is_given() -> None:
+    image = noisy(16, 24)
+    asked = questions(image, GENERAL, 0)
+    room = np.zeros((20, 16, 24, 3), np.uint8)
+    render_into(image, asked, room[4:12])
+    assert np.array_equal(room[4:12], render(image, asked))
+    assert not room[:4].any()
+    assert not room[12:].any()
+
+
+def test_no_question_draws_nothing() -> None:
+    assert render(noisy(8, 9), ()).shape == (0, 8, 9, 3)
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        np.zeros((8, 16, 23, 3), np.uint8),
+        np.zeros((8, 16, 24, 3), np.float32),
+        np.zeros((8, 16, 24, 4), np.uint8)[..., :3],
+        np.frombuffer(bytes(8 * 16 * 24 * 3), np.uint8).reshape(8, 16, 24, 3),
+    ],
+    ids=["shape", "type", "gaps", "read-only"],
+)
+def test_an_array_that_cannot_be_filled_is_refused(room: Pixels) -> None:
+    image = noisy(16, 24)
+    with pytest.raises(ViewError, match=r"contiguous uint8 array of shape \(8, 16, 24, 3\)"):
+        render_into(image, questions(image, GENERAL, 0), room)
+
+
+def test_a_question_about_another_picture_is_refused() -> None:
+    with pytest.raises(ViewError, match="ask each its own"):
+        render(noisy(8, 8, 0), questions(noisy(8, 8, 1), GENERAL, 0))
+
+
+def test_a_picture_too_long_for_the_maps_is_refused() -> None:
+    with pytest.raises(ViewError, match="40000 x 1 is too long"):
+        shown(noisy(1, 40_000), "mirror")
+    assert shown(noisy(1, 32_766), "mirror", "rotation:30", "elastic:20,2").shape == (3, 1, 32_766, 3)
+
+
+# The same everywhere -----------------------------------------------------------------------------------------------
+
+
+def test_views_have_the_pixels_on_record() -> None:
+    recorded = json.loads(golden_views.FILE.read_text())[golden_views.opencv()]
+    assert golden_views.digests() == recorded
+
+
+def test_all_versions_of_opencv_on_record_draw_the_same() -> None:
+    first, *others = json.loads(golden_views.FILE.read_text()).values()
+    assert others == [first] * len(others)
+    assert others
