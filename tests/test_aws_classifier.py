@@ -6,8 +6,10 @@ import asyncio
 import base64
 import builtins
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -377,3 +379,14 @@ async def test_the_shapes_of_moto_are_understood(address: str) -> None:
     assert said.label
     assert said.score is not None
     assert 0 < said.score <= 1
+
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "text", re.findall(r"```toml\n(connector = \"(?:rekognition|sagemaker)\".*?)```", GUIDE, re.DOTALL)
+)
+def test_the_descriptions_in_the_guide_connect(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    assert connect(tmp_path / "mine.toml").prepare(big(pictures()[0]))

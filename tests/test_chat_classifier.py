@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -398,3 +399,28 @@ def test_a_changed_encoding_keeps_the_limits_of_the_api() -> None:
 def test_the_price_of_a_question_is_told() -> None:
     classifier = connect_openai("", {"url": "http://h", "model": "m", "labels": ["a", "b"], "price": "0.0004"})
     assert classifier.terms.price_micros == 400
+
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(connector = \"(?:openai|anthropic)\".*?)```", GUIDE, re.DOTALL))
+def test_the_descriptions_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_KEY"):
+        monkeypatch.setenv(variable, "k")
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    (tmp_path / "mine.toml").write_text(text)
+    classifier = connect(tmp_path / "mine.toml")
+    assert "cat" in (classifier.labels or ())
+    assert json.loads(classifier.prepare(pictures()[0]))["model"]
+
+
+@pytest.mark.parametrize(
+    "text", re.findall(r"^    secondlook check \"((?:openai|anthropic).*)\"$", GUIDE, re.MULTILINE)
+)
+def test_the_strings_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(variable, "k")
+    assert connect(text).labels == ("cat", "dog")

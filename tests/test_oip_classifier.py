@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -332,3 +333,14 @@ def test_whatever_comes_back_is_an_answer_or_garbled(output: dict[str, object], 
     except (Garbled, PermanentError):
         return
     assert isinstance(answer.label, str)
+
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(connector = \"oip\".*?)```", GUIDE, re.DOTALL))
+def test_the_description_in_the_guide_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("OIP_TOKEN", "k")
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    (tmp_path / "mine.toml").write_text(text)
+    assert connect(tmp_path / "mine.toml").labels == ("cat", "dog")

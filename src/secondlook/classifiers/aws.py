@@ -192,8 +192,8 @@ class SageMakerClassifier:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
             return Answer(found.label, found.score, 200, body)
-        words = body[:300].decode("utf-8", "replace")
-        raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {problem}: {words!r}")
+        words = self._service.masked(f"{problem}: {body.decode('utf-8', 'replace')}")
+        raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 
 
 def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
@@ -302,7 +302,7 @@ class Service:
             return PermanentError(f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         if isinstance(error, known.ClientError):
             return self._refused(error)
-        words = self._masked(str(error))
+        words = self.masked(str(error))
         if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
             return PassingError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
         if isinstance(error, known.HTTPClientError):
@@ -314,7 +314,7 @@ class Service:
     def _refused(self, error: Any) -> ClassifierError:
         told = error.response.get("Error", {})
         code, status = told.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        words = f"{self._name} answered {code} ({status}): {self._masked(told.get('Message') or 'nothing more')}"
+        words = f"{self._name} answered {code} ({status}): {self.masked(told.get('Message') or 'nothing more')}"
         if code in QUOTA or status == 402:
             return QuotaError(f"{words}; the account needs a higher limit; go on with the same command afterwards")
         behind = error.response.get("OriginalStatusCode", status)
@@ -323,7 +323,7 @@ class Service:
             return PassingError(f"{words}; try later", status=status, retry_after=retry_after(headers))
         return PermanentError(f"{words}; {ADVICE.get(code, 'compare the description with the manual of the service')}")
 
-    def _masked(self, text: str) -> str:
+    def masked(self, text: str) -> str:
         """One short line of a text, without the keys that are in use."""
         secrets = Secrets()
         keys = self._session.get_credentials()

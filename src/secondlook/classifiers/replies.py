@@ -68,7 +68,7 @@ class Reader:
     def read(self, said: object) -> Found:
         """The label and score that a reply holds; Garbled says why there is none."""
         if self._error and (told := self._error(said)) is not None:
-            raise Garbled(f"tells of an error, {short(told)}")
+            raise Garbled(f"tells of an error, {_shown(told)}")
         named, scores = self._listed(said)
         if not named:
             return Found(self._paths.empty, None)
@@ -95,7 +95,7 @@ class Reader:
         if isinstance(said, int) and not isinstance(said, bool):
             said = self._at(said)
         if not isinstance(said, str):
-            raise Garbled(f"has {short(said)} where a label should be")
+            raise Garbled(f"has {_shown(said)} where a label should be")
         return self._paths.rename.get(said, said)
 
     def _at(self, index: int) -> str:
@@ -106,10 +106,9 @@ class Reader:
         return self._labels[index]
 
 
-def short(value: object) -> str:
-    """The beginning of a JSON value, for an error."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _shown(value: object) -> str:
+    # Not cut here: half a secret could not be masked any more.
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _search(path: str) -> Search:
@@ -128,8 +127,8 @@ def _search(path: str) -> Search:
 
 def _numbers(values: object) -> list[float]:
     if not isinstance(values, list):
-        raise Garbled(f"has {short(values)} where scores should be")
+        raise Garbled(f"has {_shown(values)} where scores should be")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise Garbled(f"has {short(value)} where a score should be")
+            raise Garbled(f"has {_shown(value)} where a score should be")
     return values
