@@ -317,3 +317,33 @@ def test_what_cannot_be_judged_is_a_clear_error(belief: Jury | Prefixes) -> None
         belief.fit(votes, truths[:29])
     with pytest.raises(DataError, match="fitted on 3 views and cannot judge votes of 2"):
         belief.fit(votes, truths).confidence(votes.under([0, 1]))
+
+
+def test_a_pooled_jury_gives_every_view_the_mean_weight_and_its_uncertainty(
+    learned: tuple[Jury, Votes, Codes],
+) -> None:
+    fitted, _, _ = learned
+    pooled = fitted.pooled(3)
+    assert pooled.weights[0] == fitted.weights[0]
+    assert pooled.weights[1:] == pytest.approx([np.mean(fitted.weights[1:])] * 3)
+    views = slice(1, len(fitted.weights))
+    mean_variance = np.array(fitted.covariance)[views, views].mean()
+    assert np.array(pooled.covariance)[1:4, 1:4] == pytest.approx(np.full((3, 3), mean_variance))
+    said = votes_of([0, 0], [[0, 0, 0], [0, 0, 1]], 10)
+    sure, unsure = pooled.confidence(said)
+    low, high = pooled.interval(said)
+    assert low[0] < sure < high[0]
+    assert unsure < sure
+
+
+def test_a_jury_of_no_views_cannot_be_pooled() -> None:
+    votes, truths = simulated(60, 0, 5, 1)
+    with pytest.raises(FitError, match="no views"):
+        Jury().fit(votes, truths).pooled(2)
+
+
+def test_prefixes_pool_the_jury_for_as_many_views(learned: tuple[Jury, Votes, Codes]) -> None:
+    _, votes, truths = learned
+    prefixes = Prefixes().fit(votes, truths)
+    assert prefixes.pooled(2) == prefixes.juries[2].pooled(2)
+    assert prefixes.pooled(99).weights[1:] == (prefixes.juries[-1].pooled(1).weights[1],) * 99

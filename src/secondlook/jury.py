@@ -80,6 +80,21 @@ class Jury:
         hearing = self._hear(votes)
         return Distribution(hearing.labels(), _softmax(hearing.scores)[:, :-1], votes.classes)
 
+    def pooled(self, views: int) -> Self:
+        """The jury for so many views that are none of the panel's, such as photos of one thing: each weighs the mean.
+
+        How uncertain the weights are goes along with them.
+        """
+        fitted = len(self.weights) - 1
+        if fitted < 1:
+            raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel")
+        mixing = np.zeros((views + 3, fitted + 3))
+        mixing[0, 0] = mixing[-2, -2] = mixing[-1, -1] = 1.0
+        mixing[1:-2, 1:-2] = 1.0 / fitted
+        covariance = mixing @ np.array(self.covariance) @ mixing.T
+        weights = (mixing[:-2, :-2] @ np.array(self.weights)).tolist()
+        return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())))
+
     def _holding(self, patterns: Patterns, strength: float, theta: Floats) -> Self:
         return replace(
             self,
@@ -148,6 +163,12 @@ class Prefixes:
             labels[rows, : part.labels.shape[1]] = part.labels
             named[rows, : part.labels.shape[1]] = part.named
         return Distribution(labels, named, votes.classes)
+
+    def pooled(self, views: int) -> Jury:
+        """The jury for so many views that are none of the panel's, from the one for about as many that are."""
+        if not self.juries:
+            raise FitError("the belief prefixes has not been fitted; call fit(votes, truths) first")
+        return replace(self.juries[min(views, len(self.juries) - 1)], ballot=self.ballot).pooled(views)
 
     def _sittings(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """The pictures with each number of views asked, the jury for it, and what it has heard."""
