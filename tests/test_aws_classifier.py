@@ -19,7 +19,7 @@ from moto import mock_aws
 
 from secondlook.classifiers import AnyClassifier, Classifier, Connect, Pixels, Settings, connect
 from secondlook.classifiers.aws import connect_rekognition, connect_sagemaker
-from secondlook.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
+from secondlook.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
 from secondlook.votes import NO_LABEL, Answer
 
 ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"
@@ -301,7 +301,7 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_small_pictures_are_refused_before_they_are_paid_for_or_enlarged_on_request(door: str, least: int) -> None:
     connect_to, told = DOORS[door]
     small = np.zeros((least - 1, 300, 3), np.uint8)
-    with pytest.raises(PermanentError, match=f"at least {least}"):
+    with pytest.raises(ImageError, match=f"at least {least}"):
         connect_to("", told).prepare(small)
     assert connect_to("", {**told, "encoding": {"upscale": True}}).prepare(small)
 
@@ -312,7 +312,7 @@ def test_small_pictures_are_refused_before_they_are_paid_for_or_enlarged_on_requ
 def test_large_files_are_refused_before_they_are_paid_for_or_shrunk_on_request(door: str, most: int) -> None:
     connect_to, told = DOORS[door]
     noise = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3), np.uint8)
-    with pytest.raises(PermanentError, match=f"the server allows {most}"):
+    with pytest.raises(ImageError, match=f"the server allows {most}"):
         connect_to("", told).prepare(noise)
     shrunk = connect_to("", {**told, "encoding": {"format": "jpeg", "shrink": True}}).prepare(noise)
     assert len(shrunk) <= most

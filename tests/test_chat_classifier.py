@@ -31,7 +31,7 @@ from pydantic import TypeAdapter
 
 from secondlook.classifiers import AnyClassifier, Classifier, Settings, connect
 from secondlook.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http
-from secondlook.errors import PassingError, PermanentError, QuotaError
+from secondlook.errors import ImageError, PassingError, PermanentError, QuotaError
 from secondlook.votes import NO_LABEL, Answer
 
 LABELS = ("cat", "dog", "T-shirt/top", "Ankle boot", "7", "C", "C++")
@@ -391,7 +391,7 @@ def test_large_pictures_are_scaled_to_the_limit_before_they_are_paid_for(dialect
 def test_a_changed_encoding_keeps_the_limits_of_the_api() -> None:
     settings = {"url": "http://h", "model": "m", "labels": ["a", "b"], "encoding": {"max_side": 4000}}
     noise = np.random.default_rng(0).integers(0, 256, (1200, 1200, 3), np.uint8)
-    with pytest.raises(PermanentError, match="the server allows 3932160"):
+    with pytest.raises(ImageError, match="the server allows 3932160"):
         connect_anthropic("", settings).prepare(noise)
     assert len(connect_openai("", settings).prepare(noise)) > 5 << 20
 

@@ -28,7 +28,7 @@ from secondlook.classifiers.encoding import Encoding
 from secondlook.classifiers.http import connect as connect_http
 from secondlook.classifiers.http import preset, presets
 from secondlook.classifiers.transport import Secrets, retry_after
-from secondlook.errors import ClassifierError, PassingError, PermanentError, QuotaError
+from secondlook.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
 
@@ -575,7 +575,7 @@ def test_a_picture_is_brought_into_the_limits_or_refused(
     image = np.zeros((height, width, 3), np.uint8)
     try:
         fitted = encoding.fit(image)
-    except PermanentError:
+    except ImageError:
         assert min_side is not None
         return
     size = fitted.shape[:2]
@@ -592,9 +592,9 @@ def test_a_picture_that_fits_is_not_touched() -> None:
 
 def test_a_file_over_the_limit_is_refused_before_it_is_paid_for() -> None:
     noise = np.random.default_rng(2).integers(0, 256, (100, 100, 3), np.uint8)
-    with pytest.raises(PermanentError, match="allows 5000"):
+    with pytest.raises(ImageError, match="allows 5000"):
         Encoding(max_bytes=5000).encode(noise)
-    with pytest.raises(PermanentError, match="allows 5000"):
+    with pytest.raises(ImageError, match="allows 5000"):
         Encoding(format="jpeg", max_bytes=5000).encode(noise)
     assert len(Encoding(format="jpeg", max_bytes=9000, shrink=True).encode(noise)) <= 9000
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from secondlook.classifiers import Pixels
-from secondlook.errors import PermanentError
+from secondlook.errors import ImageError
 
 LOWEST_QUALITY = 30
 QUALITY_STEP = 10
@@ -70,7 +70,7 @@ class Encoding(BaseModel):
             quality = max(LOWEST_QUALITY, quality - QUALITY_STEP)
             data = _file(pixels, self.format, quality)
         if self.max_bytes is not None and len(data) > self.max_bytes:
-            raise PermanentError(
+            raise ImageError(
                 f"a picture takes {len(data)} bytes as {self.format} and the server allows {self.max_bytes}; "
                 'set max_side, or format = "jpeg" with shrink = true'
             )
@@ -100,7 +100,7 @@ class Encoding(BaseModel):
         if self.upscale and fits:
             return size
         advice = "leave it out" if self.upscale else "leave it out or set upscale = true"
-        raise PermanentError(
+        raise ImageError(
             f"a picture of {width} × {height} pixels cannot be sent: the server wants sides of at least {least} "
             f"within its upper limits; {advice}"
         )
@@ -119,5 +119,5 @@ def _file(pixels: Pixels, kind: str, quality: int) -> bytes:
     options = [cv2.IMWRITE_JPEG_QUALITY, quality] if kind == "jpeg" else []
     done, data = cv2.imencode(".jpg" if kind == "jpeg" else ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
     if not done:
-        raise PermanentError(f"a picture of shape {pixels.shape} cannot be written as {kind}")
+        raise ImageError(f"a picture of shape {pixels.shape} cannot be written as {kind}")
     return data.tobytes()
