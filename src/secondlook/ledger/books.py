@@ -16,8 +16,8 @@ from secondlook.ledger.sessions import BEAT, Session, beat, leave, living, strik
 from secondlook.votes import Answer
 
 BLOCK = 256
-"""Rows in one statement, at most. The interpreter lock is dropped and fought for once a statement; with one row a
-statement, the sender's loop lost up to a third of its time to that."""
+"""Rows in one statement, at most. The interpreter lock is dropped and fought for once a statement: beside a busy sender,
+one row a statement cost it 15 to 90 µs a question, and blocks 13 to 28."""
 DAY = 86_400
 
 Row = tuple[Value, ...]

@@ -70,7 +70,7 @@ class SqliteLedger:
         if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:]):
             raise LedgerError("a seed or index is too large to be kept; use one below 2**63")
         intent = Intent(fingerprint, {entry.key: entry for entry in entries}, price_micros, budget)
-        self._queue(intent)
+        self._put_awaited(intent)
         return intent.future
 
     def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
@@ -78,31 +78,31 @@ class SqliteLedger:
         if not self._writer.sent(key):
             raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
         _check_text(answer.label)
-        self._writer.queue.put(Record(key, answer, latency, attempts))
+        self._writer.put(Record(key, answer, latency, attempts))
 
     def release(self, keys: Sequence[bytes]) -> None:
-        self._queue(Release(tuple(keys)))
+        self._put(Release(tuple(keys)))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
-        self._queue(Surrender(tuple(keys)))
+        self._put(Surrender(tuple(keys)))
 
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         _check_price(price_micros)
         booking = Booking(fingerprint, queries, price_micros, budget)
-        self._queue(booking)
+        self._put_awaited(booking)
         return booking.future
 
     def recheck(self, key: bytes, answer: Answer) -> None:
         _check_text(answer.label)
-        self._queue(Check(key, time.time_ns(), answer.label))
+        self._put(Check(key, time.time_ns(), answer.label))
 
     def introduce(self, fingerprint: str, description: str) -> None:
         _check_text(description)
-        self._queue(Introduction(fingerprint, description))
+        self._put(Introduction(fingerprint, description))
 
     def flush(self) -> Future[None]:
         flush = Flush()
-        self._queue(flush)
+        self._put_awaited(flush)
         return flush.future
 
     def spent(self, fingerprint: str) -> Account:
@@ -124,14 +124,18 @@ class SqliteLedger:
         atexit.unregister(self.close)
         with self._reading:
             self._reader.close()
-        self._writer.queue.put(Stop())
+        self._writer.put_awaited(Stop())
         self._writer.join()
         if self._writer.failure:
             raise LedgerError(*self._writer.failure.args)
 
-    def _queue(self, operation: Operation) -> None:
+    def _put(self, operation: Operation) -> None:
         self._usable()
-        self._writer.queue.put(operation)
+        self._writer.put(operation)
+
+    def _put_awaited(self, operation: Operation) -> None:
+        self._usable()
+        self._writer.put_awaited(operation)
 
     def _usable(self) -> None:
         if self._writer.failure:
