@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -21,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
 import pytest
 from conformance.replica import DEMO, labels_of, model, pictures
 
@@ -183,3 +186,45 @@ async def test_triton_tells_what_it_takes(host: Host) -> None:
     assert isinstance(classifier, OipClassifier)
     told = classifier.model
     assert (told.binary, told.classification, told.batch) == (True, True, 4)
+
+
+# The whole road, from the command line
+
+
+def _described(name: str, host: str) -> str:
+    """The description of a server as a user writes it."""
+    if name == "litserve":
+        return f'preset = "litserve"\nvalues = {{ host = "{host}" }}\nlabels = {json.dumps(model().labels)}\n'
+    lines = [f"{setting} = {json.dumps(value)}" for setting, value in LABELLED.items()]
+    return "\n".join(['connector = "oip"', f'url = "http://{host}/fashion"', *lines])
+
+
+def _road(folder: Path, classifier: str) -> tuple[str, list[object]]:
+    """The verdicts that `score` writes and those that `look` prints, after `fit`."""
+    cv2.imwrite(str(folder / "photo.png"), pictures(300)[299])
+    _run(folder, "fit", str(DEMO / "pictures.npz"), "--take", ":120", "-c", classifier, "--views", "mirror zoom:1.15")
+    _run(folder, "score", str(DEMO / "pictures.npz"), "--take", "120:160", "-o", "verdicts.csv")
+    looked = json.loads(_run(folder, "look", "photo.png", "--json"))
+    return (folder / "verdicts.csv").read_text(), looked
+
+
+def _run(folder: Path, *arguments: str) -> str:
+    program = str(Path(sys.executable).parent / "secondlook")
+    command = [program, *arguments, "--ledger", str(folder / "ledger.sqlite")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, f"{arguments[0]}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def local_road(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[object]]:
+    return _road(tmp_path_factory.mktemp("local"), str(DEMO / "fashion.toml"))
+
+
+@pytest.mark.parametrize("name", ["mlserver", "litserve"])
+def test_fit_score_and_look_give_the_verdicts_of_the_local_model(
+    host: Host, name: str, tmp_path: Path, local_road: tuple[str, list[object]]
+) -> None:
+    (tmp_path / "server.toml").write_text(_described(name, host(name)))
+    assert _road(tmp_path, "server.toml") == local_road
+    assert local_road[0].count("\n") == 41
