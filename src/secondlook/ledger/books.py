@@ -16,8 +16,8 @@ from secondlook.ledger.sessions import BEAT, Session, beat, leave, living, strik
 from secondlook.votes import Answer
 
 BLOCK = 256
-"""Rows in one statement, at most. The interpreter lock is dropped and fought for once a statement: beside a busy sender,
-one row a statement cost it 15 to 90 µs a question, and blocks 13 to 28."""
+"""Rows in one statement, at most. The interpreter lock is dropped and fought for once a statement: one row a statement
+cost a busy sender 15 to 90 µs a question, and blocks 13 to 28."""
 DAY = 86_400
 
 Row = tuple[Value, ...]
@@ -242,13 +242,13 @@ class Books:
         more = self._changes.setdefault((classifier, day), [0, 0])
         more[0] += queries
         more[1] += micros
-        if spend := self._spends.get(classifier):
+        if old := self._spends.get(classifier):
             today = int(day == self._day)
             self._spends[classifier] = Spend(
-                spend.queries + queries,
-                spend.micros + micros,
-                spend.queries_today + today * queries,
-                spend.micros_today + today * micros,
+                old.queries + queries,
+                old.micros + micros,
+                old.queries_today + today * queries,
+                old.micros_today + today * micros,
             )
 
     def _spend(self, classifier: int) -> Spend:

@@ -31,7 +31,7 @@ SHUT = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, s
 
 
 def _first(db: sqlite3.Connection) -> None:
-    """`sends` counts grants; `at` is in milliseconds, of the answer or else of the last grant; latency in µs.
+    """The first tables. `sends` counts grants; `at` is in milliseconds, of the answer or else of the last grant; latency in µs.
 
     Only a check's `at` is in nanoseconds: it tells apart the many that a probe makes of one question.
 
@@ -84,7 +84,7 @@ def writable(path: Path) -> sqlite3.Connection:
         _make(path)
         _inspect(path)
         db = _connect(path, "mode=rw")
-        with _closed_on_error(db):
+        with closed_on_error(db):
             _migrate(db, path)
             _set_up(db, path)
     return db
@@ -95,7 +95,7 @@ def readable(path: Path) -> sqlite3.Connection:
     with explained(path):
         _inspect(path)
         db = _connect_reader(path)
-        with _closed_on_error(db):
+        with closed_on_error(db):
             version = _version(db)
             for setting in ("query_only=ON", "cache_size=-16000", "temp_store=MEMORY"):
                 db.execute(f"PRAGMA {setting}")
@@ -313,7 +313,8 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 @contextmanager
-def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    """Whatever is raised inside leaves no connection open."""
     try:
         yield
     except BaseException:

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from secondlook.errors import LedgerError
 from secondlook.ledger.books import DAY, blocks, looking, spend
-from secondlook.ledger.file import explained, keep_ballast, readable, writable
+from secondlook.ledger.file import closed_on_error, explained, keep_ballast, readable, writable
 from secondlook.ledger.operations import (
     Booking,
     Check,
@@ -39,8 +39,9 @@ class SqliteLedger:
     def __init__(self, path: Path) -> None:
         self.path = path
         db = writable(path)
-        keep_ballast(path)
-        self._reader = readable(path)
+        with closed_on_error(db):
+            keep_ballast(path)
+            self._reader = readable(path)
         self._reading = Lock()
         self._closed = False
         self._pid = os.getpid()
@@ -81,7 +82,7 @@ class SqliteLedger:
         self._writer.put(Record(key, answer, latency, attempts))
 
     def release(self, keys: Sequence[bytes]) -> None:
-        self._put(Release(tuple(keys)))
+        self._put(Release(tuple(dict.fromkeys(keys))))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         self._put(Surrender(tuple(keys)))
