@@ -31,10 +31,10 @@ SHUT = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, s
 
 
 def _first(db: sqlite3.Connection) -> None:
-    """The first tables. `sends` counts grants; `at` is in milliseconds, of the answer or else of the last grant; latency in µs.
+    """The first tables.
 
-    Only a check's `at` is in nanoseconds: it tells apart the many that a probe makes of one question.
-
+    `sends` counts grants; `at` is in milliseconds, of the answer or else of the last grant; latency in µs. Only a
+    check's `at` is in nanoseconds: it tells apart the many that a probe makes of one question.
     `loose` is what was spent on no stored question: booked, forgotten, or asked by two ledgers that were merged.
     Spend is kept by session, so that merging a file twice, or a file and its copy, counts nothing twice.
     """
