@@ -46,7 +46,8 @@ async def test_with_faults_every_label_equals_the_calm_run_or_the_picture_is_not
     assert all(truth[name].views == row.views and truth[name].base == row.base for name, row in scored(first).items())
     assert len(scored(first)) >= 396
     assert asker.progress.retries > 300
-    assert asker.progress.sent == sent
+    # A request that times out before the server has read it counts as sent: it may have been billed.
+    assert sent <= asker.progress.sent
     # The second run asks only what the first could not get, and never what is stored.
     missing = 5 * 400 - asker.progress.answered
     assert again.progress.hits == asker.progress.answered
