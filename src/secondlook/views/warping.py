@@ -8,6 +8,7 @@ of large ones stay in the cache of the CPU.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
+from itertools import product
 from math import ceil, pi
 from typing import NamedTuple
 
@@ -88,13 +89,16 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
     height, width, _ = picture.shape
     sources, sampling = _sources(moves, part, questions, height, width), sampling_of(moves)
-    read_through(_maps(sources, sampling, height, width), picture, sampling, out)
+    reach = _longest_reach(moves, height, width)
+    if reach > min(height, width) / 4:  # few draws come near it: look at these ones
+        reach = _reach(sources, height, width)
+    read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
 
 
 def fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
     """The maps of fixed views that read the picture alike; the pieces are made when they are asked for, once."""
     sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
-    return _maps(sources, sampling_of(views[0]), height, width)
+    return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
 
 
 def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:
@@ -118,23 +122,30 @@ def _then(first: Sources, second: Sources) -> Sources:
     return both
 
 
-def _maps(sources: Sources, sampling: Sampling, height: int, width: int) -> Maps:
-    margin = _margin(sources, height, width)
-    return Maps(margin, _pieces(sources, height, width, margin, sampling[1] == "nearest"))
+@lru_cache(maxsize=256)
+def _longest_reach(moves: Moves, height: int, width: int) -> float:
+    """Pixels beyond the border that are shown at most, whatever is drawn."""
+    extremes = np.array(list(product((0.0, 1.0), repeat=4)))
+    furthest = abs(complex(width, height)) / 2
+    for each in reversed(moves):
+        _, factor, right, down, _ = each.motion(extremes)
+        furthest = float(np.max((furthest + np.hypot(width * right, height * down)) / factor))
+    return furthest - min(height, width) / 2
 
 
-def _margin(sources: Sources, height: int, width: int) -> int:
-    """Pixels beyond the border that are shown; 0 if giving the picture such a margin would not pay."""
-    shown = (_corner(height, width) @ np.abs(sources.view(np.float64))).tolist()
-    margin = max(0, ceil(max(max(shown[::2]) - width / 2, max(shown[1::2]) - height / 2)) + 1)
+def _reach(sources: Sources, height: int, width: int) -> float:
+    """Pixels beyond the border that are shown."""
+    corner = np.array([width / 2, height / 2, 1])
+    x, y = (corner @ np.abs(sources.view(np.float64))).reshape(-1, 2).max(axis=0).tolist()
+    return float(max(x - width / 2, y - height / 2))
+
+
+def _maps(sources: Sources, reach: float, sampling: Sampling, height: int, width: int) -> Maps:
+    margin, count = max(0, ceil(reach) + 1), sources.shape[1]
     area = (height + 2 * margin) * (width + 2 * margin)
-    pays = area <= min(sources.shape[1] * height * width, _LARGEST) and max(height, width) + 2 * margin <= LONGEST
-    return margin if pays else 0
-
-
-@lru_cache(maxsize=64)
-def _corner(height: int, width: int) -> NDArray[np.float64]:
-    return np.array([width / 2, height / 2, 1])
+    if area > min(count * height * width, _LARGEST) or max(height, width) + 2 * margin > LONGEST:
+        margin = 0  # it would not pay
+    return Maps(margin, _pieces(sources, height, width, margin, sampling[1] == "nearest"))
 
 
 def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
