@@ -20,24 +20,22 @@ from __future__ import annotations
 import base64
 import difflib
 import json
-import math
 import re
 import secrets as chance
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import parse_qsl, quote
 
-import jmespath
-from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
 from secondlook.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
 from secondlook.classifiers.encoding import Encoding
 from secondlook.classifiers.preprocessing import Preprocessing
+from secondlook.classifiers.replies import Garbled, Paths, Reader
 from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
 from secondlook.errors import PermanentError
 from secondlook.votes import Answer
@@ -48,7 +46,6 @@ PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
 SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 Build = Callable[[Pixels], bytes]
 Fill = Callable[[str], str]
-Search = Callable[[object], object]
 
 
 class Raw(BaseModel):
@@ -110,7 +107,7 @@ class Numbers(Preprocessing):
 Body = Raw | Base64 | Multipart | Json
 
 
-class Description(Manners):
+class Description(Manners, Paths):
     """One request and where its reply holds the label."""
 
     url: str
@@ -122,26 +119,11 @@ class Description(Manners):
     encoding: Encoding = Encoding()
     pixels: Numbers = Field(default=Numbers(), description="how {pixels} is computed")
     reply: Literal["json", "text"] = "json"
-    label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
-    score: str = Field(default="", description="JMESPath")
-    error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
-    labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
-    rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
-    empty: str = Field(default="", description="the label of an answer without one; not scored if left out")
 
     @field_validator("body", mode="before")
     @classmethod
     def _kind_alone(cls, body: object) -> object:
         return {"kind": body} if isinstance(body, str) else body
-
-    @field_validator("label", "score", "error")
-    @classmethod
-    def _is_a_path(cls, path: str) -> str:
-        try:
-            jmespath.compile(path or "@")
-        except jmespath.exceptions.JMESPathError as error:
-            raise ValueError(f"{path!r} is not a JMESPath: {str(error).splitlines()[0]}") from None
-        return path
 
     @model_validator(mode="after")
     def _writes_no_secret(self) -> Self:
@@ -171,7 +153,9 @@ class HttpClassifier:
         self._transport = Transport(description, secrets)
         self._door = self._transport.door(description.method, url, {"content-type": content_type, **headers})
         self._description = description
-        self._paths = _Paths.of(description)
+        # A text is the label itself, wherever JSON would hold it.
+        plain = {"label": "@", "score": "", "error": ""} if description.reply == "text" else {}
+        self._reader = Reader(description.model_copy(update=plain), labels)
         self.labels = labels
         self.terms = description.terms()
         self.fingerprint = fingerprint("http", _parts(description, labels))
@@ -189,27 +173,12 @@ class HttpClassifier:
         text = self._description.reply == "text"
         said = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
         try:
-            found = self._paths.top(said)
-            label, score = (self._named(found.label), found.score) if found else (self._description.empty, None)
-        except _GarbledError as why:
+            found = self._reader.read(said)
+        except Garbled as why:
             problem = str(why)
         else:
-            return Answer(label, score, reply.status, self._secrets.mask_bytes(reply.body))
+            return Answer(found.label, found.score, reply.status, self._secrets.mask_bytes(reply.body))
         raise self._door.garbled(problem, reply)
-
-    def _named(self, said: object) -> str:
-        if isinstance(said, int) and not isinstance(said, bool):
-            said = self._at(said)
-        if not isinstance(said, str):
-            raise _GarbledError(f"has {_shown(said)} where a label should be")
-        return self._description.rename.get(said, said)
-
-    def _at(self, index: int) -> str:
-        if self.labels is None:
-            return str(index)
-        if not 0 <= index < len(self.labels):
-            raise _GarbledError(f"has {index} where the position of one of {len(self.labels)} labels should be")
-        return self.labels[index]
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
@@ -372,83 +341,3 @@ def _json_builder(body: Json, description: Description, secrets: Secrets) -> Bui
         return "".join(places[piece]() if piece in places else piece for piece in pieces).encode()
 
     return build
-
-
-class _GarbledError(Exception):
-    """A reply that is not what the description promises."""
-
-
-class _Found(NamedTuple):
-    label: object
-    score: float | None
-
-
-class _Paths(NamedTuple):
-    """Where a reply holds the label, its score, and what went wrong."""
-
-    label: Search | None
-    score: Search | None
-    error: Search | None
-
-    @classmethod
-    def of(cls, description: Description) -> Self:
-        if description.reply == "text":
-            return cls(_search("@"), None, None)
-        label = description.label or ("" if description.score else "label")
-        paths = (label, description.score, description.error)
-        return cls(*(_search(path) if path else None for path in paths))
-
-    def top(self, said: object) -> _Found | None:
-        """The label that counts and its score; None for an answer without a label."""
-        if self.error and (told := self.error(said)) is not None:
-            raise _GarbledError(f"tells of an error, {_shown(told)}")
-        scores = self.score and self.score(said)
-        if self.label is None:
-            numbers = _numbers(scores)
-            return _best(range(len(numbers)), numbers)
-        labels = self.label(said)
-        if labels is None:
-            raise _GarbledError("has nothing at the label path")
-        if not isinstance(labels, list):
-            return _Found(labels, _numbers([scores])[0] if scores is not None else None)
-        if self.score is None:
-            return _Found(labels[0], None) if labels else None
-        return _best(labels, _numbers(scores or []))
-
-
-def _search(path: str) -> Search:
-    node = jmespath.compile(path).parsed
-    # One interpreter for all replies: making one takes longer than most searches.
-    visit = TreeInterpreter().visit
-
-    def search(said: object) -> object:
-        try:
-            return visit(node, said)
-        except jmespath.exceptions.JMESPathError as error:
-            raise _GarbledError(f"does not fit its path: {str(error).splitlines()[0]}") from None
-
-    return search
-
-
-def _best(labels: Sequence[object], scores: list[float]) -> _Found | None:
-    """The label with the largest score, the first of equals."""
-    if len(labels) != len(scores):
-        raise _GarbledError(f"has {len(labels)} labels and {len(scores)} scores")
-    if not scores:
-        return None
-    at = max(range(len(scores)), key=scores.__getitem__)
-    return _Found(labels[at], scores[at])
-
-
-def _numbers(values: object) -> list[float]:
-    if not isinstance(values, list):
-        raise _GarbledError(f"has {_shown(values)} where scores should be")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise _GarbledError(f"has {_shown(value)} where a score should be")
-    return values
-
-
-def _shown(value: object) -> str:
-    # Not cut here: half a secret could not be masked any more.
-    return json.dumps(value, ensure_ascii=False, default=str)
