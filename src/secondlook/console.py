@@ -135,7 +135,7 @@ def results_table(results: Sequence[Result], title: str) -> Table:
         table.add_column(heading, justify="right")
     for result in results:
         cells = [_cell(result.figures[key]) for key in COLUMNS]
-        table.add_row(safe(result.belief), str(result.queries), *cells)
+        table.add_row(safe(result.belief), f"{result.queries:.3g}", *cells)
     return table
 
 

@@ -85,8 +85,13 @@ class Conformal:
     @classmethod
     def learn(cls, distribution: Distribution, truths: Codes, coverage: float = 0.9) -> Self:
         """From labelled pictures, by split conformal prediction; `coverage` in (0, 1)."""
+        return cls.of(chance_of_truth(distribution, truths), coverage)
+
+    @classmethod
+    def of(cls, chance: Floats, coverage: float = 0.9) -> Self:
+        """The same from what `chance_of_truth` gave for each labelled picture."""
         _check_share("coverage", coverage)
-        chance = np.sort(_chance(distribution, truths))
+        chance = np.sort(chance)
         # Of n + 1 pictures in any order, the new one is among the ⌈(n + 1)·coverage⌉ most probable that often.
         place = len(chance) - math.ceil((len(chance) + 1) * coverage - 1e-9)
         return cls(float(chance[place]) if place >= 0 else 0.0)
@@ -330,7 +335,7 @@ def _critical(asked: Floats, error: float, risk: float) -> Floats:
     return low
 
 
-def _chance(distribution: Distribution, truths: Codes) -> Floats:
+def chance_of_truth(distribution: Distribution, truths: Codes) -> Floats:
     """(n,): the probability of the option that came true, all labels that nobody named being one."""
     hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
     return np.where(hit.any(axis=1), (distribution.named * hit).sum(axis=1), distribution.rest())

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secondlook import scoring
-from secondlook.beliefs import Belief, Constant, Naive
+from secondlook.beliefs import Ballot, Belief, Constant, Naive
+from secondlook.decisions import AdaptiveRule, chance_of_truth, movement
 from secondlook.errors import FitError
+from secondlook.jury import asked, fit_prefixes
 from secondlook.profile import HeldOut, Result, figure
 from secondlook.scoring import Intervals, Scores
 from secondlook.votes import Codes, Floats, Votes
 
 FOLDS = 5
+YIELDED = 0.01
+"""How much of the whole panel's Brier score may be given up by stopping early."""
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +28,15 @@ class Outcome:
     """What a belief said about labelled pictures, and how it turned out."""
 
     name: str
-    queries: int
-    """Queries a picture, the first one included."""
+    queries: float
+    """Queries a picture, the first one included; their mean where pictures differ."""
     label: Codes
     confidence: Floats
     correct: NDArray[np.bool_]
     brier: Floats
     nll: Floats
+    chance: Floats
+    """The probability of what came true, all labels that nobody named being one option."""
 
     def scores(self) -> Scores:
         """The headline figures."""
@@ -46,9 +53,21 @@ class Outcome:
             belief=self.name, queries=self.queries, figures={key: figure(values[key], ends[key]) for key in values}
         )
 
+    def point(self) -> Result:
+        """The figures without their intervals, as a curve has many of them."""
+        return Result(
+            belief=self.name,
+            queries=self.queries,
+            figures={key: figure(value, None) for key, value in asdict(self.scores()).items()},
+        )
+
     def held_out(self) -> HeldOut:
-        """Confidence and correctness of each picture, as a profile keeps them."""
-        return HeldOut(confidence=tuple(np.round(self.confidence, 6).tolist()), correct=tuple(self.correct.tolist()))
+        """What promises rest on, picture by picture, as a profile keeps it."""
+        return HeldOut(
+            confidence=tuple(np.round(self.confidence, 6).tolist()),
+            correct=tuple(self.correct.tolist()),
+            chance=tuple(np.round(self.chance, 6).tolist()),
+        )
 
 
 def outcome(belief: Belief, votes: Votes, truths: Codes, name: str | None = None) -> Outcome:
@@ -57,27 +76,82 @@ def outcome(belief: Belief, votes: Votes, truths: Codes, name: str | None = None
     label = belief.predict(votes)
     return Outcome(
         name or belief.name,
-        1 if belief.name in (Naive.name, Constant.name) else 1 + len(votes.panel),
+        1 if belief.name in (Naive.name, Constant.name) else _queries(votes),
         label,
         belief.confidence(votes),
         label == truths,
         distribution.brier(truths),
         distribution.nll(truths),
+        chance_of_truth(distribution, truths),
     )
 
 
-def cross_fit(belief: Belief, votes: Votes, truths: Codes, seed: int = 0) -> Outcome:
-    """How the belief fares on each fifth of the pictures when it is fitted on the others."""
-    if len(votes) < 2 * FOLDS:
-        raise FitError(f"{len(votes)} labelled pictures are too few; give at least {2 * FOLDS}, better 200")
-    folds = np.random.default_rng(seed).permutation(len(votes)) % FOLDS
-    parts, places = [], []
-    for fold in range(FOLDS):
-        train, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+def cross_fit(belief: Belief, votes: Votes, truths: Codes, seed: int = 0, teachers: int = 0) -> Outcome:
+    """How the belief fares on each fifth of the pictures when it is fitted on the others.
+
+    The first `teachers` pictures are in every fit and never judged: those on which something was chosen.
+    """
+    parts = []
+    for train, test in _folds(len(votes), teachers, seed):
         fitted = belief.fit(votes.take(train), truths[train])
-        parts.append(outcome(fitted, votes.take(test), truths[test]))
-        places.append(test)
-    return _joined(parts, np.argsort(np.concatenate(places)))
+        parts.append((outcome(fitted, votes.take(test), truths[test]), test))
+    return _joined(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """What juries that were fitted on other pictures made of each picture, view by view."""
+
+    steps: tuple[Outcome, ...]
+    """After 0, 1 … S views."""
+    movement: Floats
+    """(n, S + 1): how far the belief was from that after all views."""
+
+    def confidence(self) -> Floats:
+        """(n, S + 1): the confidence after each number of views."""
+        return np.column_stack([step.confidence for step in self.steps])
+
+    def changed(self, threshold: float) -> Floats:
+        """(n, S + 1): 1 where the label or its acceptance would have been another than after all views."""
+        last = self.steps[-1]
+        label = np.column_stack([step.label != last.label for step in self.steps])
+        accepted = self.confidence() >= threshold
+        return (label | (accepted != accepted[:, -1:])).astype(np.float64)
+
+    def stopped(self, rule: AdaptiveRule) -> Outcome:
+        """How pictures fare if one stops asking by this rule."""
+        views = rule.asked(self.confidence())
+
+        def chosen(field: str) -> NDArray[np.generic]:
+            return np.column_stack([getattr(step, field) for step in self.steps])[np.arange(len(views)), views]
+
+        arrays = {field: chosen(field) for field in ARRAYS}
+        return Outcome("adaptive jury", 1.0 + float(views.mean()), **arrays)  # type: ignore[arg-type]
+
+
+def grow(votes: Votes, truths: Codes, ballot: Ballot = "vote", seed: int = 0, teachers: int = 0) -> Growth:
+    """What every prefix of the panel is worth, on fifths of the pictures that their juries were not fitted on."""
+    parts: list[list[tuple[Outcome, Places]]] = [[] for _ in range(len(votes.panel) + 1)]
+    moved: list[Floats] = []
+    for train, test in _folds(len(votes), teachers, seed):
+        juries = [replace(jury, ballot=ballot) for jury in fit_prefixes(votes.take(train), truths[train])]
+        heard = [votes.take(test).under(range(views)) for views in range(len(juries))]
+        for part, jury, said in zip(parts, juries, heard, strict=True):
+            part.append((outcome(jury, said, truths[test]), test))
+        moved.append(movement([jury.distribution(said) for jury, said in zip(juries, heard, strict=True)]))
+    order = np.argsort(np.concatenate([test for _, test in parts[0]]))
+    return Growth(tuple(_joined(part) for part in parts), np.concatenate(moved)[order])
+
+
+def deciding_rule(growth: Growth, threshold: float, yielded: float = YIELDED) -> AdaptiveRule:
+    """The rule that asks least and lets at most this share of decisions be others than the whole panel's."""
+    return AdaptiveRule.learn(growth.confidence(), growth.changed(threshold), yielded)
+
+
+def thrifty_rule(growth: Growth, yielded: float = YIELDED) -> AdaptiveRule:
+    """The rule that asks least and gives up at most this share of the whole panel's Brier score."""
+    allowance = yielded * float(growth.steps[-1].brier.mean())
+    return AdaptiveRule.learn(growth.confidence(), growth.movement, allowance)
 
 
 def baselines(votes: Votes, truths: Codes) -> list[Outcome]:
@@ -88,9 +162,31 @@ def baselines(votes: Votes, truths: Codes) -> list[Outcome]:
     return [outcome(belief.fit(votes, truths), votes, truths) for belief in (Naive(), Constant())]
 
 
-def _joined(parts: Sequence[Outcome], order: NDArray[np.intp]) -> Outcome:
-    def whole(field: str) -> NDArray[np.generic]:
-        return np.concatenate([getattr(part, field) for part in parts])[order]
+ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")
 
-    arrays = {field: whole(field) for field in ("label", "confidence", "correct", "brier", "nll")}
-    return Outcome(parts[0].name, parts[0].queries, **arrays)  # type: ignore[arg-type]
+
+def _queries(votes: Votes) -> float:
+    """Queries a picture, the mean where one stopped asking about some of them."""
+    mean = 1.0 + float(asked(votes).mean())
+    return int(mean) if mean.is_integer() else mean
+
+
+def _folds(pictures: int, teachers: int, seed: int) -> list[tuple[Places, Places]]:
+    """Places to fit on and to judge: each picture but the first `teachers` is judged once."""
+    judged = np.arange(teachers, pictures)
+    if len(judged) < 2 * FOLDS:
+        raise FitError(f"{len(judged)} labelled pictures are too few; give at least {2 * FOLDS}, better 200")
+    fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
+    fold = np.concatenate([np.full(teachers, FOLDS), fold])
+    return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]
+
+
+def _joined(parts: Sequence[tuple[Outcome, Places]]) -> Outcome:
+    """One outcome of several, the pictures in their order."""
+    order = np.argsort(np.concatenate([places for _, places in parts]))
+
+    def whole(field: str) -> NDArray[np.generic]:
+        return np.concatenate([getattr(part, field) for part, _ in parts])[order]
+
+    arrays = {field: whole(field) for field in ARRAYS}
+    return Outcome(parts[0][0].name, parts[0][0].queries, **arrays)  # type: ignore[arg-type]

@@ -176,10 +176,15 @@ class Prefixes:
             raise FitError("the belief prefixes has not been fitted; call fit(votes, truths) first")
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
-        asked = ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
-        for count in np.unique(asked).tolist():
-            rows = np.flatnonzero(asked == count)
+        counts = asked(votes)
+        for count in np.unique(counts).tolist():
+            rows = np.flatnonzero(counts == count)
             yield rows, replace(self.juries[count], ballot=self.ballot), votes.take(rows).under(range(count))
+
+
+def asked(votes: Votes) -> Places:
+    """(n,): how many views of the panel were asked: all up to the last that is not MISSING."""
+    return ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
 
 
 def fit_prefixes(votes: Votes, truths: Codes) -> tuple[Jury, ...]:
@@ -190,9 +195,9 @@ def fit_prefixes(votes: Votes, truths: Codes) -> tuple[Jury, ...]:
     whole = tabulate(votes, truths)
     strength = choose_strength(whole, folds(len(votes)))
     theta, juries = np.zeros(3), []
-    for asked in range(len(votes.panel) + 1):
-        patterns = tabulate(votes.under(range(asked)), truths)
-        theta = descend(patterns, strength, start=theta if asked == 0 else widen(theta))
+    for views in range(len(votes.panel) + 1):
+        patterns = tabulate(votes.under(range(views)), truths)
+        theta = descend(patterns, strength, start=theta if views == 0 else widen(theta))
         juries.append(Jury()._holding(patterns, strength, theta))
     return tuple(juries)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from secondlook import __version__, fitting
-from secondlook.asking import Asker, Unscored
+import numpy as np
+
+from secondlook import __version__, explaining, fitting
+from secondlook.asking import Asker, Rounds, Unscored
 from secondlook.beliefs import Belief, Constant, Naive, dump
+from secondlook.decisions import AdaptiveRule
 from secondlook.errors import DataError, FitError
+from secondlook.fitting import Growth, Outcome
+from secondlook.jury import Jury, Prefixes
 from secondlook.pictures import Picture
-from secondlook.profile import Profile, Result
+from secondlook.practice import Practice
+from secondlook.profile import Adaptive, Profile, Result
 from secondlook.views import RENDERER, Panel
-from secondlook.votes import MISSING, Codes, Row, Votes
+from secondlook.votes import MISSING, Codes, Row, Votes, base_tally
 
 TOGETHER = 256
 """Pictures whose verdicts are computed at once."""
@@ -35,6 +41,10 @@ class Verdict:
     votes: tuple[tuple[str, str | None], ...]
     """Each view and its label."""
     queries: int
+    decision: Literal["accept", "review"] | None = None
+    """What to do with the answer, where a promise was asked for."""
+    options: tuple[str | None, ...] | None = None
+    """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
 
     def agree(self) -> int:
         """How many views say what the verdict says."""
@@ -42,14 +52,7 @@ class Verdict:
 
     def sentence(self) -> str:
         """Why, in words that a person understands."""
-        others = Counter(label for _, label in self.votes if label not in (self.label, None))
-        said = ", ".join(f"{n} say {label}" if n > 1 else f"one says {label}" for label, n in others.most_common(3))
-        asked = sum(label is not None for _, label in self.votes)
-        agree = "No view was asked" if not asked else f"{self.agree()} of {asked} views agree"
-        changed = f" (the picture itself was called {self.base})" if self.base != self.label else ""
-        return (
-            f"{agree}{'; ' + said if said else ''}{changed}. Such answers are right {self.confidence:.0%} of the time."
-        )
+        return explaining.sentence(self.label, self.base, self.confidence, self.votes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +78,17 @@ class Polled:
 
 
 async def collect(
-    asker: Asker, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = (), classes: int | None = None
+    asker: Asker,
+    pictures: Sequence[Picture],
+    panel: Panel,
+    vocabulary: Sequence[str] = (),
+    classes: int | None = None,
+    rounds: Rounds | None = None,
 ) -> Polled:
     """Ask about every picture and hold all votes; truths come along where every picture has one."""
     rows: list[Row] = []
     unscored: list[Unscored] = []
-    async for row in asker.ask(pictures, panel):
+    async for row in asker.ask(pictures, panel, rounds):
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -92,16 +100,50 @@ async def collect(
     return Polled(votes, complete, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
 
 
-async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> Polled:
+async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:
     """The answers about every picture under a profile's panel."""
     profile.check(asker.classifier.fingerprint)
-    return await collect(asker, pictures, profile.views(), profile.vocabulary, profile.classes)
+    rounds = practice.rounds if practice else None
+    return await collect(asker, pictures, profile.views(), profile.vocabulary, profile.classes, rounds)
 
 
-def learn(polled: Polled, belief: Belief, description: str) -> Profile:
-    """The profile that votes and truths teach; costs no query."""
+def learn(
+    polled: Polled,
+    belief: Belief,
+    description: str,
+    teachers: int = 0,
+    when: Callable[[Growth], AdaptiveRule] = fitting.thrifty_rule,
+) -> Profile:
+    """The profile that votes and truths teach; costs no query.
+
+    The first `teachers` pictures teach but are not judged, since something was chosen on them already; `when` makes
+    the rule that says when to stop asking, if the belief is a jury.
+    """
     votes, truths = polled.votes, polled.codes()
-    held_out = fitting.cross_fit(belief, votes, truths)
+    if not isinstance(belief, Jury) or len(votes.panel) < 2:
+        held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
+        return _profile(polled, belief, description, teachers, held_out)
+    growth = fitting.grow(votes, truths, belief.ballot, teachers=teachers)
+    rule = when(growth)
+    stopped = growth.stopped(rule)
+    profile = _profile(polled, belief, description, teachers, growth.steps[-1], stopped)
+    first = int(rule.asked(growth.confidence()).min())
+    adaptive = Adaptive(
+        first=first,
+        low=rule.low,
+        high=rule.high,
+        belief=dump(Prefixes(ballot=belief.ballot).fit(votes, truths)),
+        held_out=stopped.held_out(),
+        kinds=_kinds(votes.under(range(first))),
+    )
+    return profile.model_copy(update={"curve": tuple(step.point() for step in growth.steps), "adaptive": adaptive})
+
+
+def _profile(
+    polled: Polled, belief: Belief, description: str, teachers: int, held_out: Outcome, *others: Outcome
+) -> Profile:
+    votes, truths = polled.votes, polled.codes()
+    judged = fitting.baselines(votes.take(slice(teachers, None)), truths[teachers:])
     return Profile(
         secondlook=__version__,
         classifier=description,
@@ -113,36 +155,49 @@ def learn(polled: Polled, belief: Belief, description: str) -> Profile:
         renderer=RENDERER,
         belief=dump(belief.fit(votes, truths)),
         pictures=len(votes),
-        results=tuple(o.result() for o in (*fitting.baselines(votes, truths), held_out)),
+        results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),
         held_out=held_out.held_out(),
+        kinds=_kinds(votes),
     )
 
 
-def assess(polled: Polled, profile: Profile) -> list[Result]:
-    """How the profile's belief fares on labelled pictures that took no part in fitting, beside the baselines."""
+def _kinds(votes: Votes) -> tuple[int, ...]:
+    """How many pictures had 0, 1 … views on the side of the base label."""
+    return tuple(np.bincount(base_tally(votes).agree, minlength=len(votes.panel) + 1).tolist())
+
+
+def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -> list[Result]:
+    """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
     truths = polled.codes()
-    candidates = (Naive(), Constant(accuracy=profile.accuracy()), profile.believer())
+    belief = (practice or Practice.whole(profile)).belief
+    candidates = (Naive(), Constant(accuracy=profile.accuracy()), belief)
     return [fitting.outcome(belief, polled.votes, truths).result() for belief in candidates]
 
 
-async def look(asker: Asker, pictures: Iterable[Picture], profile: Profile) -> AsyncIterator[Verdict | Unscored]:
+async def look(
+    asker: Asker, pictures: Iterable[Picture], profile: Profile, practice: Practice | None = None
+) -> AsyncIterator[Verdict | Unscored]:
     """A verdict for each picture, in their order, or the reason why there is none."""
     profile.check(asker.classifier.fingerprint)
-    panel, belief = profile.views(), profile.believer()
+    practice = practice or Practice.whole(profile)
+    panel = profile.views()
     names = tuple(map(str, panel))
     waiting: list[Row | Unscored] = []
-    async for row in asker.ask(pictures, panel):
+    async for row in asker.ask(pictures, panel, practice.rounds):
         waiting.append(row)
         if len(waiting) == TOGETHER:
-            for verdict in judge(waiting, names, belief, profile):
+            for verdict in judge(waiting, names, profile, practice):
                 yield verdict
             waiting.clear()
-    for verdict in judge(waiting, names, belief, profile):
+    for verdict in judge(waiting, names, profile, practice):
         yield verdict
 
 
 async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> Verdict:
-    """One verdict for several photos of one thing: the first is the picture, the others are its views."""
+    """One verdict for several photos of one thing: the first is the picture, the others are its views.
+
+    Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
+    """
     profile.check(asker.classifier.fingerprint)
     rows = [row async for row in asker.ask(pictures, Panel(()))]
     failed = [row for row in rows if isinstance(row, Unscored)]
@@ -150,30 +205,36 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
         raise DataError(f"{failed[0].name}: {failed[0].reason}")
     first, *others = [row for row in rows if isinstance(row, Row)]
     together = Row(first.name, first.base, tuple(row.base for row in others))
-    (verdict,) = judge([together], tuple(row.name for row in others), profile.believer(), profile)
+    practice = replace(Practice.whole(profile), belief=_burst_belief(profile, len(others)))
+    (verdict,) = judge([together], tuple(row.name for row in others), profile, practice)
     if isinstance(verdict, Unscored):
         raise DataError(f"{verdict.name}: {verdict.reason}")
     return replace(verdict, queries=len(pictures))
 
 
+def _burst_belief(profile: Profile, photos: int) -> Belief:
+    belief = profile.adaptive.believer() if profile.adaptive else profile.believer()
+    return belief.pooled(photos) if isinstance(belief, Jury | Prefixes) else belief
+
+
 def judge(
-    rows: Sequence[Row | Unscored], panel: Sequence[str], belief: Belief, profile: Profile
+    rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, practice: Practice
 ) -> list[Verdict | Unscored]:
     """Verdicts for answered rows, in their order; a row without answers stays as it is."""
     votes = Votes.collect([r for r in rows if isinstance(r, Row)], panel, profile.vocabulary, profile.classes)
-    verdicts = iter(_verdicts(votes, belief))
+    verdicts = iter(_verdicts(votes, practice))
     return [row if isinstance(row, Unscored) else next(verdicts) for row in rows]
 
 
-def _verdicts(votes: Votes, belief: Belief) -> list[Verdict]:
+def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
     if len(votes) == 0:
         return []
-    words = votes.vocabulary
+    belief, words = practice.belief, votes.vocabulary
     low, high = belief.interval(votes)
     columns = zip(
         votes.names, belief.predict(votes), belief.confidence(votes), low, high, votes.base, votes.views, strict=True
     )
-    return [
+    verdicts = [
         Verdict(
             name,
             words[label],
@@ -186,3 +247,25 @@ def _verdicts(votes: Votes, belief: Belief) -> list[Verdict]:
         )
         for name, label, confidence, least, most, base, views in columns
     ]
+    return _with_options([_decided(verdict, practice.accept) for verdict in verdicts], votes, practice)
+
+
+def _decided(verdict: Verdict, accept: float | None) -> Verdict:
+    if accept is None:
+        return verdict
+    return replace(verdict, decision="accept" if verdict.confidence >= accept else "review")
+
+
+def _with_options(verdicts: list[Verdict], votes: Votes, practice: Practice) -> list[Verdict]:
+    """The verdicts with the labels that each picture may have."""
+    if practice.sets is None:
+        return verdicts
+    distribution = practice.belief.distribution(votes)
+    sets = practice.sets.sets(distribution)
+    order = np.argsort(-distribution.named, axis=1, kind="stable")
+    labels = np.take_along_axis(sets.labels, order, axis=1)
+    words: list[tuple[str | None, ...]] = [
+        (*(votes.vocabulary[code] for code in row if code != MISSING), *([None] if other else []))
+        for row, other in zip(labels, sets.other, strict=True)
+    ]
+    return [replace(verdict, options=options) for verdict, options in zip(verdicts, words, strict=True)]

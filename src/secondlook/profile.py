@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from secondlook import beliefs
+from secondlook import beliefs, decisions
+from secondlook.decisions import AdaptiveRule, Conformal
 from secondlook.errors import DataError, ProfileError, ViewError
+from secondlook.jury import Prefixes
 from secondlook.views import RENDERER, Panel
 
 SCHEMA = 1
@@ -33,7 +35,8 @@ class Result(_Part):
     """What one belief reached on pictures that it was not fitted on."""
 
     belief: str
-    queries: int
+    queries: int | float
+    """Queries a picture; their mean where pictures differ."""
     figures: dict[str, Figure]
 
 
@@ -42,6 +45,43 @@ class HeldOut(_Part):
 
     confidence: tuple[Share, ...]
     correct: tuple[bool, ...]
+    chance: tuple[Share, ...] = ()
+    """The probability of what came true, all labels that nobody named being one option."""
+
+    def threshold(self, max_error: float, level: float = 0.95) -> float | None:
+        """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
+        return decisions.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
+
+    def conformal(self, coverage: float = 0.9) -> Conformal:
+        """What makes sets of labels that hold the truth so often."""
+        if not self.chance:
+            raise ProfileError("this profile holds nothing that sets of labels could rest on; fit again")
+        return Conformal.of(np.array(self.chance), coverage)
+
+
+class Adaptive(_Part):
+    """How to ask no more than needed: when to stop, and what to believe then."""
+
+    first: int = Field(ge=0)
+    """Views that are always asked, in one go."""
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    """After 0, 1 … views one goes on while the confidence is between these."""
+    belief: dict[str, object]
+    held_out: HeldOut
+    kinds: tuple[int, ...] = ()
+    """How many labelled pictures had 0, 1 … of the views that are always asked on the side of the base label."""
+
+    def rule(self) -> AdaptiveRule:
+        """When to stop."""
+        return AdaptiveRule(self.low, self.high)
+
+    def believer(self) -> Prefixes:
+        """The fitted juries, one for each number of views."""
+        belief = beliefs.restore(self.belief)
+        if not isinstance(belief, Prefixes) or not len(belief.juries) - 1 == len(self.low) == len(self.high):
+            raise DataError("its part about stopping early does not hold together; fit again")
+        return belief
 
 
 class Profile(_Part):
@@ -62,6 +102,11 @@ class Profile(_Part):
     """How many labelled pictures it was fitted on."""
     results: tuple[Result, ...]
     held_out: HeldOut
+    curve: tuple[Result, ...] = ()
+    """What the first 0, 1 … views of the panel reached, where the belief is a jury."""
+    adaptive: Adaptive | None = None
+    kinds: tuple[int, ...] = ()
+    """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
 
     def views(self) -> Panel:
         """The panel to ask."""
@@ -70,6 +115,14 @@ class Profile(_Part):
     def believer(self) -> beliefs.Belief:
         """The fitted belief."""
         return beliefs.restore(self.belief)
+
+    def threshold(self, max_error: float, level: float = 0.95) -> float | None:
+        """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
+
+        The promise holds with certainty `level`; None if the labelled pictures are too few, or too often answered
+        wrongly, for any.
+        """
+        return self.held_out.threshold(max_error, level)
 
     def accuracy(self) -> float:
         """The base answer's accuracy on the labelled pictures: what constant trust believes."""
@@ -100,6 +153,7 @@ class Profile(_Part):
         try:
             profile = cls.model_validate(values)
             profile.views(), profile.believer()
+            profile.adaptive and profile.adaptive.believer()
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the top"

@@ -1,0 +1,224 @@
+"""Answers of the five models about their pictures, asked once through the product's own asker and kept.
+
+python experiments/collected.py pilot            the candidates and the paper's grids, about the pilot pictures
+python experiments/collected.py panel [MODEL …]  the general panel and the tuned one, about all pictures
+python experiments/collected.py paper [MODEL …]  the paper's transforms at their best setting, about all pictures
+
+Answers go to $SECONDLOOK_EXPERIMENTS or ~/.cache/secondlook-experiments, a file for each model and view; what is
+there is not asked again, so a run that was ended goes on. Data and models are looked for in ../shared.
+
+The pilot pictures are drawn once. They belong to the fitting part of every split and are never tested on, so a
+choice that was made on them (of views, of a transform's setting) is made for all splits at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secondlook import look
+from secondlook.asking import Asker
+from secondlook.classifiers import connect
+from secondlook.classifiers.onnx import OnnxClassifier
+from secondlook.pictures import Picture, labelled
+from secondlook.views import Panel, View
+from secondlook.votes import Codes, Floats, Votes
+
+SHARED = Path(__file__).parents[2] / "shared"
+CACHE = Path(os.environ.get("SECONDLOOK_EXPERIMENTS", Path.home() / ".cache" / "secondlook-experiments"))
+IMAGENET = "size = [224, 224]\ncrop = 0.875\nscale = 1.0\nlabels = {labels}\nbatch = 16\n"
+CIFAR = "size = [32, 32]\nlabels = {labels}\n"
+STANDARD = "scale = 255.0\nmean = [0.485, 0.456, 0.406]\nstd = [0.229, 0.224, 0.225]\n"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, its pictures, and how many of them pilot, fit and test."""
+
+    name: str
+    title: str
+    file: str
+    data: str
+    preparation: str
+    pilot: int
+    fit: int
+    draws: int
+    """S, the number of draws that the paper's method has."""
+
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        if self.name == "clothes":
+            clothes = labelled(demo() / "pictures.npz")
+            return clothes[::2] + clothes[1::2]
+        return labelled(SHARED / "data" / self.data)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Every label, in the order of the model's output."""
+        classifier = connect(self.description())
+        assert classifier.labels is not None
+        return classifier.labels
+
+    def truths(self) -> Codes:
+        """(n,): the code of each picture's truth."""
+        codes = {label: code for code, label in enumerate(self.labels)}
+        return np.array([codes[str(picture.truth)] for picture in self.pictures], np.int32)
+
+    def order(self) -> NDArray[np.intp]:
+        """The pictures' places, the pilot pictures first."""
+        if self.name == "clothes":
+            return np.arange(len(self.pictures))
+        return np.random.default_rng(2024).permutation(len(self.pictures))
+
+    def split(self, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Places to fit and to test: the pilot pictures always fit, the rest is drawn."""
+        order = self.order()
+        rest = np.random.default_rng(seed).permutation(order[self.pilot :])
+        more = self.fit - self.pilot
+        return np.concatenate([order[: self.pilot], rest[:more]]), rest[more:]
+
+    def description(self) -> str:
+        """A TOML file in the cache that says how the model is asked."""
+        if self.name == "clothes":
+            return str(demo() / "fashion.toml")
+        path = CACHE / f"{self.name}.toml"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f'connector = "onnx"\nmodel = "{SHARED / "models" / self.file}"\n{self._how()}', "utf-8")
+        return str(path)
+
+    def _how(self) -> str:
+        classes = 1000 if "imagenet" in self.data else 10
+        names = [str(c) for c in range(classes)] if classes == 1000 else cifar_names()
+        return self.preparation.format(labels=names).replace("'", '"')
+
+
+def demo() -> Path:
+    return Path(str(files("secondlook") / "demo"))
+
+
+def cifar_names() -> list[str]:
+    with np.load(SHARED / "data" / "cifar10_test.npz") as file:
+        return [str(name) for name in file["class_names"]]
+
+
+_CIFAR, _PHOTOS = "cifar10_test.npz", "imagenet_val_1500"
+MODELS = {
+    model.name: model
+    for model in (
+        Model("resnet8", "ResNet-8", "cifar10_mlperf_resnet8.onnx", _CIFAR, CIFAR + "scale = 1.0\n", 500, 1000, 20),
+        Model("resnet20", "ResNet-20", "cifar10_resnet20.onnx", _CIFAR, CIFAR + STANDARD, 500, 1000, 20),
+        Model("resnet32", "ResNet-32", "cifar10_resnet32.onnx", _CIFAR, CIFAR + STANDARD, 500, 1000, 20),
+        Model(
+            "mobilenetv2",
+            "MobileNetV2",
+            "mobilenetv2_imagenet.onnx",
+            _PHOTOS,
+            IMAGENET + 'resize = "linear"\nmean = [128.0]\nstd = [128.0]\n',
+            375,
+            750,
+            8,
+        ),
+        Model(
+            "efficientnet",
+            "EfficientNet-Lite0",
+            "efficientnet_lite0_imagenet.onnx",
+            _PHOTOS,
+            IMAGENET + 'resize = "cubic"\nmean = [127.0]\nstd = [128.0]\n',
+            375,
+            750,
+            8,
+        ),
+        Model("clothes", "embedded clothes", "", "", "", 1000, 1000, 10),
+    )
+}
+
+
+def votes(model: Model, panel: Panel, part: str = "all") -> Votes:
+    """The answers under this panel about the pictures of a part: all in their order, or the pilot pictures."""
+    missing = [view for view in dict.fromkeys(panel) if not _there(model, panel, view, part)]
+    if missing:
+        _ask(model, Panel(tuple(view for view in panel if view in missing)), part)
+    columns = [_column(model, view, index, part) for view, index in panel.slots]
+    rows = _rows(model, part)
+    views = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), np.int32)
+    names = tuple(model.pictures[i].name for i in rows)
+    return Votes(names, tuple(map(str, panel)), model.labels, _base(model, part), views, len(model.labels))
+
+
+def logits(model: Model) -> Floats:
+    """(n, K): what a closed classifier does not show, for all pictures in their order."""
+    path = CACHE / model.name / "logits.npy"
+    if not path.exists():
+        classifier = connect(model.description())
+        assert isinstance(classifier, OnnxClassifier)
+        prepared = ([classifier.prepare(p.image().pixels) for p in some] for some in _batches(model.pictures))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, np.concatenate([classifier.logits(batch) for batch in prepared]))
+    return np.load(path).astype(np.float64)
+
+
+def _batches(pictures: Sequence[Picture], size: int = 32) -> list[Sequence[Picture]]:
+    return [pictures[start : start + size] for start in range(0, len(pictures), size)]
+
+
+def _rows(model: Model, part: str) -> NDArray[np.intp]:
+    return np.arange(len(model.pictures)) if part == "all" else model.order()[: model.pilot]
+
+
+def _file(model: Model, view: str, index: int, part: str) -> Path:
+    return CACHE / model.name / part / f"{view.replace(':', '_')}@{index}.npy"
+
+
+def _there(model: Model, panel: Panel, view: View, part: str) -> bool:
+    wanted = [index for other, index in panel.slots if other == view]
+    return any(all(_file(model, str(view), i, p).exists() for i in wanted) for p in dict.fromkeys((part, "all")))
+
+
+def _column(model: Model, view: View | str, index: int, part: str) -> Codes:
+    own = _file(model, str(view), index, part)
+    if own.exists():
+        return np.load(own).astype(np.int32)
+    return np.load(_file(model, str(view), index, "all")).astype(np.int32)[_rows(model, part)]
+
+
+def _base(model: Model, part: str) -> Codes:
+    if not any(_file(model, "base", 0, p).exists() for p in (part, "all")):
+        _ask(model, Panel(()), part)
+    return _column(model, "base", 0, part)
+
+
+def _ask(model: Model, panel: Panel, part: str) -> None:
+    """Ask, and keep each view's answers in a file of its own."""
+    began = time.time()
+    chosen = [model.pictures[i] for i in _rows(model, part)]
+    polled = asyncio.run(_collect(model, panel, chosen))
+    assert len(polled.votes) == len(chosen), polled.unscored[:3]
+    folder = CACHE / model.name / part
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(_file(model, "base", 0, part), polled.votes.base)
+    for (view, index), column in zip(panel.slots, polled.votes.views.T, strict=True):
+        _save(_file(model, str(view), index, part), column)
+    queries, seconds = len(chosen) * (1 + len(panel)), time.time() - began
+    print(f"{model.name} {part}: {queries} queries in {seconds:.0f} s: {str(panel)[:60]}", flush=True)
+
+
+async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> look.Polled:
+    asker = Asker(connect(model.description()))
+    return await look.collect(asker, chosen, panel, model.labels, len(model.labels))
+
+
+def _save(path: Path, column: Codes) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        np.save(file, column.astype(np.int16))
+    os.replace(temporary, path)

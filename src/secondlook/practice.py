@@ -1,0 +1,95 @@
+"""How a profile is put to use: what to believe, when enough is asked, what to accept and which labels to name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Self
+
+import numpy as np
+
+from secondlook.asking import Rounds
+from secondlook.beliefs import Belief
+from secondlook.decisions import Conformal
+from secondlook.errors import ProfileError
+from secondlook.jury import Prefixes
+from secondlook.profile import Adaptive, HeldOut, Profile
+from secondlook.votes import MISSING, Votes
+
+NEVER = math.inf
+"""The threshold when nothing can be promised: no confidence reaches it."""
+
+
+@dataclass(frozen=True)
+class Practice:
+    """One way to use a profile; `promising` and `covering` give the same with more to say about a picture."""
+
+    belief: Belief
+    held_out: HeldOut
+    """What its promises rest on."""
+    kinds: tuple[int, ...]
+    """How many labelled pictures had 0, 1 … of the views that are always asked on the side of the base label."""
+    rounds: Rounds | None = None
+    """When enough is asked; None asks the whole panel."""
+    accept: float | None = None
+    """The least confidence to accept, NEVER if nothing can be promised; None decides nothing."""
+    sets: Conformal | None = None
+
+    @classmethod
+    def whole(cls, profile: Profile) -> Self:
+        """Ask the whole panel about every picture."""
+        return cls(profile.believer(), profile.held_out, profile.kinds)
+
+    @classmethod
+    def thrifty(cls, profile: Profile) -> Self:
+        """Stop asking about a picture as soon as further answers would hardly matter."""
+        adaptive = profile.adaptive
+        if adaptive is None:
+            raise ProfileError("this profile does not say when to stop asking; fit it with the belief jury")
+        return cls(adaptive.believer(), adaptive.held_out, adaptive.kinds, _rounds(adaptive, profile.classes))
+
+    def promising(self, max_error: float, level: float = 0.95) -> Self:
+        """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""
+        threshold = self.held_out.threshold(max_error, level)
+        return replace(self, accept=NEVER if threshold is None else threshold)
+
+    def covering(self, coverage: float) -> Self:
+        """Name the labels that hold the truth so often."""
+        return replace(self, sets=self.held_out.conformal(coverage))
+
+    def kind(self, base: str, views: Sequence[str | None]) -> int:
+        """How many of the views that are always asked are on the side of the base label."""
+        return sum(label == base for label in views[: max(0, len(self.kinds) - 1)])
+
+
+def _rounds(adaptive: Adaptive, classes: int) -> Rounds:
+    """Views are asked one by one after the first round; all that matters is who agrees with whom."""
+    further = _further(adaptive, classes)
+
+    def more(base: str, views: tuple[str | None, ...]) -> int:
+        codes: dict[str, int] = {}
+        return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in (base, *views)))
+
+    return Rounds(adaptive.first, more)
+
+
+def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], int]:
+    belief, rule = adaptive.believer(), adaptive.rule()
+
+    @cache
+    def further(codes: tuple[int, ...]) -> int:
+        confidence = belief.confidence(_votes(codes, belief, classes))
+        return 0 if rule.enough(confidence, len(codes) - 1)[0] else 1
+
+    return further
+
+
+def _votes(codes: tuple[int, ...], belief: Prefixes, classes: int) -> Votes:
+    """One picture's answers so far, by the place where each was said first."""
+    views = np.full((1, len(belief.juries) - 1), MISSING, np.int32)
+    views[0, : len(codes) - 1] = codes[1:]
+    words = tuple(map(str, range(max(codes) + 1)))
+    panel = tuple(map(str, range(views.shape[1])))
+    return Votes(("",), panel, words, np.array(codes[:1], np.int32), views, max(classes, len(words)))
