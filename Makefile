@@ -26,3 +26,10 @@ clean:
 test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
 	sh tools/servers.sh .venv-servers
 	$(BIN)/python -m pytest tests/test_real_servers.py
+
+.PHONY: test-torch
+test-torch: .venv-torch/.installed-torch-test # torch modules as open models, in an environment of their own
+	.venv-torch/bin/python -m pytest tests/with_torch
+
+.venv-torch/.installed-torch-test: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-torch torch-test
