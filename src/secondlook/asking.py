@@ -1,8 +1,10 @@
 """Sends questions to a classifier: pace, retries and budget, with every answer through the ledger.
 
-Pictures go through in chunks. A chunk is loaded, looked up, rendered and prepared in a thread; what the ledger lacks is
-entered there as an intent and then sent. Several chunks are on their way at once and share one gate, so the classifier
-never waits for a picture and memory does not grow with their number.
+Pictures go through in chunks. A chunk is decoded and looked up in a thread, and what the ledger lacks is rendered and
+prepared in another. It is then entered in the ledger as an intent, and stands in one queue with the batches of the
+chunks before it, from which as many senders as the classifier likes take one after the other. Several chunks are on
+their way at once, so the classifier never waits for a picture or for the disk, and memory does not grow with the
+number of pictures.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from secondlook.classifiers import AnyClassifier, Pixels
+from secondlook.classifiers import AnyClassifier
 from secondlook.errors import ClassifierError, ImageError, PassingError, PermanentError
 from secondlook.images import Image
-from secondlook.ledger.protocol import Budget, Entry, Ledger, key
+from secondlook.ledger.protocol import Budget, Entry, Grant, Ledger, key
 from secondlook.ledger.unrecorded import Unrecorded
 from secondlook.pacing import Gate, Pace
 from secondlook.pictures import Picture
@@ -66,43 +70,90 @@ class Progress:
     """Money spent by this run, in millionths of the currency."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would ask, without retries and canaries; identical questions count once."""
+
+    pictures: int
+    unreadable: int
+    """Pictures that would not be scored, because they cannot be read."""
+    questions: int
+    hits: int
+    """Questions whose answers the ledger has."""
+    queries: int
+    """Questions that would be sent."""
+    micros: int
+    """What they would cost, in millionths of the currency."""
+    seconds: float | None
+    """How long that takes at the allowed rate; None where nothing limits the rate."""
+
+
+class _Round:
+    """Questions that are asked together; it is over when each has its answer, or the reason why it has none."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.over = asyncio.Event()
+        self.error: Exception | None = None
+
+    def end(self, error: Exception) -> None:
+        """Something broke that is not the classifier's failure: whoever waits gets it raised."""
+        self.error = self.error or error
+        self.over.set()
+
+    async def wait(self) -> None:
+        await self.over.wait()
+        if self.error:
+            raise self.error
+
+
+@dataclass(eq=False, slots=True)
 class _Job:
-    """One question on its way; `answer` gets what came back, or the reason why nothing did."""
+    """One question; `answer` gets what came back, or the reason why nothing did."""
 
     question: Question
     entry: Entry
-    answer: asyncio.Future[Answer | str]
+    answer: Answer | str | None = None
+    round: _Round | None = None
     prepared: object = None
-    unfit: str | None = None
-    """Why the classifier cannot take this picture, where it cannot."""
+
+    def settle(self, answer: Answer | str) -> None:
+        """Only the first answer counts."""
+        if self.answer is None:
+            self.answer, self.prepared = answer, None
+            if self.round:
+                self.round.left -= 1
+                if self.round.left == 0:
+                    self.round.over.set()
 
 
-@dataclass(eq=False)
+class _Batch(NamedTuple):
+    """Questions for one call that may be sent now, for the how-manieth time."""
+
+    jobs: list[_Job]
+    attempt: int
+
+
+@dataclass(eq=False, slots=True)
 class _Open:
     """A picture whose questions are being asked: the base question first, then those of the panel."""
 
     picture: Picture
     image: Image
-    questions: tuple[Question, ...]
-    answers: list[Answer | str] = field(default_factory=list)
-
-    def next(self, n: int) -> tuple[Question, ...]:
-        """The next n questions that were not asked yet."""
-        return self.questions[len(self.answers) : len(self.answers) + n]
+    jobs: list[_Job]
+    asked: int = 0
 
     def failure(self) -> str | None:
         """Why a question of this picture has no answer, where one has none."""
-        return next((answer for answer in self.answers if isinstance(answer, str)), None)
+        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, str)), None)
 
     def labels(self) -> list[str | None]:
-        """The label of each question; None where none could be read, or the question was not asked."""
-        said = [None if isinstance(a, str) or a.label == NO_LABEL else a.label for a in self.answers]
-        return said + [None] * (len(self.questions) - len(said))
+        """The label of each question asked; None where none could be read."""
+        answers = (job.answer for job in self.jobs[: self.asked])
+        return [a.label if isinstance(a, Answer) and a.label != NO_LABEL else None for a in answers]
 
 
-_Asked = tuple[_Open, tuple[Question, ...]]
-"""A picture and the questions about it that are asked in one round."""
+_Chunk = list[_Open | Unscored]
 
 
 class Asker:
@@ -126,16 +177,21 @@ class Asker:
         self.seed = seed
         self._rates = self._pace.rates(classifier.terms.per_second)
         self._gate = Gate(self._pace.concurrency or classifier.terms.concurrency)
-        self._asking: dict[bytes, asyncio.Future[Answer | str]] = {}
+        self._asking: dict[bytes, _Job] = {}
+        self._ready: deque[_Batch] = deque()
+        self._senders = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._checking = asyncio.Lock()
         self._failures = 0
         self._pause_until = 0.0
-        self._stopped: str | None = None
+        self._stopping = asyncio.Event()
+        self._reason = ""
         self._fatal: ClassifierError | None = None
 
     @property
     def stopped(self) -> bool:
         """Whether it was told to send nothing more."""
-        return self._stopped is not None
+        return self._stopping.is_set()
 
     @property
     def in_flight(self) -> int:
@@ -144,7 +200,8 @@ class Asker:
 
     def stop(self, reason: str = "the run was stopped") -> None:
         """Send nothing more; what is in flight is waited for, and the pictures left are not scored."""
-        self._stopped = self._stopped or reason
+        self._reason = self._reason or reason
+        self._stopping.set()
 
     async def ask(
         self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
@@ -167,25 +224,52 @@ class Asker:
             self.stop()
             raise
         finally:
-            await asyncio.gather(*chunks, return_exceptions=True)
-            await asyncio.wrap_future(self._ledger.flush())
+            await self._finish(chunks)
+
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
+        """What `ask` would send for these pictures, which is looked up and not asked."""
+        source, seen = iter(pictures), set[str]()
+        total = unreadable = hits = 0
+        while chunk := await self._load(source, panel):
+            new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
+            hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
+            total += len(chunk)
+            unreadable += sum(isinstance(item, Unscored) for item in chunk)
+            seen |= new.keys()
+        asked = len(seen) * (1 + len(panel))
+        queries = asked - hits
+        micros, speed = (
+            queries * self.classifier.terms.price_micros,
+            min((r.per_second for r in self._rates), default=None),
+        )
+        return Estimate(total, unreadable, asked, hits, queries, micros, queries / speed if speed else None)
+
+    async def _finish(self, chunks: Iterable[asyncio.Task[list[Row | Unscored]]]) -> None:
+        """Wait for what is on its way, and until it is on disk."""
+        await asyncio.gather(*chunks, return_exceptions=True)
+        if self.stopped:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.wrap_future(self._ledger.flush())
 
     def _count(self, row: Row | Unscored) -> None:
         self.progress.pictures += 1
         self.progress.unscored += isinstance(row, Unscored)
 
-    async def _load(self, source: Iterator[Picture], panel: Panel) -> list[_Open | Unscored]:
-        return [] if self._stopped else await asyncio.to_thread(self._next_chunk, source, panel)
+    # From pictures to questions ------------------------------------------------------------------------------------
 
-    def _next_chunk(self, source: Iterator[Picture], panel: Panel) -> list[_Open | Unscored]:
-        """The next pictures, decoded, until they are as many questions or bytes as a chunk should hold."""
-        chunk: list[_Open | Unscored] = []
+    async def _load(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+        return [] if self.stopped else await asyncio.to_thread(self._next_chunk, source, panel)
+
+    def _next_chunk(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+        """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
+        chunk: _Chunk = []
         room, size = CHUNK_BYTES, len(panel) + 1
         most = max(CHUNK_QUESTIONS, 2 * self._gate.limit * self.classifier.terms.batch)
         while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
             item = self._open(picture, panel)
             chunk.append(item)
             room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
+        self._look_up([job for item in chunk if isinstance(item, _Open) for job in item.jobs])
         return chunk
 
     def _open(self, picture: Picture, panel: Panel) -> _Open | Unscored:
@@ -193,181 +277,167 @@ class Asker:
             image = picture.image()
         except ImageError as error:
             return Unscored(picture.name, str(error))
-        return _Open(picture, image, (base_question(image), *questions(image, panel, self.seed)))
-
-    async def _poll(self, chunk: list[_Open | Unscored], rounds: Rounds | None) -> list[Row | Unscored]:
-        """Ask about the pictures of a chunk, round by round, until each has enough."""
-        opened = [item for item in chunk if isinstance(item, _Open)]
-        todo = [(item, 1 + (rounds.first if rounds else len(item.questions))) for item in opened]
-        while todo:
-            await self._round([(item, item.next(n)) for item, n in todo])
-            todo = [(item, n) for item, _ in todo if rounds and (n := _further(item, rounds))]
-        await asyncio.wrap_future(self._ledger.flush())
-        return [_row(item) if isinstance(item, _Open) else item for item in chunk]
-
-    async def _round(self, todo: list[_Asked]) -> None:
-        """Answer the questions of each picture: from the ledger, or else from the classifier."""
-        entries = {q: self._entry(q) for _, asked in todo for q in asked}
-        known = await asyncio.to_thread(self._ledger.find, [entry.key for entry in entries.values()])
-        self.progress.hits += len(known)
-        await self._know(todo, entries, known)
-        jobs = [self._jobs(asked, entries, known) for _, asked in todo]
-        waited = {key: self._asking[key] for entry in entries.values() if (key := entry.key) not in known}
-        try:
-            await self._ask(todo, jobs)
-        finally:
-            for job in (job for row in jobs for job in row):
-                _settle(job, self._stopped or "the question was not sent")
-                del self._asking[job.entry.key]
-        for item, asked in todo:
-            item.answers += [known.get(key) or await waited[key] for key in (entries[q].key for q in asked)]
+        asked = (base_question(image), *questions(image, panel, self.seed))
+        return _Open(picture, image, [_Job(question, self._entry(question)) for question in asked])
 
     def _entry(self, question: Question) -> Entry:
         digest, view, seed, index = question.digest, str(question.view), question.seed, question.index
         return Entry(key(self.classifier.fingerprint, digest, view, seed, index, RENDERER), digest, view, seed, index)
 
-    def _jobs(
-        self, asked: tuple[Question, ...], entries: dict[Question, Entry], known: dict[bytes, Answer]
-    ) -> list[_Job]:
-        """Jobs for the questions that nobody has answered or is asking: an identical one is asked once."""
-        jobs = []
-        for question in asked:
-            entry = entries[question]
-            if entry.key not in known and entry.key not in self._asking:
-                self._asking[entry.key] = asyncio.get_running_loop().create_future()
-                jobs.append(_Job(question, entry, self._asking[entry.key]))
-        return jobs
+    def _look_up(self, jobs: list[_Job]) -> None:
+        known = self._ledger.find([job.entry.key for job in jobs])
+        if known:
+            for job in jobs:
+                job.answer = known.get(job.entry.key)
 
-    async def _ask(self, todo: list[_Asked], jobs: list[list[_Job]]) -> None:
-        if not any(jobs) or self._stopped:
-            return
-        await asyncio.to_thread(self._prepare, [(item.image, row) for (item, _), row in zip(todo, jobs, strict=True)])
-        if self.trust.due(self.progress.sent):
-            await self._check()
-        fit = [job for row in jobs for job in row if not _unfit(job)]
-        await self._send(await self._intend(fit))
+    async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
+        """Ask about the pictures of a chunk, round by round, until each has enough."""
+        opened = [item for item in chunk if isinstance(item, _Open)]
+        await self._know(opened)
+        todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
+        while todo:
+            await self._round(todo)
+            todo = [(item, n) for item, _ in todo if rounds and (n := _further(item, rounds))]
+        await asyncio.wrap_future(self._ledger.flush())
+        return [_row(item) if isinstance(item, _Open) else item for item in chunk]
 
-    async def _know(self, todo: list[_Asked], entries: dict[Question, Entry], known: dict[bytes, Answer]) -> None:
+    async def _know(self, opened: list[_Open]) -> None:
         """Keep a few pictures whose answers are known, to ask about them again."""
-        for item, asked in todo:
+        for item in opened:
             if not self.trust.wants():
                 return
-            answer = known.get(entries[asked[0]].key)
-            if answer and answer.label != NO_LABEL and asked[0] == item.questions[0]:
+            job = item.jobs[0]
+            if isinstance(job.answer, Answer) and job.answer.label != NO_LABEL:
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.trust.keep(Canary(entries[asked[0]].key, prepared, answer.label))
+                self.trust.keep(Canary(job.entry.key, prepared, job.answer.label))
 
-    async def _check(self) -> None:
+    async def _round(self, todo: list[tuple[_Open, int]]) -> None:
+        """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
+        own, others = _Round(), set[_Round]()
+        work = [(item.image, self._claim(item, n, own, others)) for item, n in todo]
+        jobs = [job for _, claimed in work for job in claimed]
+        own.left = len(jobs)
         try:
-            await self.trust.check(self._ask_again, self.progress.sent)
-        except PassingError as error:
-            self._blame(error, [])
-        except ClassifierError as error:
-            self._end(error)
+            if jobs:
+                await self._ask(work, jobs)
+                await own.wait()
+        finally:
+            for job in jobs:
+                job.settle(self._reason or "the question was not sent")
+                del self._asking[job.entry.key]
+        for other in others:
+            await other.wait()
 
-    async def _ask_again(self, key: bytes, prepared: object) -> str | None:
-        """One more answer to a question that has one; None where the budget ends or the run is stopped."""
-        answer = None if self._stopped else await self.probe(prepared)
-        if answer is None:
-            return None
-        self._ledger.recheck(key, answer)
-        return answer.label
+    def _claim(self, item: _Open, n: int, own: _Round, others: set[_Round]) -> list[_Job]:
+        """Those of the next n questions that nobody has answered or is asking: an identical one is asked once."""
+        claimed = []
+        start, item.asked = item.asked, min(item.asked + n, len(item.jobs))
+        for place, job in enumerate(item.jobs[start : item.asked], start):
+            if job.answer is not None:
+                self.progress.hits += 1
+            elif (first := self._asking.setdefault(job.entry.key, job)) is job:
+                job.round = own
+                claimed.append(job)
+            else:
+                item.jobs[place] = first
+                if first.round and first.round is not own:
+                    others.add(first.round)
+        return claimed
 
-    async def probe(self, prepared: object) -> Answer | None:
-        """One answer that is paid but not kept; None where the budget does not cover it."""
-        price = self.classifier.terms.price_micros
-        booked = self._ledger.book(self.classifier.fingerprint, 1, price, self._budget)
-        if not await asyncio.wrap_future(booked):
-            return None
-        async with self._gate:
-            await self._turn(1)
-            self._spend(1)
-            (answer,) = await self.classifier.label([prepared])
-        return answer
+    async def _ask(self, work: list[tuple[Image, list[_Job]]], jobs: list[_Job]) -> None:
+        unfit = [] if self.stopped else await asyncio.to_thread(self._prepare, work)
+        for job, reason in unfit:
+            job.settle(reason)
+        async with self._checking:
+            await self._check()
+        await self._intend([job for job in jobs if job.answer is None], 1)
 
-    def _prepare(self, work: list[tuple[Image, list[_Job]]]) -> None:
-        """Render and encode in slices, so that a large picture is never held in all its views at once."""
+    def _prepare(self, work: list[tuple[Image, list[_Job]]]) -> list[tuple[_Job, str]]:
+        """Render and encode, in slices, so that a large picture is never held in all its views at once.
+
+        What comes back is what the classifier cannot take, and why.
+        """
+        unfit: list[tuple[_Job, str]] = []
         for image, jobs in work:
             step = max(1, CHUNK_BYTES // image.pixels.nbytes)
             for start in range(0, len(jobs), step):
                 part = jobs[start : start + step]
                 for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
-                    job.prepared = self._prepared(job, pixels)
+                    try:
+                        job.prepared = self.classifier.prepare(pixels)
+                    except ImageError as error:
+                        unfit.append((job, str(error)))
+        return unfit
 
-    def _prepared(self, job: _Job, pixels: Pixels) -> object:
-        try:
-            return self.classifier.prepare(pixels)
-        except ImageError as error:
-            job.unfit = str(error)
-            return None
+    # From questions to answers -------------------------------------------------------------------------------------
 
-    async def _intend(self, jobs: list[_Job]) -> list[_Job]:
-        """Enter the questions in the ledger, durably, before they are sent: those that may be sent now.
+    async def _intend(self, jobs: list[_Job], attempt: int) -> None:
+        """Enter the questions in the ledger, durably, and queue those that may be sent now.
 
         What another process has in flight is waited for rather than bought twice.
         """
-        granted: list[_Job] = []
         price, patience = self.classifier.terms.price_micros, 0.05
-        while jobs:
+        while jobs and not self.stopped:
             entries = [job.entry for job in jobs]
-            grant = await asyncio.wrap_future(
-                self._ledger.intend(self.classifier.fingerprint, entries, price, self._budget)
-            )
-            may_send, held, refused = set(grant.granted), set(grant.held), set(grant.refused)
-            granted += [job for job in jobs if job.entry.key in may_send]
-            for job in jobs:
-                if job.entry.key in grant.answered:
-                    self.progress.hits += 1
-                    job.answer.set_result(grant.answered[job.entry.key])
-                elif job.entry.key in refused:
-                    _settle(job, "the budget is spent")
-            jobs = [job for job in jobs if job.entry.key in held]
+            intent = self._ledger.intend(self.classifier.fingerprint, entries, price, self._budget)
+            jobs = self._granted(jobs, await asyncio.wrap_future(intent), attempt)
             if jobs:
-                await asyncio.sleep(patience)
+                await self._sleep(patience)
                 patience = min(1.0, 2 * patience)
-        return granted
+        self._settle(jobs, self._reason)
 
-    async def _send(self, jobs: list[_Job]) -> None:
+    def _granted(self, jobs: list[_Job], grant: Grant, attempt: int) -> list[_Job]:
+        """Do what the ledger says: queue, take an answer, give up; those left over are held by another process."""
+        by_key = {job.entry.key: job for job in jobs}
+        for name, answer in grant.answered.items():
+            self.progress.hits += 1
+            by_key[name].settle(answer)
+        self._settle([by_key[name] for name in grant.refused], "the budget is spent")
+        self._queue([by_key[name] for name in grant.granted], attempt)
+        return [by_key[name] for name in grant.held]
+
+    def _queue(self, jobs: list[_Job], attempt: int) -> None:
+        """Let senders take these in batches; there are never more senders than calls at the same time."""
         size = self.classifier.terms.batch
-        batches = deque(jobs[start : start + size] for start in range(0, len(jobs), size))
+        self.progress.retries += len(jobs) if attempt > 1 else 0
+        self._ready.extend(_Batch(jobs[start : start + size], attempt) for start in range(0, len(jobs), size))
+        for _ in range(min(len(self._ready), self._gate.most - self._senders)):
+            self._senders += 1
+            self._start(self._send_all())
 
-        async def work() -> None:
-            while batches:
-                await self._answer(batches.popleft())
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        await asyncio.gather(*(work() for _ in range(min(len(batches), self._gate.most))))
+    async def _send_all(self) -> None:
+        try:
+            while self._ready:
+                await self._send(self._ready.popleft())
+        finally:
+            self._senders -= 1
 
-    async def _answer(self, jobs: list[_Job]) -> None:
-        """Send one batch until it is answered or has failed for good."""
-        attempt = 1
-        while jobs and (failure := await self._attempt(jobs, attempt)):
-            if self._stopped or attempt >= self._cap(failure):
-                self._give_up(jobs, str(failure))
-                return
-            await asyncio.sleep(self._wait(failure, attempt))
-            jobs = await self._intend(jobs)
-            self.progress.retries += len(jobs)
-            attempt += 1
-
-    async def _attempt(self, jobs: list[_Job], attempt: int) -> PassingError | None:
-        """Send one batch once. Whatever comes of it is settled, but for a failure that may pass: that is returned."""
+    async def _send(self, batch: _Batch) -> None:
+        """Send one batch once, and settle whatever comes of it; a failure that may pass is sent again later."""
+        jobs = batch.jobs
         try:
             async with self._gate:
                 await self._turn(len(jobs))
-                if self._stopped:
-                    self._withdraw(jobs, self._stopped)
-                    return None
+                if self.stopped:
+                    self._withdraw(jobs)
+                    return
                 started = time.perf_counter()
                 self._spend(len(jobs))
                 answers = await self.classifier.label([job.prepared for job in jobs])
-            self._keep(jobs, answers, time.perf_counter() - started, attempt)
+            self._keep(batch, answers, time.perf_counter() - started)
         except PassingError as error:
             self._blame(error, jobs)
-            return error
+            self._retry(batch, error)
         except ClassifierError as error:
             self._end(error)
             self._give_up(jobs, str(error))
-        return None
+        except Exception as error:
+            self._break(jobs, error)
 
     def _spend(self, questions: int) -> None:
         self.progress.sent += questions
@@ -375,21 +445,29 @@ class Asker:
 
     async def _turn(self, questions: int) -> None:
         """Wait until the pace lets this many questions go."""
+        if not self._rates and not self._pause_until:
+            return
         now = time.monotonic()
         moments = [rate.when(now) for rate in self._rates for _ in range(questions)]
         wait = max([self._pause_until, *moments]) - now
         if wait > 0:
-            await asyncio.sleep(wait)
+            await self._sleep(wait)
 
-    def _keep(self, jobs: list[_Job], answers: list[Answer], latency: float, attempts: int) -> None:
+    async def _sleep(self, seconds: float) -> None:
+        """Wait so long, or until the asker is stopped."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    def _keep(self, batch: _Batch, answers: list[Answer], latency: float) -> None:
+        jobs, attempt = batch
         if len(answers) != len(jobs):
             raise PermanentError(f"the classifier gave {len(answers)} answers to {len(jobs)} questions")
         self._failures = 0
         self._gate.widen()
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            self._ledger.record(job.entry.key, answer, latency, attempts)
-            job.answer.set_result(answer)
+            self._ledger.record(job.entry.key, answer, latency, attempt)
+            job.settle(answer)
 
     def _blame(self, error: PassingError, jobs: list[_Job]) -> None:
         """Take back what was surely not sent, slow down, and stop after too many failures in a row."""
@@ -409,47 +487,80 @@ class Asker:
                 )
             )
 
+    def _retry(self, batch: _Batch, error: PassingError) -> None:
+        few = error.garbled or error.status == INTERNAL
+        if self.stopped or batch.attempt >= (self._pace.few if few else self._pace.attempts):
+            self._give_up(batch.jobs, str(error))
+        else:
+            self._start(self._again(batch, error))
+
+    async def _again(self, batch: _Batch, error: PassingError) -> None:
+        """Queue a batch that failed once more, after a wait that grows, is jittered, and no less than was asked for."""
+        backoff = self._pace.backoff * 2 ** (batch.attempt - 1) * random.uniform(0.5, 1.0)
+        await self._sleep(min(max(backoff, error.retry_after or 0.0), self._pace.longest))
+        if self.stopped:
+            self._give_up(batch.jobs, str(error))
+            return
+        try:
+            await self._intend(batch.jobs, batch.attempt + 1)
+        except Exception as broken:
+            self._break(batch.jobs, broken)
+
     def _end(self, error: ClassifierError) -> None:
         self._fatal = self._fatal or error
         self.stop(str(error))
 
-    def _cap(self, error: PassingError) -> int:
-        return self._pace.few if error.garbled or error.status == INTERNAL else self._pace.attempts
+    def _break(self, jobs: list[_Job], error: Exception) -> None:
+        """The ledger failed, or a connector broke its promise: nothing more is sent, and the run raises this."""
+        self.stop(str(error))
+        for job in jobs:
+            if job.round:
+                job.round.end(error)
 
-    def _wait(self, error: PassingError, attempt: int) -> float:
-        """Seconds before the next attempt: growing, jittered, and at least what the server asked for."""
-        backoff = self._pace.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-        return min(max(backoff, error.retry_after or 0.0), self._pace.longest)
-
-    def _withdraw(self, jobs: list[_Job], reason: str) -> None:
+    def _withdraw(self, jobs: list[_Job]) -> None:
         """These were surely not sent: give back what they were granted."""
         self._ledger.release([job.entry.key for job in jobs])
-        for job in jobs:
-            _settle(job, reason)
+        self._settle(jobs, self._reason)
 
     def _give_up(self, jobs: list[_Job], reason: str) -> None:
         """Nobody waits for these answers any more: they stay sent and counted."""
         self._ledger.give_up([job.entry.key for job in jobs])
+        self._settle(jobs, reason)
+
+    def _settle(self, jobs: list[_Job], reason: str) -> None:
         for job in jobs:
-            _settle(job, reason)
+            job.settle(reason)
 
+    # Canaries ------------------------------------------------------------------------------------------------------
 
-def _unfit(job: _Job) -> bool:
-    """Whether the classifier cannot take the picture; then the question is settled, at no cost."""
-    if job.unfit:
-        _settle(job, job.unfit)
-    return job.unfit is not None
+    async def _check(self) -> None:
+        if not self.trust.due(self.progress.sent):
+            return
+        try:
+            await self.trust.check(self._ask_again, self.progress.sent)
+        except PassingError as error:
+            self._blame(error, [])
+        except ClassifierError as error:
+            self._end(error)
 
-
-def _settle(job: _Job, reason: str) -> None:
-    if not job.answer.done():
-        job.answer.set_result(reason)
+    async def _ask_again(self, key: bytes, prepared: object) -> str | None:
+        """One more answer to a question that has one; None where the budget ends or the run is stopped."""
+        price = self.classifier.terms.price_micros
+        booked = self._ledger.book(self.classifier.fingerprint, 1, price, self._budget)
+        if self.stopped or not await asyncio.wrap_future(booked):
+            return None
+        async with self._gate:
+            await self._turn(1)
+            self._spend(1)
+            (answer,) = await self.classifier.label([prepared])
+        self._ledger.recheck(key, answer)
+        return answer.label
 
 
 def _further(item: _Open, rounds: Rounds) -> int:
     """How many more views this picture wants; none once a question of it has failed."""
-    base, *views = item.labels()[: len(item.answers)]
-    if base is None or item.failure() or len(item.answers) == len(item.questions):
+    base, *views = item.labels()
+    if base is None or item.failure() or item.asked == len(item.jobs):
         return 0
     return rounds.more(base, tuple(views))
 
@@ -459,4 +570,4 @@ def _row(item: _Open) -> Row | Unscored:
     reason = item.failure() or ("the classifier's answer held no label" if base is None else None)
     if base is None or reason:
         return Unscored(item.picture.name, str(reason))
-    return Row(item.picture.name, base, tuple(views))
+    return Row(item.picture.name, base, (*views, *[None] * (len(item.jobs) - item.asked)))

@@ -14,6 +14,7 @@ class Rate:
     """
 
     def __init__(self, per_second: float, burst: int = 1) -> None:
+        self.per_second = per_second
         self._gap = 1.0 / per_second
         self._slack = (burst - 1) * self._gap
         self._next = float("-inf")
