@@ -15,6 +15,7 @@ import typer
 from secondlook import __version__
 
 if TYPE_CHECKING:
+    from secondlook.practice import Use
     from secondlook.session import Wishes
 
 NOT_SCORED = 3
@@ -32,11 +33,16 @@ app = typer.Typer(
 
 Help = typer.Option
 Ask = partial(typer.Option, rich_help_panel="Asking")
+Act = partial(typer.Option, rich_help_panel="Acting on it")
 _CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
 _LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an .npz, or an official data set."
 _LEDGER = "Where answers are kept: a path, or off. By default in your data folder; off for a model on this machine."
 _BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 _TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
+
+_MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
+_DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
+_COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=_CLASSIFIER)]
 OtherOption = Annotated[str | None, Help("--classifier", "-c", help="The classifier, if it moved since the profile.")]
@@ -66,20 +72,41 @@ def _wishes(
     return Wishes(seed, ledger, budget, money, price, rate, concurrency, canaries, dry_run, json_log)
 
 
-def _asks(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with all options about asking, which reach it as one `wishes`."""
-    own = {name: p for name, p in signature(command).parameters.items() if name != "wishes"}
-    shared = signature(_wishes).parameters
+def _use(
+    adaptive: Annotated[
+        bool, Act(help="Stop asking about a picture once further answers would hardly matter.")
+    ] = False,
+    max_error: Annotated[float | None, Act(help=_MAX_ERROR, min=0, max=1)] = None,
+    level: Annotated[float, Act(help="How certain that promise is.", min=0, max=1)] = 0.95,
+    coverage: Annotated[float | None, Act(help=_COVERAGE, min=0, max=1)] = None,
+) -> "Use":
+    from secondlook.practice import Use
 
-    @wraps(command, assigned=("__name__", "__doc__"))
-    def asking(**given: object) -> None:
-        wishes = _wishes(**{name: given.pop(name) for name in shared})  # type: ignore[arg-type]
-        command(**given, wishes=wishes)
+    return Use(adaptive, max_error, level, coverage)
 
-    keyword = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own.values(), *shared.values())]
-    asking.__signature__ = Signature(keyword)  # type: ignore[attr-defined]
-    asking.__annotations__ = {p.name: p.annotation for p in keyword}
-    return asking
+
+def _gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options of `gather` to a command, which they reach as its one argument `name`."""
+    shared = signature(gather).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in signature(command).parameters.values() if p.name != name]
+
+        @wraps(command, assigned=("__name__", "__doc__"))
+        def gathered(**given: object) -> None:
+            value = gather(**{option: given.pop(option) for option in shared})
+            command(**given, **{name: value})
+
+        keyword = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *shared.values())]
+        gathered.__signature__ = Signature(keyword)  # type: ignore[attr-defined]
+        gathered.__annotations__ = {p.name: p.annotation for p in keyword}
+        return gathered
+
+    return decorate
+
+
+_asks = _gathers("wishes", _wishes)
+_acts = _gathers("use", _use)
 
 
 def _print_version(wanted: bool) -> None:
@@ -114,8 +141,9 @@ def fit(
     pictures: LabelledArgument,
     classifier: ClassifierOption,
     wishes: "Wishes",
-    views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15 rotation:20*8'.")] = "",
-    belief: Annotated[str, Help(help="How votes become a probability.")] = "probit",
+    views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
+    belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
+    max_error: Annotated[float | None, Help(help=_DECIDING, min=0, max=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     votes: VotesOption = None,
     truths: TruthsOption = None,
@@ -132,13 +160,35 @@ def fit(
     """
     from secondlook import runs
 
-    runs.fit(runs.labelled(pictures, truths, take), classifier, views, belief, out, votes, wishes, json)
+    runs.fit(runs.labelled(pictures, truths, take), classifier, views, belief, max_error, out, votes, wishes, json)
 
 
 @app.command()
+def plan(
+    max_error: Annotated[float, Help(help="How often accepted answers may be wrong, such as 0.02.", min=0, max=1)],
+    level: Annotated[float, Help(help="How certain the promise is to be.", min=0, max=1)] = 0.95,
+    profile: Annotated[Path | None, Help("--profile", "-p", help="What is known already, from a first fit.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """How many labelled pictures a promise about accepted answers needs; asks nothing.
+
+    [bold]Examples[/bold]
+
+      secondlook plan --max-error 0.02
+
+      secondlook plan --max-error 0.02 --profile profile.json
+    """
+    from secondlook import runs
+
+    runs.plan(max_error, level, profile, json)
+
+
+@app.command()
+@_acts
 @_asks
 def look(
     pictures: PicturesArgument,
+    use: "Use",
     wishes: "Wishes",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
@@ -155,14 +205,16 @@ def look(
     """
     from secondlook import runs
 
-    bad = (runs.burst if burst else runs.look)(pictures, profile, classifier, wishes, json)
+    bad = (runs.burst if burst else runs.look)(pictures, profile, classifier, use, wishes, json)
     raise typer.Exit(NOT_SCORED if bad else 0)
 
 
 @app.command()
+@_acts
 @_asks
 def score(
     pictures: PicturesArgument,
+    use: "Use",
     wishes: "Wishes",
     out: Annotated[Path, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet.")],
     profile: ProfileOption = Path("profile.json"),
@@ -180,14 +232,16 @@ def score(
     """
     from secondlook import runs
 
-    complete = runs.score(runs.found(pictures, take), profile, classifier, out, wishes, json)
+    complete = runs.score(runs.found(pictures, take), profile, classifier, out, use, wishes, json)
     raise typer.Exit(0 if complete else NOT_SCORED)
 
 
 @app.command()
+@_acts
 @_asks
 def evaluate(
     pictures: LabelledArgument,
+    use: "Use",
     wishes: "Wishes",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
@@ -204,7 +258,7 @@ def evaluate(
     """
     from secondlook import runs
 
-    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, wishes, json)
+    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, use, wishes, json)
 
 
 @app.command()

@@ -174,6 +174,45 @@ def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -
     return [fitting.outcome(belief, polled.votes, truths).result() for belief in candidates]
 
 
+@dataclass(frozen=True)
+class Promises:
+    """What became of promises on labelled pictures; None where none was asked for."""
+
+    accepted: float | None = None
+    """The share of pictures whose answer was accepted."""
+    wrong: float | None = None
+    """The share of these answers that was wrong; None if none was accepted."""
+    covered: float | None = None
+    """How often the set of labels held the truth."""
+    options: float | None = None
+    """How many labels a set had, on average."""
+
+    def lines(self) -> list[str]:
+        """The same in words."""
+        found = []
+        if self.accepted is not None:
+            wrong = "" if self.wrong is None else f", {self.wrong:.2%} of them wrong"
+            found.append(f"Accepted: {self.accepted:.1%} of the pictures{wrong}.")
+        if self.covered is not None:
+            found.append(f"Sets: {self.covered:.1%} hold the truth, with {self.options:.2f} labels on average.")
+        return found
+
+
+def promises(polled: Polled, practice: Practice) -> Promises:
+    """How the promises of a practice hold on labelled pictures that took no part in fitting."""
+    votes, truths, found = polled.votes, polled.codes(), Promises()
+    if practice.accept is not None:
+        accepted = practice.belief.confidence(votes) >= practice.accept
+        wrong = (practice.belief.predict(votes) != truths)[accepted]
+        found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
+    if practice.sets is not None:
+        distribution = practice.belief.distribution(votes)
+        sets = practice.sets.sets(distribution)
+        covered, size = sets.hold(distribution, truths).mean(), sets.sizes().mean()
+        found = replace(found, covered=float(covered), options=float(size))
+    return found
+
+
 async def look(
     asker: Asker, pictures: Iterable[Picture], profile: Profile, practice: Practice | None = None
 ) -> AsyncIterator[Verdict | Unscored]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from secondlook.asking import Rounds
 from secondlook.beliefs import Belief
-from secondlook.decisions import Conformal
+from secondlook.decisions import Conformal, Drift
 from secondlook.errors import ProfileError
 from secondlook.jury import Prefixes
 from secondlook.profile import Adaptive, HeldOut, Profile
@@ -63,6 +63,13 @@ class Practice:
         """How many of the views that are always asked are on the side of the base label."""
         return sum(label == base for label in views[: max(0, len(self.kinds) - 1)])
 
+    def drifted(self, kinds: Sequence[int]) -> bool:
+        """Whether pictures of these kinds, in this order, have stopped looking like the profile's.
+
+        A false alarm has a chance of at most 1 %, however many pictures there are.
+        """
+        return len(self.kinds) > 1 and Drift(self.kinds).update(kinds).alarm
+
 
 def _rounds(adaptive: Adaptive, classes: int) -> Rounds:
     """Views are asked one by one after the first round; all that matters is who agrees with whom."""
@@ -93,3 +100,20 @@ def _votes(codes: tuple[int, ...], belief: Prefixes, classes: int) -> Votes:
     words = tuple(map(str, range(max(codes) + 1)))
     panel = tuple(map(str, range(views.shape[1])))
     return Votes(("",), panel, words, np.array(codes[:1], np.int32), views, max(classes, len(words)))
+
+
+@dataclass(frozen=True)
+class Use:
+    """What the options of a command say about using a profile."""
+
+    adaptive: bool = False
+    max_error: float | None = None
+    level: float = 0.95
+    coverage: float | None = None
+
+    def of(self, profile: Profile) -> Practice:
+        """The practice that these options mean."""
+        practice = Practice.thrifty(profile) if self.adaptive else Practice.whole(profile)
+        if self.max_error is not None:
+            practice = practice.promising(self.max_error, self.level)
+        return practice if self.coverage is None else practice.covering(self.coverage)

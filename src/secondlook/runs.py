@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secondlook import beliefs, checkup, datasets
+from secondlook import beliefs, checkup, datasets, fitting, planning
 from secondlook import look as looking
 from secondlook import pictures as picture
 from secondlook import votes as voting
 from secondlook.asking import Unscored
 from secondlook.console import OUT, print_json, results_table, run, safe, say, watched
+from secondlook.decisions import AdaptiveRule
 from secondlook.errors import DataError, FitError
+from secondlook.fitting import Growth
 from secondlook.images import Image, load
 from secondlook.look import Verdict
 from secondlook.pictures import Picture
+from secondlook.practice import NEVER, Practice, Use
 from secondlook.profile import Profile
 from secondlook.scorefile import ScoreFile
 from secondlook.session import Wishes, opened
 from secondlook.views import GENERAL, Panel
+
+DRIFT = (
+    "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
+    "label some of these pictures and fit again"
+)
+DECISIONS = {"accept": "green", "review": "yellow"}
 
 
 def labelled(path: Path, truths: Path | None, take: str | None) -> list[Picture]:
@@ -41,6 +50,7 @@ def fit(
     classifier: str,
     views: str,
     belief: str,
+    max_error: float | None,
     out: Path,
     votes: Path | None,
     wishes: Wishes,
@@ -58,7 +68,7 @@ def fit(
     _complain(polled.unscored)
     if votes:
         voting.save(votes, polled.votes, polled.truths)
-    profile = looking.learn(polled, chosen, classifier)
+    profile = looking.learn(polled, chosen, classifier, when=_rule(max_error))
     profile.save(out)
     if json:
         print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
@@ -67,16 +77,17 @@ def fit(
     say(f"Profile: {out}")
 
 
-def look(paths: list[Path], profile_path: Path, classifier: str | None, wishes: Wishes, json: bool) -> int:
+def look(paths: list[Path], profile_path: Path, classifier: str | None, use: Use, wishes: Wishes, json: bool) -> int:
     """Print a verdict for each picture; how many have none."""
     profile, pictures = Profile.load(profile_path), found(paths)
+    practice = _practice(use, profile)
 
     async def work() -> list[Verdict | Unscored]:
         async with (
             opened(classifier or profile.classifier, wishes) as asker,
             watched(asker, len(pictures), wishes.json_log),
         ):
-            return [verdict async for verdict in looking.look(asker, pictures, profile)]
+            return [verdict async for verdict in looking.look(asker, pictures, profile, practice)]
 
     verdicts = run(work)
     for verdict in verdicts:
@@ -84,9 +95,11 @@ def look(paths: list[Path], profile_path: Path, classifier: str | None, wishes: 
     return sum(isinstance(verdict, Unscored) for verdict in verdicts)
 
 
-def burst(paths: list[Path], profile_path: Path, classifier: str | None, wishes: Wishes, json: bool) -> int:
+def burst(paths: list[Path], profile_path: Path, classifier: str | None, use: Use, wishes: Wishes, json: bool) -> int:
     """Print the one verdict that several photos of one thing give."""
     profile, pictures = Profile.load(profile_path), found(paths)
+    if use != Use():
+        raise DataError("a burst is judged as a whole and nothing is promised about it; leave the options to act out")
     if len(pictures) < 2:
         raise DataError("a burst is two or more photos of one thing; give them all")
 
@@ -99,26 +112,29 @@ def burst(paths: list[Path], profile_path: Path, classifier: str | None, wishes:
 
 
 def score(
-    pictures: list[Picture], profile_path: Path, classifier: str | None, out: Path, wishes: Wishes, json: bool
+    pictures: list[Picture], profile_path: Path, classifier: str | None, out: Path, use: Use, wishes: Wishes, json: bool
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
     profile = Profile.load(profile_path)
-    file = ScoreFile(out, {"profile": profile.model_dump(mode="json")})
+    practice = _practice(use, profile)
+    file = ScoreFile(out, {"profile": profile.model_dump(mode="json"), "use": asdict(use)})
     todo = [picture for picture in pictures if not file.done(picture.name)]
     if len(todo) < len(pictures):
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     reasons: dict[str, str] = {}
+    kinds: list[int] = []
 
     async def work() -> None:
         async with (
             opened(classifier or profile.classifier, wishes) as asker,
             watched(asker, len(todo), wishes.json_log),
         ):
-            async for verdict in looking.look(asker, todo, profile):
+            async for verdict in looking.look(asker, todo, profile, practice):
                 if isinstance(verdict, Unscored):
                     reasons[verdict.name] = verdict.reason
                 else:
                     file.add(verdict)
+                    kinds.append(practice.kind(verdict.base, [label for _, label in verdict.votes]))
 
     try:
         run(work)
@@ -126,9 +142,12 @@ def score(
         complete = all(file.done(picture.name) for picture in pictures)
         file.finish([picture.name for picture in pictures], reasons, complete)
     _complain([Unscored(name, reason) for name, reason in reasons.items()])
+    drifted = practice.drifted(kinds)
+    if drifted:
+        say(DRIFT)
     if json:
         missing = sum(not file.done(picture.name) for picture in pictures)
-        print_json({"out": str(out), "pictures": len(pictures), "not_scored": missing})
+        print_json({"out": str(out), "pictures": len(pictures), "not_scored": missing, "drift": drifted})
     say(f"Verdicts: {out}" + ("" if complete else "; run the same command again to go on"))
     return complete
 
@@ -138,28 +157,33 @@ def evaluate(
     profile_path: Path,
     classifier: str | None,
     votes: Path | None,
+    use: Use,
     wishes: Wishes,
     json: bool,
 ) -> None:
-    """Show how a profile fares on labelled pictures, beside full trust and constant trust."""
+    """Show how a profile fares on labelled pictures, beside full trust and constant trust, and keeps its promises."""
     profile = Profile.load(profile_path)
+    practice = _practice(use, profile)
 
     async def work() -> looking.Polled:
         async with (
             opened(classifier or profile.classifier, wishes) as asker,
             watched(asker, len(pictures), wishes.json_log),
         ):
-            return await looking.poll(asker, pictures, profile)
+            return await looking.poll(asker, pictures, profile, practice)
 
     polled = run(work)
     if votes:
         voting.save(votes, polled.votes, polled.truths)
     _complain(polled.unscored)
-    results = looking.assess(polled, profile)
+    results, kept = looking.assess(polled, profile, practice), looking.promises(polled, practice)
     if json:
-        print_json({"pictures": len(polled.votes), "results": [result.model_dump() for result in results]})
+        figures = [result.model_dump() for result in results]
+        print_json({"pictures": len(polled.votes), "results": figures, "promises": asdict(kept)})
         return
     OUT.print(results_table(results, f"On {len(polled.votes)} pictures that took no part in fitting"))
+    for line in kept.lines():
+        OUT.print(line, highlight=False)
 
 
 def check(classifier: str, path: Path | None, wishes: Wishes, json: bool) -> bool:
@@ -204,6 +228,36 @@ def _test_card() -> NDArray[np.uint8]:
     return card
 
 
+def plan(max_error: float, level: float, profile_path: Path | None, json: bool) -> None:
+    """Say how many labelled pictures a promise needs."""
+    profile = Profile.load(profile_path) if profile_path else None
+    needs = planning.needs(max_error, level, profile.held_out if profile else None)
+    if json:
+        print_json([asdict(need) for need in needs])
+        return
+    say(f"For accepted answers that are wrong at most {max_error:.3g} of the time, with certainty {level:.3g}:")
+    for need in needs:
+        OUT.print(need.line(), highlight=False)
+
+
+def _practice(use: Use, profile: Profile) -> Practice:
+    practice = use.of(profile)
+    if practice.accept == NEVER:
+        many = f"{len(practice.held_out.confidence)} labelled pictures"
+        say(
+            f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
+            f"{use.max_error:g}; see how many could: secondlook plan --max-error {use.max_error:g}"
+        )
+    return practice
+
+
+def _rule(max_error: float | None) -> Callable[[Growth], AdaptiveRule]:
+    """When to stop asking: as far as the Brier score allows, or the decisions at this promise."""
+    if max_error is None:
+        return fitting.thrifty_rule
+    return lambda growth: fitting.deciding_rule(growth, growth.steps[-1].held_out().threshold(max_error) or NEVER)
+
+
 def _some(pictures: list[Picture], take: str | None) -> list[Picture]:
     if take is None:
         return pictures
@@ -229,8 +283,16 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
     elif isinstance(verdict, Unscored):
         say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.reason)}")
     else:
-        OUT.print(f"[bold]{safe(verdict.label)}[/bold] {verdict.confidence:.1%} {safe(verdict.name)}", highlight=False)
+        decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
+        line = f"[bold]{safe(verdict.label)}[/bold] {verdict.confidence:.1%}{decision} {safe(verdict.name)}"
+        OUT.print(line, highlight=False)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
+        if verdict.options is not None:
+            OUT.print(f"  [dim]May be: {safe(_either(verdict.options))}.[/dim]", highlight=False, soft_wrap=True)
+
+
+def _either(options: Sequence[str | None]) -> str:
+    return " or ".join("something else" if option is None else option for option in options)
 
 
 def _complain(unscored: Sequence[Unscored], most: int = 5) -> None:

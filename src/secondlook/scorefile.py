@@ -18,7 +18,20 @@ from typing import BinaryIO
 from secondlook.errors import DataError, MissingExtra
 from secondlook.look import Verdict
 
-COLUMNS = ("name", "label", "confidence", "low", "high", "base", "agree", "queries", "votes", "reason")
+COLUMNS = (
+    "name",
+    "label",
+    "confidence",
+    "low",
+    "high",
+    "base",
+    "agree",
+    "queries",
+    "votes",
+    "decision",
+    "options",
+    "reason",
+)
 ENDINGS = (".csv", ".jsonl", ".parquet")
 
 
@@ -110,6 +123,8 @@ def _record(verdict: Verdict) -> dict[str, object]:
         "agree": verdict.agree(),
         "queries": verdict.queries,
         "votes": [label for _, label in verdict.votes],
+        "decision": verdict.decision,
+        "options": None if verdict.options is None else list(verdict.options),
         "reason": None,
     }
 
@@ -119,9 +134,11 @@ def _write_csv(path: Path, records: Iterable[dict[str, object]]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for record in records:
-            votes = record["votes"]
-            cells = {**record, "votes": None if votes is None else json.dumps(votes, ensure_ascii=False)}
-            writer.writerow([cells[column] for column in COLUMNS])
+            writer.writerow([_cell(record[column]) for column in COLUMNS])
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
 def _write_jsonl(path: Path, records: Iterable[dict[str, object]]) -> None:
@@ -136,7 +153,7 @@ def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
     except ImportError:
         raise MissingExtra("Parquet files", "parquet") from None
     text, number, whole = pa.string(), pa.float64(), pa.int32()
-    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text)
+    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text)
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
     with pq.ParquetWriter(path, schema) as writer:
         for batch in _batches(records):
