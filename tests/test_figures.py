@@ -186,3 +186,18 @@ def test_lines_that_cannot_be_drawn_are_refused(lines: list[Line], message: str)
 def test_a_range_the_wrong_way_round_is_refused() -> None:
     with pytest.raises(DataError, match=r"\(1, 0\) is no range"):
         figures.lines_svg([Line("a", X, Y)], title="t", x_label="x", y_label="y", y_range=(1, 0))
+
+
+def test_a_scatter_has_a_mark_for_each_point_where_it_belongs() -> None:
+    x, y = np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.5, 0.25])
+    root = parsed(figures.points_svg(x, y, title="Two views", x_label="own", y_label="told", remarks=["off by 0.4"]))
+    marks = re.findall(r"M([\d.]+) ([\d.]+)h0", root.find(f".//{SVG}path").attrib["d"])  # type: ignore[union-attr]
+    across, down = ([float(mark[i]) for mark in marks] for i in (0, 1))
+    assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.11)
+    assert (down[1] - down[0]) == pytest.approx(2 * (down[2] - down[1]), abs=0.3)
+    assert {"own", "told", "off by 0.4"} <= set(words(root))
+
+
+def test_a_scatter_of_columns_that_do_not_match_is_refused() -> None:
+    with pytest.raises(DataError, match="different lengths"):
+        figures.points_svg(X, Y[:2], title="t", x_label="x", y_label="y")

@@ -110,6 +110,20 @@ def lines_svg(
     return _svg(title, about, frame.bottom + 40, parts)
 
 
+def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, remarks: Sequence[str] = ()) -> str:
+    """Two probabilities of the same things against each other, one point each; on the diagonal they agree."""
+    _check([Line(title, x, y)])
+    heading, top = _heading(title, remarks)
+    frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
+    places = "".join(f"M{_n(frame.x(a))} {_n(frame.y(b))}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+    dots = f'<path d="{places}" stroke="{_colour(0)}" stroke-width="4" stroke-opacity="0.4" stroke-linecap="round"/>'
+    dashes = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
+    diagonal = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), dashes)
+    axes = _axes(frame, _Axis(x_label, ticks, _percent), _Axis(y_label, ticks, _percent))
+    about = f"{y_label} against {x_label}, {len(x):,} points; on the diagonal they agree."
+    return _svg(title, about, frame.bottom + 40, [heading, axes, diagonal, _clipped(frame, [dots])])
+
+
 @dataclass(frozen=True)
 class _Axis:
     """What an axis says: its label, its ticks and the words for a tick."""
