@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import cv2
 import numpy as np
 import pytest
 from workshop import run
+
+from secondlook.practice import Use
 
 DEMO = Path(str(files("secondlook") / "demo"))
 CLOTHES = DEMO / "pictures.npz"
@@ -94,7 +97,7 @@ def test_score_goes_on_where_it_was_and_ends_in_the_same_bytes(profile: Path, tm
     whole, resumed = tmp_path / "whole.csv", tmp_path / "resumed.csv"
     assert run("score", CLOTHES, "--take", ":80", "-p", profile, "-o", whole).returncode == 0
     # As if a crash had cut the work file in the middle of a line.
-    header = json.dumps({"profile": json.loads(profile.read_text())}, sort_keys=True)
+    header = json.dumps({"profile": json.loads(profile.read_text()), "use": asdict(Use())}, sort_keys=True)
     part = resumed.with_name("resumed.csv.part")
     assert run("score", CLOTHES, "--take", ":80", "-p", profile, "-o", tmp_path / "lines.jsonl").returncode == 0
     lines = (tmp_path / "lines.jsonl").read_text().splitlines(keepends=True)
