@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from secondlook import console, fitting, look, report, scoring
+from secondlook import console, fitting, look, report
 from secondlook import pictures as picture
 from secondlook import votes as voting
 from secondlook.asking import Asker
@@ -28,6 +28,8 @@ from secondlook.views import GENERAL, Panel
 
 FIT = 1000
 DRAWS = 10
+MAX_ERROR = 0.08
+"""The promise that the report is about: 1,000 pictures are enough for it, though not for a much stricter one."""
 PAPER = {
     "noise": ("gaussian:0.05", "gaussian:0.1", "gaussian:0.2"),
     "affine": ("affine:0,0.1,0.1", "affine:10,0,0.1", "affine:10,0.1,0.1"),
@@ -72,10 +74,21 @@ def run(folder: Path) -> Demo:
     folder.mkdir(parents=True, exist_ok=True)
     profile.save(folder / "profile.json")
     voting.save(folder / "votes.npz", jury.test.votes, jury.test.truths)
-    curve = scoring.reliability(demo.best.confidence, demo.best.correct)
-    page = report.page("secondlook on 1,000 pictures of clothes", demo.results, curve)
-    (folder / "index.html").write_text(page, "utf-8")
+    title = f"secondlook on {len(demo.tested):,} pictures of clothes"
+    report.write(folder / "index.html", _material(profile, demo, jury.test, title))
     return demo
+
+
+def _material(profile: Profile, demo: Demo, polled: Polled, title: str) -> report.Material:
+    return report.Material(
+        profile,
+        polled.votes,
+        polled.truths,
+        pictures=demo.tested,
+        results=demo.results,
+        max_error=MAX_ERROR,
+        title=title,
+    )
 
 
 async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
