@@ -22,7 +22,7 @@ ROWS = [
     ["look", "noise"],
     ["session", "estimator", "scorefile", "report", "checkup"],
     ["console"],
-    ["runs", "demonstration", "accounts"],
+    ["runs", "demonstration", "accounts", "openruns"],
     ["cli"],
 ]
 HEAVY = {

@@ -226,8 +226,9 @@ def test_only_a_model_that_is_here_can_be_open() -> None:
         open_onnx("python:math:sqrt")
 
 
-def test_the_classifier_of_the_demo_is_open() -> None:
-    model = open_onnx(f"onnx:{DEMO / 'fashion.onnx'}")
+@pytest.mark.parametrize("name", ["onnx:{}/fashion.onnx", "{}/fashion.onnx", "{}/fashion.toml"])
+def test_the_classifier_of_the_demo_is_open_by_any_of_its_names(name: str) -> None:
+    model = open_onnx(name.format(DEMO))
     assert model.head.W.shape == (64, 10)
     assert model.labels[0] == "T-shirt/top"
 

@@ -143,6 +143,7 @@ def fit(
     wishes: "Wishes",
     views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
     belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
+    noise: Annotated[Path | None, Help(help="For --belief transfer: what `secondlook noise` measured.")] = None,
     max_error: Annotated[float | None, Help(help=_DECIDING, min=0, max=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     votes: VotesOption = None,
@@ -160,7 +161,8 @@ def fit(
     """
     from secondlook import runs
 
-    runs.fit(runs.labelled(pictures, truths, take), classifier, views, belief, max_error, out, votes, wishes, json)
+    labelled = runs.labelled(pictures, truths, take)
+    runs.fit(labelled, classifier, views, belief, noise, max_error, out, votes, wishes, json)
 
 
 @app.command()
@@ -332,6 +334,62 @@ def ledger_merge(
     from secondlook import accounts
 
     accounts.merge(other, ledger)
+
+
+OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]
+OpenViewsOption = Annotated[str, Help("--views", help="Random views to test, such as 'gaussian:0.05 rotation:20'.")]
+
+
+@app.command()
+def noise(
+    pictures: PicturesArgument,
+    open_: OpenOption,
+    views: OpenViewsOption = "",
+    draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 50,
+    seed: Annotated[int, Help(help="Seed of the random views.", min=0)] = 0,
+    out: Annotated[Path, Help("--out", "-o", help="Where the noise goes.")] = Path("noise.json"),
+    figures: Annotated[Path | None, Help(help="A folder for the cumulatives as SVG.")] = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure the noise that views make in the latent space of an open model; no truths are needed.
+
+    [bold]Example[/bold]
+
+      secondlook noise photos/ --open model.onnx --views 'gaussian:0.05 rotation:20' --figures noise/
+    """
+    from secondlook import openruns, runs
+
+    openruns.noise(runs.found(pictures, take), open_, views, draws, seed, out, figures, json)
+
+
+@app.command()
+@_asks
+def transfer(
+    open_: OpenOption,
+    open_pictures: Annotated[list[Path], Help(help="Pictures for the open model; no truths are needed.")],
+    closed: Annotated[str, Help("--closed", "-c", help=_CLASSIFIER)],
+    pictures: Annotated[Path, Help(help=_LABELLED)],
+    wishes: "Wishes",
+    views: OpenViewsOption = "",
+    draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    truths: TruthsOption = None,
+    take: TakeOption = None,
+    open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Test views on an open model, use the best on a closed classifier, and say if what was learned there helps.
+
+    [bold]Example[/bold]
+
+      secondlook transfer --open model.onnx --open-pictures public/ --closed api.toml --pictures photos/
+    """
+    from secondlook import openruns, runs
+
+    seen = runs.found(open_pictures, open_take)
+    labelled = runs.labelled(pictures, truths, take)
+    openruns.transfer(open_, seen, closed, labelled, views, draws, out, wishes, json)
 
 
 def main() -> None:

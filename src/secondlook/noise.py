@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from secondlook import __version__
 from secondlook.asking import Unscored
 from secondlook.errors import DataError, ImageError, ViewError
+from secondlook.figures import Line, lines_svg
 from secondlook.images import Image
 from secondlook.latent import Cumulative, Cumulatives, Floats, Margins, Noise, Reading, describe, read
 from secondlook.openmodel import OpenModel, Tensor
@@ -141,6 +142,23 @@ def normal(noise: Noise, share: Floats) -> Floats:
     from scipy.special import expit, ndtri
 
     return np.asarray(expit(noise.normal.a * ndtri(share)), np.float64)
+
+
+def drawn(noise: Noise, title: str) -> str:
+    """The mean cumulative with the band that holds 95 % of the pictures, and the closest Gaussian, as SVG."""
+    from scipy.special import ndtr
+
+    known = np.array(noise.cumulative.x)
+    low, high = noise.cumulative.inverse(np.array([0.002, 0.998]))
+    x = np.linspace(low, high, 240)
+    mean, below, above = (np.interp(x, known, column) for column in (noise.cumulative.f, noise.low, noise.high))
+    a = noise.normal.a
+    lines = [
+        Line("mean over pictures and 95 % of them", x, mean, below, above),
+        Line(f"Φ(x / {a:.3g})", x, ndtr(x / a)),
+    ]
+    title = f"{title}: Var {noise.var:.3f}, KS {noise.normal.ks:.3f}"
+    return lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))
 
 
 def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, picture: Picture) -> Probe | Unscored:

@@ -90,13 +90,16 @@ class OnnxModel:
 
 
 def open_onnx(description: str | Path) -> OnnxModel:
-    """The open model that `onnx:model.onnx` or a TOML file of the ONNX connector describes."""
-    classifier = connect(description)
+    """The open model in `model.onnx`, with `model.toml` beside it, or that a TOML file of the connector describes."""
+    text = str(description)
+    if text.endswith(".onnx") and not text.startswith("onnx:"):
+        text = f"onnx:{text}"
+    classifier = connect(text)
     if not isinstance(classifier, OnnxClassifier):
         raise PermanentError(
-            f"{str(description)!r} is not an ONNX model on this machine; an open model is, since its features are read"
+            f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read"
         )
-    return OnnxModel(_model_file(str(description)), classifier)
+    return OnnxModel(_model_file(text), classifier)
 
 
 # The graph ----------------------------------------------------------------------------------------------------------

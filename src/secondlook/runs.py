@@ -21,6 +21,7 @@ from secondlook.errors import DataError, FitError
 from secondlook.fitting import Growth
 from secondlook.images import Image, load
 from secondlook.look import Verdict
+from secondlook.noise import NoiseFile
 from secondlook.pictures import Picture
 from secondlook.practice import NEVER, Practice, Use
 from secondlook.profile import Profile
@@ -50,6 +51,7 @@ def fit(
     classifier: str,
     views: str,
     belief: str,
+    noise: Path | None,
     max_error: float | None,
     out: Path,
     votes: Path | None,
@@ -58,7 +60,7 @@ def fit(
 ) -> None:
     """Learn a profile and show the figures that it reached on held-out folds."""
     panel = Panel.parse(views) if views else GENERAL
-    chosen = _belief(belief)
+    chosen = _belief(belief, noise, panel)
 
     async def work() -> looking.Polled:
         async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):
@@ -270,11 +272,13 @@ def _some(pictures: list[Picture], take: str | None) -> list[Picture]:
     return chosen
 
 
-def _belief(name: str) -> beliefs.Belief:
+def _belief(name: str, noise: Path | None, panel: Panel) -> beliefs.Belief:
     family = beliefs.FAMILIES.get(name)
     if family is None:
         raise FitError(f"no belief is called {name!r}; there are {', '.join(beliefs.FAMILIES)}")
-    return family()
+    if (noise is not None) != (family is beliefs.Transfer):
+        raise FitError("the belief transfer and --noise, the file that `secondlook noise` makes, belong together")
+    return family() if noise is None else beliefs.Transfer(noise=NoiseFile.load(noise).of(panel))
 
 
 def _show(verdict: Verdict | Unscored, json: bool) -> None:
