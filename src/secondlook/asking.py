@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from secondlook.classifiers import AnyClassifier
@@ -44,6 +45,10 @@ class Unscored:
 
     name: str
     reason: str
+
+
+Tell = Callable[[str, int, str | None], None]
+"""Is told each answer as it comes: the picture's name, the question's place (0 is the picture itself), the label."""
 
 
 @dataclass(frozen=True)
@@ -116,11 +121,21 @@ class _Job:
     answer: Answer | str | None = None
     round: _Round | None = None
     prepared: object = None
+    listeners: tuple[Callable[[Answer | str], None], ...] = ()
+
+    def listen(self, listener: Callable[[Answer | str], None]) -> None:
+        """Tell it the answer: now, or when it comes."""
+        if self.answer is None:
+            self.listeners = (*self.listeners, listener)
+        else:
+            listener(self.answer)
 
     def settle(self, answer: Answer | str) -> None:
         """Only the first answer counts."""
         if self.answer is None:
             self.answer, self.prepared = answer, None
+            for listener in self.listeners:
+                listener(answer)
             if self.round:
                 self.round.left -= 1
                 if self.round.left == 0:
@@ -175,6 +190,7 @@ class Asker:
         self._pace = pace or Pace()
         self._budget = budget or Budget()
         self.seed = seed
+        self.tell: Tell | None = None
         self._rates = self._pace.rates(classifier.terms.per_second)
         self._gate = Gate(self._pace.concurrency or classifier.terms.concurrency)
         self._asking: dict[bytes, _Job] = {}
@@ -203,6 +219,11 @@ class Asker:
         self._reason = self._reason or reason
         self._stopping.set()
 
+    def resume(self) -> None:
+        """Send again, now that what stopped it has passed."""
+        self._stopping.clear()
+        self._reason, self._fatal, self._failures = "", None, 0
+
     async def ask(
         self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
     ) -> AsyncIterator[Row | Unscored]:
@@ -225,6 +246,11 @@ class Asker:
             raise
         finally:
             await self._finish(chunks)
+
+    def room(self) -> int:
+        """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
+        spent = self._ledger.spent(self.classifier.fingerprint)
+        return self._budget.room(spent, self.classifier.terms.price_micros)
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
@@ -342,6 +368,8 @@ class Asker:
                 item.jobs[place] = first
                 if first.round and first.round is not own:
                     others.add(first.round)
+            if self.tell:
+                item.jobs[place].listen(partial(_report, self.tell, item.picture.name, place))
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[_Job]]], jobs: list[_Job]) -> None:
@@ -555,6 +583,10 @@ class Asker:
             (answer,) = await self.classifier.label([prepared])
         self._ledger.recheck(key, answer)
         return answer.label
+
+
+def _report(tell: Tell, name: str, place: int, answer: Answer | str) -> None:
+    tell(name, place, answer.label if isinstance(answer, Answer) and answer.label != NO_LABEL else None)
 
 
 def _further(item: _Open, rounds: Rounds) -> int:
