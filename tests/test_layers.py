@@ -17,12 +17,12 @@ ROWS = [
     ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers"],
     ["beliefs", "datasets", "openmodel", "jury_transfer", "explaining"],
     ["profile", "torchmodel"],
-    ["asking", "fitting", "planning"],
+    ["asking", "fitting", "planning", "tuning"],
     ["practice"],
     ["look", "noise"],
-    ["session", "estimator", "scorefile", "report", "checkup"],
+    ["session", "estimator", "scorefile", "report", "checkup", "choosing"],
     ["console"],
-    ["runs", "demonstration", "accounts", "openruns"],
+    ["runs", "demonstration", "accounts", "openruns", "tuneruns"],
     ["cli"],
 ]
 HEAVY = {

@@ -42,6 +42,8 @@ _TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among 
 
 _MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
 _DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
+_MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
+_PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 _COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=_CLASSIFIER)]
@@ -163,6 +165,41 @@ def fit(
 
     labelled = runs.labelled(pictures, truths, take)
     runs.fit(labelled, classifier, views, belief, noise, max_error, out, votes, wishes, json)
+
+
+@app.command()
+@_asks
+def tune(
+    pictures: LabelledArgument,
+    classifier: ClassifierOption,
+    wishes: "Wishes",
+    max_queries: Annotated[int | None, Help(help=_MAX_QUERIES, min=2)] = None,
+    paper: Annotated[str | None, Help(help=_PAPER)] = None,
+    draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
+        "profile.json"
+    ),
+    truths: TruthsOption = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Choose the views for a classifier on a thrifty pilot, and learn a profile with them.
+
+    [bold]Examples[/bold]
+
+      secondlook tune photos/ -c model.toml --dry-run
+
+      secondlook tune photos/ -c model.toml --max-queries 5 --budget +20000
+
+      secondlook tune photos/ -c model.toml --paper rotation --draws 20
+    """
+    from secondlook import runs, tuneruns
+
+    labelled = runs.labelled(pictures, truths, take)
+    if paper:
+        tuneruns.search(labelled, classifier, paper, draws, out, wishes, json)
+    else:
+        tuneruns.tune(labelled, classifier, max_queries, out, wishes, json)
 
 
 @app.command()

@@ -124,6 +124,17 @@ def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, 
     return _svg(title, about, frame.bottom + 40, [heading, axes, diagonal, _clipped(frame, [dots])])
 
 
+def column_svg(charts: Sequence[str], title: str) -> str:
+    """Several figures of this module, one below the other, as one figure."""
+    y, parts = 0.0, []
+    for chart in charts:
+        height = float(chart.split('viewBox="', 1)[1].split('"', 1)[0].split()[3])
+        place = f'<svg y="{_n(y)}" height="{_n(height)}" '
+        parts.append(chart.strip().replace("<svg ", place, 1))
+        y += height + 12
+    return _svg(title, f"{len(parts)} charts, one below the other.", y, parts)
+
+
 @dataclass(frozen=True)
 class _Axis:
     """What an axis says: its label, its ticks and the words for a tick."""
