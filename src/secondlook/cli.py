@@ -54,6 +54,7 @@ LabelledArgument = Annotated[Path, typer.Argument(help=_LABELLED, show_default=F
 TruthsOption = Annotated[Path | None, Help(help=_TRUTHS)]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
+ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
 JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
 
 
@@ -285,6 +286,7 @@ def evaluate(
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     votes: VotesOption = None,
+    report: ReportOption = None,
     truths: TruthsOption = None,
     take: TakeOption = None,
     json: JsonOption = False,
@@ -293,11 +295,36 @@ def evaluate(
 
     [bold]Example[/bold]
 
-      secondlook evaluate test.npz --take 1000: --profile profile.json
+      secondlook evaluate test.npz --take 1000: --profile profile.json --report report.html
     """
     from secondlook import runs
 
-    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, use, wishes, json)
+    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, report, use, wishes, json)
+
+
+@app.command()
+@_acts
+def report(
+    use: "Use",
+    profile: ProfileOption = Path("profile.json"),
+    votes: Annotated[Path | None, Help(help="Votes that fit, tune or evaluate saved with --votes.")] = None,
+    pictures: Annotated[Path | None, Help(help="The pictures of these votes, to show some of them.")] = None,
+    noise: Annotated[Path | None, Help(help="What `secondlook noise` measured on an open model.")] = None,
+    ledger: Annotated[Path | None, Help(help="The ledger, to say what was spent.")] = None,
+    price: Annotated[str | None, Help(help="What one query costs, if the ledger does not say.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where the page goes.")] = Path("report.html"),
+) -> None:
+    """One page about a profile and saved votes, for people: what to accept, how good, what it cost. Asks nothing.
+
+    [bold]Examples[/bold]
+
+      secondlook report
+
+      secondlook report --votes votes.npz --pictures test.npz --max-error 0.05 -o report.html
+    """
+    from secondlook import runs
+
+    runs.report(profile, votes, pictures, noise, ledger, price, use, out)
 
 
 @app.command()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secondlook import beliefs, checkup, datasets, fitting, planning
+from secondlook import beliefs, checkup, datasets, fitting, ledger, planning
 from secondlook import look as looking
 from secondlook import pictures as picture
 from secondlook import votes as voting
@@ -25,8 +25,9 @@ from secondlook.noise import NoiseFile
 from secondlook.pictures import Picture
 from secondlook.practice import NEVER, Practice, Use
 from secondlook.profile import Profile
+from secondlook.report import MAX_ERROR, Material, write
 from secondlook.scorefile import ScoreFile
-from secondlook.session import Wishes, opened
+from secondlook.session import OFF, Wishes, micros, opened
 from secondlook.views import GENERAL, Panel
 
 DRIFT = (
@@ -159,6 +160,7 @@ def evaluate(
     profile_path: Path,
     classifier: str | None,
     votes: Path | None,
+    report: Path | None,
     use: Use,
     wishes: Wishes,
     json: bool,
@@ -167,18 +169,21 @@ def evaluate(
     profile = Profile.load(profile_path)
     practice = _practice(use, profile)
 
-    async def work() -> looking.Polled:
+    async def work() -> tuple[looking.Polled, int]:
         async with (
             opened(classifier or profile.classifier, wishes) as asker,
             watched(asker, len(pictures), wishes.json_log),
         ):
-            return await looking.poll(asker, pictures, profile, practice)
+            return await looking.poll(asker, pictures, profile, practice), asker.classifier.terms.price_micros
 
-    polled = run(work)
+    polled, price = run(work)
     if votes:
         voting.save(votes, polled.votes, polled.truths)
     _complain(polled.unscored)
     results, kept = looking.assess(polled, profile, practice), looking.promises(polled, practice)
+    if report:
+        material = Material(profile, polled.votes, polled.truths, pictures, practice, price_micros=price)
+        _write(report, replace(material, days=_own_days(wishes.ledger, profile)), use)
     if json:
         figures = [result.model_dump() for result in results]
         print_json({"pictures": len(polled.votes), "results": figures, "promises": asdict(kept)})
@@ -186,6 +191,60 @@ def evaluate(
     OUT.print(results_table(results, f"On {len(polled.votes)} pictures that took no part in fitting"))
     for line in kept.lines():
         OUT.print(line, highlight=False)
+
+
+def report(
+    profile_path: Path,
+    votes: Path | None,
+    pictures: Path | None,
+    noise: Path | None,
+    books: Path | None,
+    price: str | None,
+    use: Use,
+    out: Path,
+) -> None:
+    """Write the page about a profile and saved votes; asks nothing."""
+    profile, saved = Profile.load(profile_path), voting.load(votes) if votes else None
+    shown = _shown(pictures) if pictures else []
+    material = Material(
+        profile,
+        saved.votes if saved else None,
+        (saved.truths or _truths(saved.votes, shown)) if saved else None,
+        shown,
+        _practice(replace(use, max_error=None), profile),
+        noise=NoiseFile.load(noise) if noise else None,
+        days=ledger.stats(books) if books else (),
+        price_micros=micros(price) if price else 0,
+    )
+    _write(out, material, use)
+
+
+def _write(out: Path, material: Material, use: Use) -> None:
+    write(out, replace(material, max_error=use.max_error or MAX_ERROR, level=use.level))
+    say(f"Report: {safe(str(out))}")
+
+
+def _shown(path: Path) -> list[Picture]:
+    """The pictures of a collection, with their truths where it has them."""
+    try:
+        return datasets.open_labelled(path)
+    except DataError:
+        return picture.find([path])
+
+
+def _truths(votes: voting.Votes, pictures: Sequence[Picture]) -> tuple[str, ...] | None:
+    """The truth of each picture of the votes; None where not all are known."""
+    known = {item.name: item.truth for item in pictures}
+    found = [truth for name in votes.names if (truth := known.get(name)) is not None]
+    return tuple(found) if len(found) == len(votes) else None
+
+
+def _own_days(wish: str | None, profile: Profile) -> list[ledger.DayCost]:
+    """What the ledger that a run used says of the profile's classifier."""
+    path = Path(wish) if wish else ledger.default_path()
+    if wish == OFF or not path.exists():
+        return []
+    return [day for day in ledger.stats(path) if day.fingerprint == profile.fingerprint]
 
 
 def check(classifier: str, path: Path | None, wishes: Wishes, json: bool) -> bool:

@@ -8,21 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secondlook import decisions, fitting, scoring
+from secondlook import decisions, fitting, planning, scoring
 from secondlook.beliefs import Belief, Constant, Naive
 from secondlook.errors import DataError
 from secondlook.fitting import Outcome
 from secondlook.jury import Jury, Prefixes, folds
 from secondlook.ledger import DayCost
-from secondlook.profile import Profile
+from secondlook.practice import Practice
+from secondlook.profile import HeldOut, Profile
 from secondlook.report.material import Bools, Evidence, Judged
-from secondlook.scoring import RiskCoverage
 from secondlook.votes import MISSING, Codes, Floats, Votes
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """The promises that are tried beside the one that was asked for."""
-LEAST_ACCEPTED = 0.05
-"""A promise that accepts fewer pictures than this is not worth collecting labels for."""
 CURVE_PICTURES = 5_000
 """As many tell what each view adds; more would only take longer."""
 CURVE_LEAST = 50
@@ -51,42 +49,61 @@ class Promise:
     """How many labelled pictures the promise would take where it fails; None if more labels would not help."""
 
 
-def promises(evidence: Evidence, max_error: float, judged: Judged | None) -> list[Promise]:
-    """One for each allowed error, the strictest first; `max_error` is among them."""
-    curve = scoring.risk_coverage(evidence.confidence, evidence.correct)
-    errors = sorted({*MAX_ERRORS, max_error})
-    return [
-        _promise(evidence, curve, error, evidence.confidence if judged is None else judged.confidence)
-        for error in errors
-    ]
+def promises(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Promise]:
+    """One for each allowed error, the strictest first; `max_error` is among them.
+
+    `asked` are the confidences of the pictures of which a share is accepted.
+    """
+    return [_promise(evidence, asked, error, level) for error in sorted({*MAX_ERRORS, max_error})]
 
 
-def _promise(evidence: Evidence, curve: RiskCoverage, max_error: float, asked: Floats) -> Promise:
-    threshold = decisions.threshold(evidence.confidence, evidence.correct, max_error)
+def kept(promise: HeldOut, evidence: Evidence, max_error: float, level: float) -> Promise | None:
+    """What becomes of a promise that was made on other pictures; None if they allow none."""
+    threshold = promise.threshold(max_error, level)
+    return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
+
+
+def _promise(evidence: Evidence, asked: Floats, max_error: float, level: float) -> Promise:
+    threshold = decisions.threshold(evidence.confidence, evidence.correct, max_error, level)
     if threshold is None:
-        return Promise(max_error, None, 0.0, None, _needed(curve, len(evidence.correct), max_error))
-    kept = evidence.confidence >= threshold
-    wrong = float((~evidence.correct[kept]).mean()) if kept.any() else None
-    return Promise(max_error, threshold, float((asked >= threshold).mean()), wrong, None)
+        return Promise(max_error, None, 0.0, None, _needed(evidence, max_error, level))
+    return _above(threshold, evidence, asked, max_error)
 
 
-def _needed(curve: RiskCoverage, pictures: int, max_error: float) -> int | None:
-    """The labels that a promise takes at the point of the curve where it takes fewest."""
-    accepted = curve.coverage * pictures
-    risk = (curve.risk * accepted + 0.5) / (accepted + 1.0)
-    gain = np.where(
-        (risk < max_error) & (curve.coverage >= LEAST_ACCEPTED), curve.coverage * (max_error - risk) ** 2, 0
-    )
-    best = int(gain.argmax())
-    if gain[best] == 0:
-        return None
+def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float) -> Promise:
+    wrong = ~evidence.correct[evidence.confidence >= threshold]
+    share = float(wrong.mean()) if len(wrong) else None
+    return Promise(max_error, threshold, float((asked >= threshold).mean()), share, None)
+
+
+def _needed(evidence: Evidence, max_error: float, level: float) -> int | None:
+    """The fewest labels that would make the promise, whatever share is accepted."""
     try:
-        needed = decisions.labels_needed(
-            max_error, expected_error=float(risk[best]), coverage=float(curve.coverage[best])
-        )
+        found = planning.needs(max_error, level, evidence.held_out())
     except DataError:
         return None
-    return max(needed, pictures + 1)
+    return max(min(need.labels for need in found), len(evidence.correct) + 1)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """How sets of labels fare that were made to hold the truth so often."""
+
+    options: float
+    """Labels in a set, on average."""
+    hold: float | None
+    """How often the truth is in its set; None where the truths are not known."""
+
+
+def sets(practice: Practice, judged: Judged | None) -> Sets | None:
+    """The sets of these pictures; None if none were asked for, or the belief has seen these pictures before."""
+    if practice.sets is None or judged is None or judged.taught:
+        return None
+    distribution = practice.belief.distribution(judged.votes)
+    found = practice.sets.sets(distribution)
+    known = judged.truths is not None
+    hold = float(found.hold(distribution, judged.votes.codes(judged.truths or ())).mean()) if known else None
+    return Sets(float(found.sizes().mean()), hold)
 
 
 # What more queries bring ---------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +13,16 @@ from secondlook.beliefs import Constant, Naive
 from secondlook.errors import DataError
 from secondlook.fitting import Outcome
 from secondlook.ledger import DayCost
+from secondlook.noise import NoiseFile
 from secondlook.pictures import Picture
 from secondlook.practice import Practice
-from secondlook.profile import Profile, Result
+from secondlook.profile import HeldOut, Profile, Result
 from secondlook.votes import Codes, Floats, Votes
 
-if TYPE_CHECKING:
-    from secondlook.noise import NoiseFile
-
 Bools = NDArray[np.bool_]
+
+MAX_ERROR = 0.02
+"""How often accepted answers may be wrong, unless one says otherwise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +46,10 @@ class Material:
     """What the ledger says was spent."""
     price_micros: int = 0
     """Millionths of the currency that a query costs; 0 where it is free or not known."""
-    max_error: float = 0.02
+    max_error: float = MAX_ERROR
     """How often accepted answers may be wrong."""
+    level: float = 0.95
+    """How certain that promise is to be."""
     title: str = "How far to trust this classifier"
 
     def using(self) -> Practice:
@@ -79,6 +81,10 @@ class Evidence:
     believed: Result
     """The row of the results that the report is about."""
     source: str
+
+    def held_out(self) -> HeldOut:
+        """The same as a profile keeps it."""
+        return HeldOut(confidence=tuple(self.confidence.tolist()), correct=tuple(self.correct.tolist()))
 
 
 def judge(material: Material) -> Judged | None:

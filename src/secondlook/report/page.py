@@ -18,8 +18,8 @@ from markupsafe import Markup
 from secondlook import __version__, figures, scoring
 from secondlook.errors import DataError
 from secondlook.figures import Line
-from secondlook.latent import Noise
 from secondlook.ledger import DayCost
+from secondlook.noise import drawn
 from secondlook.profile import Figure, Profile
 from secondlook.report import findings, showing
 from secondlook.report.findings import Promise, Step
@@ -58,7 +58,8 @@ def page(material: Material) -> str:
     """One self-contained HTML file: no script, and nothing that a browser would have to fetch."""
     judged = judge(material)
     evidence = weigh(material, judged)
-    promises = findings.promises(evidence, material.max_error, judged)
+    asked = judged.confidence if judged else evidence.confidence
+    promises = findings.promises(evidence, asked, material.max_error, material.level)
     chosen = next(promise for promise in promises if promise.max_error == material.max_error)
     context = {
         "material": material,
@@ -68,6 +69,8 @@ def page(material: Material) -> str:
         "promises": promises,
         "chosen": chosen,
         "headline": headline(chosen),
+        "kept": _kept(material, judged, evidence),
+        "sets": findings.sets(material.using(), judged),
         "looser": next((promise for promise in promises if promise.threshold is not None), None),
         "figures": FIGURES,
         **_charts(evidence, chosen),
@@ -121,6 +124,13 @@ def _charts(evidence: Evidence, chosen: Promise) -> dict[str, object]:
         "reliability": _drawn(figures.reliability_svg(scoring.reliability(confidence, correct))),
         "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
     }
+
+
+def _kept(material: Material, judged: Judged | None, evidence: Evidence) -> Promise | None:
+    """What becomes here of the promise that the profile makes, if these pictures took no part in it."""
+    if judged is None or judged.outcome is None or judged.taught:
+        return None
+    return findings.kept(material.using().held_out, evidence, material.max_error, material.level)
 
 
 def _queries(material: Material, judged: Judged | None) -> dict[str, object]:
@@ -189,29 +199,10 @@ def _total(days: Sequence[DayCost]) -> dict[str, int]:
 def _noise(material: Material) -> dict[str, object]:
     """The cumulatives of the latent noise, where an open model was measured."""
     measured = material.noise.noises if material.noise else ()
-    charts = [_drawn(_cumulative_svg(item.view, item.noise)) for item in measured[:NOISES]]
-    return {"noise": material.noise, "noise_charts": charts}
-
-
-def _cumulative_svg(view: str, noise: Noise) -> str:
-    """F_n with its band over the pictures, and the closest Gaussian."""
-    from scipy.special import ndtr
-
-    x, f = np.array(noise.cumulative.x), np.array(noise.cumulative.f)
-    middle = (f > 0.005) & (f < 0.995)
-    seen = np.abs(x) <= np.abs(x[middle]).max(initial=np.abs(x).min())
-    low, high = np.array(noise.low)[seen], np.array(noise.high)[seen]
-    gaussian = ndtr(x[seen] / noise.normal.a)
-    return figures.lines_svg(
-        [
-            Line("mean of the pictures", x[seen], f[seen], low, high),
-            Line(f"closest Gaussian, a = {noise.normal.a:.3g}", x[seen], gaussian),
-        ],
-        title=view,
-        x_label="shift of the margin",
-        y_label="share of views below",
-        y_range=(0, 1),
-    )
+    return {
+        "noise": material.noise,
+        "noise_charts": [_drawn(drawn(item.noise, item.view)) for item in measured[:NOISES]],
+    }
 
 
 # To do it again ------------------------------------------------------------------------------------------------------
@@ -278,8 +269,9 @@ def _ends(figure: Figure) -> str:
 
 
 def _parameters(profile: Profile) -> str:
-    """The profile as JSON, without what only machines look at."""
+    """The profile as JSON with one line a field, without what only machines look at."""
     left_out = {"held_out", "adaptive", "curve", "results", "kinds"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["belief"] = {key: value for key, value in values["belief"].items() if key not in ("covariance", "juries")}
-    return json.dumps(values, indent=2, ensure_ascii=False)
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(["{", ",\n".join(lines), "}"])

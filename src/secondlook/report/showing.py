@@ -224,7 +224,7 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
             (
                 "Set right by the views",
                 "The classifier was wrong about the picture itself and the views outvoted it. "
-                f"The other way round: {spoilt:,}.",
+                f"They spoilt {spoilt:,} right answer{'s' if spoilt != 1 else ''} in return.",
                 saved,
             ),
         ]
