@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -59,18 +60,18 @@ def probes(
 
 def fold(found: Iterable[Probe | Unscored], views: Sequence[View], draws: int) -> Survey:
     """The noise of each view over all pictures, in memory that does not grow with their number."""
-    tallies, unread = [_Tally.of([], draws) for _ in views], []
+    tallies, unread = [_Tally.of([], draws) for _ in views], list[Unscored]()
     digest = pictures = 0
-    for item in found:
-        if isinstance(item, Unscored):
-            unread.append(item)
-            continue
-        tallies = [tally + _Tally.of([reading], draws) for tally, reading in zip(tallies, item.readings, strict=True)]
-        digest, pictures = (digest + int(item.digest, 16)) % 2**128, pictures + 1
+    source = iter(found)
+    while some := list(islice(source, AHEAD)):
+        read = [item for item in some if isinstance(item, Probe)]
+        unread += [item for item in some if isinstance(item, Unscored)]
+        tallies = [t + _Tally.of([item.readings[i] for item in read], draws) for i, t in enumerate(tallies)]
+        digest, pictures = digest + sum(int(item.digest, 16) for item in read), pictures + len(read)
     if not pictures:
         raise DataError(f"no picture could be read: {unread[0].reason if unread else 'there are none'}")
     noises = tuple(tally.measured(str(view)) for tally, view in zip(tallies, views, strict=True))
-    return Survey(pictures, f"{digest:032x}", draws, noises, tuple(unread))
+    return Survey(pictures, f"{digest % 2**128:032x}", draws, noises, tuple(unread))
 
 
 @dataclass(frozen=True)

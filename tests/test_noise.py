@@ -1,0 +1,325 @@
+"""Views through an open model: the figures are those of the definition, to the digit, and reach the belief."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr, ndtri
+from workshop import run
+
+import secondlook
+from secondlook import fitting, look
+from secondlook.asking import Asker
+from secondlook.beliefs import Naive, Transfer, restore
+from secondlook.classifiers import connect
+from secondlook.errors import DataError, ViewError
+from secondlook.fitting import Outcome
+from secondlook.latent import GRID, Reading
+from secondlook.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
+from secondlook.openmodel import OnnxModel, open_onnx
+from secondlook.openruns import Transferred, judged
+from secondlook.pictures import Picture, find, labelled
+from secondlook.profile import Profile
+from secondlook.views import Panel, parse, questions, render
+from secondlook.votes import Votes
+
+DEMO = Path(secondlook.__file__).parent / "demo"
+VIEWS = [parse("gaussian:0.1"), parse("rotation:20")]
+DRAWS = 12
+Floats = NDArray[np.float64]
+
+
+@pytest.fixture(scope="module")
+def model() -> OnnxModel:
+    return open_onnx(DEMO / "fashion.toml")
+
+
+@pytest.fixture(scope="module")
+def clothes() -> list[Picture]:
+    return labelled(DEMO / "pictures.npz")[:24]
+
+
+@pytest.fixture(scope="module")
+def found(model: OnnxModel, clothes: list[Picture]) -> list[Probe]:
+    return [item for item in probes(model, clothes, VIEWS, DRAWS) if isinstance(item, Probe)]
+
+
+@pytest.fixture(scope="module")
+def survey(found: list[Probe]) -> Survey:
+    return fold(found, VIEWS, DRAWS)
+
+
+# The definition
+
+
+def by_definition(model: OnnxModel, picture: Picture, view: str) -> tuple[Floats, float, int]:
+    """Noise, margin and the number of views that kept the label, one view at a time."""
+    image, head = picture.image(), model.head
+    z = model.features([model.prepare(image.pixels)])[0]
+    a, b = np.argsort(z @ head.W + head.b)[::-1][:2]
+    w = head.W[:, a] - head.W[:, b]
+    shown = render(image, questions(image, Panel.parse(f"{view}*{DRAWS}"), 0))
+    features = np.array([model.features([model.prepare(pixels)])[0] for pixels in shown])
+    kept = int(((features @ head.W + head.b).argmax(axis=1) == a).sum())
+    return np.array([w @ (row - z) for row in features]), float(w @ z + head.b[a] - head.b[b]), kept
+
+
+def test_every_figure_equals_a_slow_direct_computation(
+    model: OnnxModel, clothes: list[Picture], survey: Survey
+) -> None:
+    for view, measured in zip(VIEWS, survey.noises, strict=True):
+        rows = [by_definition(model, picture, str(view)) for picture in clothes]
+        noise, own = np.array([row[0] for row in rows]), expit(np.array([row[1] for row in rows]))
+        share = np.array([row[2] for row in rows]) / DRAWS
+        for samples, told in ((noise, measured.noise), (noise - noise.mean(axis=1, keepdims=True), measured.centred)):
+            each = (samples[:, :, None] <= GRID).mean(axis=1)
+            low, high = np.quantile(each, [0.025, 0.975], axis=0)
+            assert told.var == pytest.approx(max(high - low), abs=1e-9)
+            ks = max(abs(each.mean(axis=0) - ndtr(GRID / told.normal.a)))
+            assert told.normal.ks == pytest.approx(ks, abs=1e-9)
+            np.testing.assert_allclose(
+                np.interp(GRID, told.cumulative.x, told.cumulative.f), each.mean(axis=0), atol=1e-6
+            )
+        assert measured.kept == pytest.approx(share.mean())
+        transferred = expit(-measured.noise.cumulative.inverse(1 - share))
+        gaussian = expit(measured.noise.normal.a * ndtri(share))
+        assert measured.transfer_error == pytest.approx(np.sqrt(((transferred - own) ** 2).mean()), abs=1e-6)
+        assert measured.gaussian_error == pytest.approx(np.sqrt(((gaussian - own) ** 2).mean()), abs=1e-6)
+
+
+def test_the_open_model_is_shown_what_a_closed_one_would_be(
+    clothes: list[Picture], found: list[Probe], model: OnnxModel
+) -> None:
+    asker = Asker(connect(DEMO / "fashion.toml"))
+    polled = asyncio.run(look.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
+    assert polled.votes.base.tolist() == [item.readings[1].label for item in found]
+    assert polled.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
+
+
+# The same to the digit
+
+
+def test_the_figures_do_not_depend_on_the_order_of_the_pictures(
+    model: OnnxModel, clothes: list[Picture], survey: Survey
+) -> None:
+    assert fold(probes(model, clothes[::-1], VIEWS, DRAWS), VIEWS, DRAWS) == survey
+
+
+def test_the_figures_of_a_view_do_not_depend_on_what_else_is_measured(
+    model: OnnxModel, clothes: list[Picture], survey: Survey
+) -> None:
+    alone = fold(probes(model, clothes, VIEWS[1:], DRAWS), VIEWS[1:], DRAWS)
+    assert alone.noises == survey.noises[1:]
+
+
+def test_another_seed_draws_other_views(model: OnnxModel, clothes: list[Picture], survey: Survey) -> None:
+    assert fold(probes(model, clothes, VIEWS, DRAWS, seed=1), VIEWS, DRAWS).noises != survey.noises
+
+
+def test_large_pictures_are_rendered_a_few_at_a_time(
+    model: OnnxModel, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = clothes[0].image()
+    whole = probe(model, image, VIEWS, DRAWS, 0)
+    monkeypatch.setattr("secondlook.noise.ROOM", 5 * image.pixels.nbytes)
+    parts = probe(model, image, VIEWS, DRAWS, 0)
+    assert [reading.noise.tolist() for reading in parts] == [reading.noise.tolist() for reading in whole]
+
+
+def test_memory_does_not_grow_with_the_number_of_pictures() -> None:
+    def peak(pictures: int) -> int:
+        tracemalloc.start()
+        fold(_invented(pictures), VIEWS[:1], DRAWS)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(10)
+    assert peak(600) < 1.1 * peak(30)
+
+
+def _invented(pictures: int) -> Iterator[Probe]:
+    rng = np.random.default_rng(0)
+    for i in range(pictures):
+        reading = Reading(0, float(rng.gamma(2.0)), rng.integers(0, 2, DRAWS), rng.normal(size=DRAWS))
+        yield Probe(str(i), f"{i:032x}", (reading,))
+
+
+# Pictures and views that do not serve
+
+
+def test_a_picture_that_cannot_be_read_is_named_and_the_others_count(
+    model: OnnxModel, clothes: list[Picture], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.png").write_bytes(b"not a picture")
+    bad = find([tmp_path / "bad.png"])
+    told = fold(probes(model, [*bad, *clothes[:3]], VIEWS, DRAWS), VIEWS, DRAWS)
+    assert told.pictures == 3
+    assert "bad.png" in told.unread[0].name
+    with pytest.raises(DataError, match="no picture could be read"):
+        fold(probes(model, bad, VIEWS, DRAWS), VIEWS, DRAWS)
+    with pytest.raises(DataError, match="there are none"):
+        fold([], VIEWS, DRAWS)
+
+
+def test_a_view_that_does_nothing_is_named(model: OnnxModel, clothes: list[Picture]) -> None:
+    still = [parse("gaussian:0")]
+    with pytest.raises(DataError, match=r"gaussian:0: .* take a stronger view"):
+        fold(probes(model, clothes[:2], still, DRAWS), still, DRAWS)
+
+
+@pytest.mark.parametrize(
+    ("views", "draws", "told"), [("mirror", 5, "mirror shows the same"), ("gaussian:0.1", 1, "2 draws")]
+)
+def test_only_random_views_make_noise(
+    model: OnnxModel, clothes: list[Picture], views: str, draws: int, told: str
+) -> None:
+    with pytest.raises(ViewError, match=told):
+        next(probes(model, clothes, [parse(views)], draws))
+
+
+# The file
+
+
+def kept(survey: Survey, model: OnnxModel, path: Path) -> NoiseFile:
+    file = filed(survey, model, "onnx:fashion.onnx", 0)
+    file.save(path)
+    return file
+
+
+def test_a_noise_file_holds_all_of_it(survey: Survey, model: OnnxModel, tmp_path: Path) -> None:
+    file = kept(survey, model, tmp_path / "noise.json")
+    assert NoiseFile.load(tmp_path / "noise.json") == file
+    assert file.noises == survey.noises
+    assert (file.fingerprint, file.pictures, file.draws) == (model.fingerprint, 24, DRAWS)
+
+
+def test_a_noise_file_gives_the_cumulative_of_the_view_that_is_asked(
+    survey: Survey, model: OnnxModel, tmp_path: Path
+) -> None:
+    file = kept(survey, model, tmp_path / "noise.json")
+    assert file.of(Panel.parse("rotation:20*7")) == survey.noises[1].noise.cumulative
+    for panel in ("rotation:30*7", "rotation:20*3 gaussian:0.1*3", ""):
+        with pytest.raises(DataError, match=r"gaussian:0\.1, rotation:20 was measured, .*'gaussian:0\.1\*10'"):
+            file.of(Panel.parse(panel))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "malformed at the top"),
+        ('{"schema_version": 2}', "malformed at schema_version"),
+    ],
+)
+def test_a_broken_noise_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "noise.json").write_text(text, "utf-8")
+    with pytest.raises(DataError, match=told):
+        NoiseFile.load(tmp_path / "noise.json")
+    with pytest.raises(DataError, match="there is no noise file"):
+        NoiseFile.load(tmp_path / "other.json")
+
+
+def test_a_noise_file_whose_cumulative_falls_is_told(survey: Survey, model: OnnxModel, tmp_path: Path) -> None:
+    kept(survey, model, tmp_path / "noise.json")
+    values = json.loads((tmp_path / "noise.json").read_text("utf-8"))
+    values["noises"][0]["noise"]["cumulative"]["f"].reverse()
+    (tmp_path / "noise.json").write_text(json.dumps(values), "utf-8")
+    with pytest.raises(DataError, match="a cumulative rises"):
+        NoiseFile.load(tmp_path / "noise.json")
+
+
+def test_the_figure_shows_mean_band_and_gaussian(survey: Survey) -> None:
+    svg = drawn(survey.noises[0].noise, "gaussian:0.1")
+    assert f"Var {survey.noises[0].noise.var:.3f}" in svg
+    names = [mark.tag.rpartition("}")[2] for mark in ElementTree.fromstring(svg).iter()]
+    assert (names.count("polyline"), names.count("polygon")) == (2, 1)
+
+
+# The commands
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what `secondlook noise` wrote."""
+    folder = tmp_path_factory.mktemp("noise")
+    told = run(
+        "noise", DEMO / "pictures.npz", "--take", ":20", "--open", DEMO / "fashion.onnx", "--draws", DRAWS,
+        "--views", "gaussian:0.1 rotation:20", "--figures", "figures", cwd=folder, COLUMNS="80",
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "rotation:20" in told.stdout
+    return folder
+
+
+def test_the_command_measures_draws_and_keeps(folder: Path) -> None:
+    assert [item.view for item in NoiseFile.load(folder / "noise.json").noises] == ["gaussian:0.1", "rotation:20"]
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == [
+        "gaussian-0.1-centred.svg",
+        "gaussian-0.1.svg",
+        "rotation-20-centred.svg",
+        "rotation-20.svg",
+    ]
+
+
+def test_the_command_speaks_json(folder: Path) -> None:
+    told = run(
+        "noise", DEMO / "pictures.npz", "--take", ":5", "--open", DEMO / "fashion.onnx", "--draws", 5,
+        "--json", "-o", "other.json", cwd=folder,
+    )  # fmt: skip
+    views = json.loads(told.stdout)["views"]
+    assert len(views) == 4
+    assert 0 < views[0]["noise"]["normal"]["ks"] <= views[0]["noise"]["paper"]["ks"]
+
+
+def test_noise_that_was_measured_makes_a_profile(folder: Path) -> None:
+    arguments = ["fit", DEMO / "pictures.npz", "--take", ":60", "-c", DEMO / "fashion.toml", "--belief", "transfer"]
+    told = run(*arguments, "--noise", "noise.json", "--views", "rotation:20*6", cwd=folder)
+    assert told.returncode == 0, told.stderr
+    belief = restore(Profile.load(folder / "profile.json").belief)
+    assert isinstance(belief, Transfer)
+    assert belief.noise == NoiseFile.load(folder / "noise.json").noises[1].noise.cumulative
+    assert belief.a is not None
+    alone = run(*arguments, "--views", "rotation:20*6", cwd=folder)
+    assert (alone.returncode, "belong together" in alone.stderr) == (1, True)
+    other = run(*arguments, "--noise", "noise.json", cwd=folder)
+    assert (other.returncode, "was measured, but the panel asks" in other.stderr.replace("\n", " ")) == (1, True)
+
+
+def test_the_prescription_is_one_command(tmp_path: Path) -> None:
+    told = run(
+        "transfer", "--open", DEMO / "fashion.onnx", "--open-pictures", DEMO / "pictures.npz", "--open-take", ":20",
+        "--closed", DEMO / "fashion.toml", "--pictures", DEMO / "pictures.npz", "--take", "20:100",
+        "--views", "gaussian:0.1 rotation:20", "--draws", 5, "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    result = json.loads(told.stdout)
+    assert result["view"] in ("gaussian:0.1", "rotation:20")
+    assert [row["belief"] for row in result["results"]][2:] == ["gaussian", "probit", "jury, general panel", "transfer"]
+    assert set(result["differences"]) == {"gaussian", "probit", "jury, general panel"}
+    assert Profile.load(tmp_path / "profile.json").panel == f"{result['view']}*5"
+
+
+def outcome(name: str, brier: Floats) -> Outcome:
+    """A belief that fared like this."""
+    base = np.zeros(len(brier), np.int32)
+    votes = Votes(tuple(map(str, range(len(brier)))), (), ("yes", "no"), base, np.empty((len(brier), 0), np.int32), 2)
+    return replace(fitting.outcome(Naive(), votes, base), name=name, brier=brier)
+
+
+def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey) -> None:
+    level, noise = np.full(400, 0.2), np.random.default_rng(0).normal(0.0, 0.01, 400)
+    rivals = {"naive": level, "worse": level + 0.1, "equal": level + noise, "better": level - 0.1}
+    others = tuple(outcome(name, brier) for name, brier in rivals.items())
+    told = judged(Transferred(survey.noises[0], outcome("transfer", level), others))
+    verdicts = [line.partition("[bold]")[2].partition("[/bold]")[0] for line in told]
+    assert verdicts == ["beats", "cannot be told from", "loses to"]
