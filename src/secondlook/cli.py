@@ -180,6 +180,7 @@ def tune(
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
         "profile.json"
     ),
+    report: ReportOption = None,
     truths: TruthsOption = None,
     take: TakeOption = None,
     json: JsonOption = False,
@@ -198,9 +199,9 @@ def tune(
 
     labelled = runs.labelled(pictures, truths, take)
     if paper:
-        tuneruns.search(labelled, classifier, paper, draws, out, wishes, json)
+        tuneruns.search(labelled, classifier, paper, draws, out, report, wishes, json)
     else:
-        tuneruns.tune(labelled, classifier, max_queries, out, wishes, json)
+        tuneruns.tune(labelled, classifier, max_queries, out, report, wishes, json)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from secondlook.figures import Line
 from secondlook.jury import Jury
 from secondlook.pictures import Picture
 from secondlook.profile import Profile, Result
+from secondlook.report import Material, write
 from secondlook.session import Wishes, opened
 from secondlook.tuning import Plan
 from secondlook.views import CANDIDATES, GENERAL, GRIDS, Panel
@@ -32,7 +33,13 @@ DRAWS = 20
 
 
 def tune(
-    pictures: list[Picture], classifier: str, max_queries: int | None, out: Path, wishes: Wishes, json: bool
+    pictures: list[Picture],
+    classifier: str,
+    max_queries: int | None,
+    out: Path,
+    report: Path | None,
+    wishes: Wishes,
+    json: bool,
 ) -> None:
     """Choose the views on a pilot, and learn a profile whose figures come from the pictures left out of it."""
     longest = VIEWS if max_queries is None else max_queries - 1
@@ -51,12 +58,17 @@ def tune(
         if json:
             print_json(_figures(plan))
         return
-    curve = fitting.grow(chosen.polled.votes, chosen.polled.codes(), teachers=chosen.pilot)
-    points = tuple(step.point() for step in curve.steps)
+    votes, truths = chosen.polled.votes, chosen.polled.codes()
+    steps, _ = fitting.cross_grow(Jury(), votes, truths, fitting.thrifty_rule, teachers=chosen.pilot)
+    points = tuple(step.point() for step in steps)
     views = longest if max_queries is not None else max(1, chosen.knee)
-    profile = looking.learn(_shortened(chosen, views), Jury(), classifier, teachers=chosen.pilot)
+    polled = _shortened(chosen, views)
+    profile = looking.learn(polled, Jury(), classifier, teachers=chosen.pilot)
     profile = profile.model_copy(update={"curve": points})
     profile.save(out)
+    if report:
+        write(report, Material(profile, polled.votes, polled.truths, pictures, price_micros=price))
+        say(f"Report: {report}")
     out.with_suffix(".svg").write_text(curve_svg(points), "utf-8")
     if json:
         print_json({"profile": str(out), "panel": profile.panel, "gain": chosen.gain.mean, **_figures(plan)})
@@ -66,7 +78,14 @@ def tune(
 
 
 def search(
-    pictures: list[Picture], classifier: str, family: str, draws: int, out: Path, wishes: Wishes, json: bool
+    pictures: list[Picture],
+    classifier: str,
+    family: str,
+    draws: int,
+    out: Path,
+    report: Path | None,
+    wishes: Wishes,
+    json: bool,
 ) -> None:
     """The paper's search over a and the settings of one transformation."""
     if family not in GRIDS:
@@ -87,6 +106,9 @@ def search(
     chosen, settings = found
     profile = looking.learn(chosen.polled, Gaussian(), classifier, teachers=chosen.pilot)
     profile.save(out)
+    if report:
+        write(report, Material(profile, chosen.polled.votes, chosen.polled.truths, pictures))
+        say(f"Report: {report}")
     if json:
         print_json({"profile": str(out), "settings": {str(s.view): s.brier for s in settings}, "panel": profile.panel})
         return
