@@ -10,6 +10,7 @@ import numpy as np
 from secondlook import fitting, look, tuning
 from secondlook.asking import Asker
 from secondlook.beliefs import Gaussian
+from secondlook.jury import Jury
 from secondlook.look import Polled
 from secondlook.pictures import Picture
 from secondlook.tuning import Gain, Plan
@@ -41,7 +42,8 @@ async def choose(
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
     panel, gain = tuning.choose(pilot.votes, pilot.codes(), columns, plan.longest)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel)))
-    knee = tuning.knee([step.brier for step in fitting.grow(chosen.votes, chosen.codes()).steps])
+    steps, _ = fitting.cross_grow(Jury(), chosen.votes, chosen.codes(), fitting.thrifty_rule)
+    knee = tuning.knee([step.brier for step in steps])
     rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
     return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)
 

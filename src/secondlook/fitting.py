@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secondlook import scoring
-from secondlook.beliefs import Ballot, Belief, Constant, Naive
+from secondlook.beliefs import Belief, Constant, Naive
 from secondlook.decisions import AdaptiveRule, chance_of_truth, movement
 from secondlook.errors import FitError
-from secondlook.jury import asked, fit_prefixes
+from secondlook.jury import Jury, Prefixes, asked
 from secondlook.profile import HeldOut, Result, figure
 from secondlook.scoring import Intervals, Scores
 from secondlook.votes import Codes, Floats, Votes
@@ -20,6 +20,7 @@ from secondlook.votes import Codes, Floats, Votes
 FOLDS = 5
 YIELDED = 0.01
 """How much of the whole panel's Brier score may be given up by stopping early."""
+ADAPTIVE = "adaptive jury"
 Places = NDArray[np.intp]
 
 
@@ -100,7 +101,7 @@ def cross_fit(belief: Belief, votes: Votes, truths: Codes, seed: int = 0, teache
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """What juries that were fitted on other pictures made of each picture, view by view."""
+    """What the juries of a panel's prefixes made of each picture, view by view."""
 
     steps: tuple[Outcome, ...]
     """After 0, 1 … S views."""
@@ -126,21 +127,38 @@ class Growth:
             return np.column_stack([getattr(step, field) for step in self.steps])[np.arange(len(views)), views]
 
         arrays = {field: chosen(field) for field in ARRAYS}
-        return Outcome("adaptive jury", 1.0 + float(views.mean()), **arrays)  # type: ignore[arg-type]
+        return Outcome(ADAPTIVE, 1.0 + float(views.mean()), **arrays)  # type: ignore[arg-type]
 
 
-def grow(votes: Votes, truths: Codes, ballot: Ballot = "vote", seed: int = 0, teachers: int = 0) -> Growth:
-    """What every prefix of the panel is worth, on fifths of the pictures that their juries were not fitted on."""
-    parts: list[list[tuple[Outcome, Places]]] = [[] for _ in range(len(votes.panel) + 1)]
-    moved: list[Floats] = []
+Timing = Callable[[Growth], AdaptiveRule]
+"""Makes the rule that says when to stop."""
+
+
+def grow(juries: Sequence[Jury], votes: Votes, truths: Codes) -> Growth:
+    """What juries for 0, 1 … S views make of these pictures."""
+    heard = [votes.under(range(views)) for views in range(len(juries))]
+    steps = [outcome(jury, said, truths) for jury, said in zip(juries, heard, strict=True)]
+    moved = movement([jury.distribution(said) for jury, said in zip(juries, heard, strict=True)])
+    return Growth(tuple(steps), moved)
+
+
+def cross_grow(
+    belief: Jury, votes: Votes, truths: Codes, when: Timing, seed: int = 0, teachers: int = 0
+) -> tuple[tuple[Outcome, ...], Outcome]:
+    """How juries for 0, 1 … S views fare on fifths of the pictures that they were not fitted on, and early stopping.
+
+    The rule that says when to stop, too, is learned on the other pictures.
+    """
+    steps: list[list[tuple[Outcome, Places]]] = [[] for _ in range(len(votes.panel) + 1)]
+    stopped = []
     for train, test in _folds(len(votes), teachers, seed):
-        juries = [replace(jury, ballot=ballot) for jury in fit_prefixes(votes.take(train), truths[train])]
-        heard = [votes.take(test).under(range(views)) for views in range(len(juries))]
-        for part, jury, said in zip(parts, juries, heard, strict=True):
-            part.append((outcome(jury, said, truths[test]), test))
-        moved.append(movement([jury.distribution(said) for jury, said in zip(juries, heard, strict=True)]))
-    order = np.argsort(np.concatenate([test for _, test in parts[0]]))
-    return Growth(tuple(_joined(part) for part in parts), np.concatenate(moved)[order])
+        juries = Prefixes(ballot=belief.ballot).fit(votes.take(train), truths[train]).seated()
+        rule = when(grow(juries, votes.take(train), truths[train]))
+        growth = grow(juries, votes.take(test), truths[test])
+        stopped.append((growth.stopped(rule), test))
+        for step, part in zip(growth.steps, steps, strict=True):
+            part.append((step, test))
+    return tuple(_joined(part) for part in steps), _joined(stopped)
 
 
 def deciding_rule(growth: Growth, threshold: float, yielded: float = YIELDED) -> AdaptiveRule:
@@ -167,8 +185,12 @@ ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")
 
 def _queries(votes: Votes) -> float:
     """Queries a picture, the mean where one stopped asking about some of them."""
-    mean = 1.0 + float(asked(votes).mean())
-    return int(mean) if mean.is_integer() else mean
+    return _plain(1.0 + float(asked(votes).mean()))
+
+
+def _plain(number: float) -> float:
+    """A whole number as one, so that nine queries are not 9.0."""
+    return int(number) if number.is_integer() else number
 
 
 def _folds(pictures: int, teachers: int, seed: int) -> list[tuple[Places, Places]]:
@@ -189,4 +211,5 @@ def _joined(parts: Sequence[tuple[Outcome, Places]]) -> Outcome:
         return np.concatenate([getattr(part, field) for part, _ in parts])[order]
 
     arrays = {field: whole(field) for field in ARRAYS}
-    return Outcome(parts[0][0].name, parts[0][0].queries, **arrays)  # type: ignore[arg-type]
+    queries = float(np.average([part.queries for part, _ in parts], weights=[len(places) for _, places in parts]))
+    return Outcome(parts[0][0].name, _plain(queries), **arrays)  # type: ignore[arg-type]

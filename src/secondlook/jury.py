@@ -164,6 +164,10 @@ class Prefixes:
             named[rows, : part.labels.shape[1]] = part.named
         return Distribution(labels, named, votes.classes)
 
+    def seated(self) -> tuple[Jury, ...]:
+        """The juries, each with the ballot of all."""
+        return tuple(replace(jury, ballot=self.ballot) for jury in self.juries)
+
     def pooled(self, views: int) -> Jury:
         """The jury for so many views that are none of the panel's, from the one for about as many that are."""
         if not self.juries:

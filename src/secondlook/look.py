@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,12 +11,11 @@ import numpy as np
 from secondlook import __version__, explaining, fitting
 from secondlook.asking import Asker, Rounds, Unscored
 from secondlook.beliefs import Belief, Constant, Naive, dump
-from secondlook.decisions import AdaptiveRule
 from secondlook.errors import DataError, FitError
-from secondlook.fitting import Growth, Outcome
+from secondlook.fitting import Outcome, Timing
 from secondlook.jury import Jury, Prefixes
 from secondlook.pictures import Picture
-from secondlook.practice import Practice
+from secondlook.practice import Practice, stopped_kind
 from secondlook.profile import Adaptive, Profile, Result
 from secondlook.views import RENDERER, Panel
 from secondlook.votes import MISSING, Codes, Row, Votes, base_tally
@@ -112,7 +111,7 @@ def learn(
     belief: Belief,
     description: str,
     teachers: int = 0,
-    when: Callable[[Growth], AdaptiveRule] = fitting.thrifty_rule,
+    when: Timing = fitting.thrifty_rule,
 ) -> Profile:
     """The profile that votes and truths teach; costs no query.
 
@@ -123,20 +122,28 @@ def learn(
     if not isinstance(belief, Jury) or len(votes.panel) < 2:
         held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
         return _profile(polled, belief, description, teachers, held_out)
-    growth = fitting.grow(votes, truths, belief.ballot, teachers=teachers)
+    steps, stopped = fitting.cross_grow(belief, votes, truths, when, teachers=teachers)
+    profile = _profile(polled, belief, description, teachers, steps[-1], stopped)
+    adaptive = _adaptive(belief, votes, truths, when, stopped)
+    return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
+
+
+def _adaptive(belief: Jury, votes: Votes, truths: Codes, when: Timing, stopped: Outcome) -> Adaptive:
+    prefixes = Prefixes(ballot=belief.ballot).fit(votes, truths)
+    growth = fitting.grow(prefixes.seated(), votes, truths)
     rule = when(growth)
-    stopped = growth.stopped(rule)
-    profile = _profile(polled, belief, description, teachers, growth.steps[-1], stopped)
-    first = int(rule.asked(growth.confidence()).min())
-    adaptive = Adaptive(
+    asked = rule.asked(growth.confidence())
+    first, views = int(asked.min()), len(votes.panel)
+    agree = base_tally(votes.under(range(first))).agree
+    kinds = [stopped_kind(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
+    return Adaptive(
         first=first,
         low=rule.low,
         high=rule.high,
-        belief=dump(Prefixes(ballot=belief.ballot).fit(votes, truths)),
+        belief=dump(prefixes),
         held_out=stopped.held_out(),
-        kinds=_kinds(votes.under(range(first))),
+        kinds=tuple(np.bincount(kinds, minlength=(first + 1) * (views + 1)).tolist()),
     )
-    return profile.model_copy(update={"curve": tuple(step.point() for step in growth.steps), "adaptive": adaptive})
 
 
 def _profile(
@@ -170,8 +177,9 @@ def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -
     """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
     truths = polled.codes()
     belief = (practice or Practice.whole(profile)).belief
-    candidates = (Naive(), Constant(accuracy=profile.accuracy()), belief)
-    return [fitting.outcome(belief, polled.votes, truths).result() for belief in candidates]
+    name = fitting.ADAPTIVE if isinstance(belief, Prefixes) else belief.name
+    plain = [fitting.outcome(b, polled.votes, truths) for b in (Naive(), Constant(accuracy=profile.accuracy()))]
+    return [outcome.result() for outcome in (*plain, fitting.outcome(belief, polled.votes, truths, name))]
 
 
 @dataclass(frozen=True)

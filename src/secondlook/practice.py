@@ -30,7 +30,7 @@ class Practice:
     held_out: HeldOut
     """What its promises rest on."""
     kinds: tuple[int, ...]
-    """How many labelled pictures had 0, 1 … of the views that are always asked on the side of the base label."""
+    """How many labelled pictures were of each kind."""
     rounds: Rounds | None = None
     """When enough is asked; None asks the whole panel."""
     accept: float | None = None
@@ -60,8 +60,15 @@ class Practice:
         return replace(self, sets=self.held_out.conformal(coverage))
 
     def kind(self, base: str, views: Sequence[str | None]) -> int:
-        """How many of the views that are always asked are on the side of the base label."""
-        return sum(label == base for label in views[: max(0, len(self.kinds) - 1)])
+        """What drift is seen by: how many views are on the side of the base label.
+
+        Where one stops early: how many of the first round, and of those alike, how many had to be asked.
+        """
+        if self.rounds is None:
+            return sum(label == base for label in views)
+        agree = sum(label == base for label in views[: self.rounds.first])
+        asked = max((place for place, label in enumerate(views, 1) if label is not None), default=0)
+        return stopped_kind(agree, asked, len(views))
 
     def drifted(self, kinds: Sequence[int]) -> bool:
         """Whether pictures of these kinds, in this order, have stopped looking like the profile's.
@@ -69,6 +76,11 @@ class Practice:
         A false alarm has a chance of at most 1 %, however many pictures there are.
         """
         return len(self.kinds) > 1 and Drift(self.kinds).update(kinds).alarm
+
+
+def stopped_kind(agree: int, asked: int, views: int) -> int:
+    """One number for how many views of the first round agree and how many were asked, the most doubtful first."""
+    return agree * (views + 1) + views - asked
 
 
 def _rounds(adaptive: Adaptive, classes: int) -> Rounds:

@@ -70,7 +70,7 @@ class Adaptive(_Part):
     belief: dict[str, object]
     held_out: HeldOut
     kinds: tuple[int, ...] = ()
-    """How many labelled pictures had 0, 1 … of the views that are always asked on the side of the base label."""
+    """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
 
     def rule(self) -> AdaptiveRule:
         """When to stop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,9 +16,8 @@ from secondlook import pictures as picture
 from secondlook import votes as voting
 from secondlook.asking import Unscored
 from secondlook.console import OUT, print_json, results_table, run, safe, say, watched
-from secondlook.decisions import AdaptiveRule
 from secondlook.errors import DataError, FitError
-from secondlook.fitting import Growth
+from secondlook.fitting import Timing
 from secondlook.images import Image, load
 from secondlook.look import Verdict
 from secondlook.noise import NoiseFile
@@ -312,7 +311,7 @@ def _practice(use: Use, profile: Profile) -> Practice:
     return practice
 
 
-def _rule(max_error: float | None) -> Callable[[Growth], AdaptiveRule]:
+def _rule(max_error: float | None) -> Timing:
     """When to stop asking: as far as the Brier score allows, or the decisions at this promise."""
     if max_error is None:
         return fitting.thrifty_rule

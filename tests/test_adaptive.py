@@ -1,0 +1,281 @@
+"""Profiles put to use: stopping early, promises, sets, drift, bursts and the words about them."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from workshop import run, write_profile
+
+from secondlook import explaining, fitting, look, planning
+from secondlook.asking import Asker, Unscored
+from secondlook.classifiers import connect
+from secondlook.errors import DataError, ProfileError
+from secondlook.jury import Jury, fit_prefixes
+from secondlook.look import Polled, Verdict
+from secondlook.pictures import Picture, find, labelled
+from secondlook.practice import NEVER, Practice, Use
+from secondlook.profile import HeldOut, Profile
+from secondlook.views import GENERAL
+
+DEMO = Path(str(files("secondlook") / "demo"))
+MODEL = str(DEMO / "fashion.toml")
+
+
+@pytest.fixture(scope="module")
+def clothes() -> list[Picture]:
+    return labelled(DEMO / "pictures.npz")[::3]
+
+
+@pytest.fixture(scope="module")
+def taught(clothes: list[Picture]) -> Polled:
+    return asyncio.run(look.collect(Asker(connect(MODEL)), clothes[:400], GENERAL))
+
+
+@pytest.fixture(scope="module")
+def tested(clothes: list[Picture]) -> Polled:
+    return asyncio.run(look.collect(Asker(connect(MODEL)), clothes[400:600], GENERAL))
+
+
+@pytest.fixture(scope="module")
+def profile(taught: Polled) -> Profile:
+    return look.learn(taught, Jury(), MODEL)
+
+
+def verdicts(pictures: list[Picture], profile: Profile, practice: Practice | None = None) -> list[Verdict]:
+    async def work() -> list[Verdict | Unscored]:
+        return [verdict async for verdict in look.look(Asker(connect(MODEL)), pictures, profile, practice)]
+
+    return [verdict for verdict in asyncio.run(work()) if isinstance(verdict, Verdict)]
+
+
+def test_a_jury_profile_shows_what_each_view_adds_and_what_stopping_early_saves(profile: Profile) -> None:
+    assert [result.belief for result in profile.results] == ["naive", "constant", "jury", "adaptive jury"]
+    assert [point.queries for point in profile.curve] == list(range(1, 10))
+    fixed, stopped = profile.results[2:]
+    assert stopped.queries < fixed.queries == 9
+    last = profile.curve[-1].figures["brier"].value
+    assert last == fixed.figures["brier"].value
+    assert Profile.of(profile.model_dump(mode="json"), "again") == profile
+
+
+def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
+    profile: Profile, clothes: list[Picture], tested: Polled
+) -> None:
+    practice = Practice.thrifty(profile)
+    found = verdicts(clothes[400:600], profile, practice)
+    assert profile.adaptive is not None
+    rule, juries = profile.adaptive.rule(), profile.adaptive.believer().juries
+    said = [tested.votes.under(range(views)) for views in range(9)]
+    confidence = np.column_stack([jury.confidence(votes) for jury, votes in zip(juries, said, strict=True)])
+    asked = rule.asked(confidence)
+    assert [verdict.queries - 1 for verdict in found] == asked.tolist()
+    assert [verdict.confidence for verdict in found] == pytest.approx(confidence[np.arange(200), asked].tolist())
+    assert 1 + asked.mean() < 9
+    assert min(verdict.queries for verdict in found) == 1 + profile.adaptive.first
+
+
+def test_the_brier_score_given_up_is_what_was_allowed(taught: Polled) -> None:
+    growth = fitting.grow(fit_prefixes(taught.votes, taught.codes()), taught.votes, taught.codes())
+    whole = growth.steps[-1].brier.mean()
+    rule = fitting.thrifty_rule(growth, yielded=0.02)
+    stopped = rule.asked(growth.confidence())
+    assert growth.movement[np.arange(len(stopped)), stopped].mean() <= 0.02 * whole
+    generous = fitting.thrifty_rule(growth, yielded=0.2).asked(growth.confidence())
+    assert generous.mean() < stopped.mean()
+
+
+def test_decisions_that_stopping_early_may_change_are_few(taught: Polled) -> None:
+    growth = fitting.grow(fit_prefixes(taught.votes, taught.codes()), taught.votes, taught.codes())
+    rule = fitting.deciding_rule(growth, threshold=0.9, yielded=0.03)
+    asked = rule.asked(growth.confidence())
+    label = np.column_stack([step.label for step in growth.steps])[np.arange(len(asked)), asked]
+    accepted = growth.confidence()[np.arange(len(asked)), asked] >= 0.9
+    other = (label != growth.steps[-1].label) | (accepted != (growth.steps[-1].confidence >= 0.9))
+    assert 0 < other.mean() <= 0.03
+    assert asked.mean() < 8
+
+
+def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Polled) -> None:
+    profile = look.learn(taught, Jury(), MODEL, teachers=150)
+    assert len(profile.held_out.confidence) == 250
+    correct = taught.votes.base[150:] == taught.codes()[150:]
+    assert profile.accuracy() == pytest.approx(float(correct.mean()), abs=1e-6)
+    assert profile.adaptive is not None
+    assert len(profile.adaptive.held_out.confidence) == 250
+
+
+def test_only_a_jury_profile_knows_when_to_stop(tmp_path: Path) -> None:
+    profile = write_profile(tmp_path / "profile.json", MODEL)
+    with pytest.raises(ProfileError, match="fit it with the belief jury"):
+        Practice.thrifty(profile)
+
+
+def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Profile) -> None:
+    values = profile.model_dump(mode="json")
+    values["adaptive"]["low"] = values["adaptive"]["low"][:-1]
+    with pytest.raises(ProfileError, match="does not hold together"):
+        Profile.of(values, "broken")
+
+
+def test_answers_are_accepted_from_the_threshold_on(profile: Profile, clothes: list[Picture]) -> None:
+    threshold = profile.threshold(max_error=0.15, level=0.8)
+    assert threshold is not None
+    found = verdicts(clothes[400:450], profile, Practice.whole(profile).promising(0.15, 0.8))
+    assert {verdict.decision for verdict in found} <= {"accept", "review"}
+    assert all((verdict.confidence >= threshold) == (verdict.decision == "accept") for verdict in found)
+
+
+def test_nothing_is_accepted_if_nothing_can_be_promised(profile: Profile, clothes: list[Picture]) -> None:
+    practice = Practice.whole(profile).promising(0.0001)
+    assert practice.accept == NEVER
+    assert {verdict.decision for verdict in verdicts(clothes[400:410], profile, practice)} == {"review"}
+
+
+def test_sets_name_the_label_first_and_hold_the_truth_about_as_often_as_asked(
+    profile: Profile, clothes: list[Picture], tested: Polled
+) -> None:
+    practice = Practice.whole(profile).covering(0.97)
+    found = verdicts(clothes[400:600], profile, practice)
+    assert all(verdict.options is not None and verdict.options[0] == verdict.label for verdict in found)
+    sizes = [len(verdict.options or ()) for verdict in found]
+    kept = look.promises(tested, practice)
+    assert kept.options == pytest.approx(np.mean(sizes))
+    assert kept.covered is not None
+    assert kept.covered > 0.92
+    assert max(sizes) > 1
+
+
+def test_a_profile_without_chances_cannot_make_sets(profile: Profile) -> None:
+    bare = HeldOut(confidence=profile.held_out.confidence, correct=profile.held_out.correct)
+    with pytest.raises(ProfileError, match="fit again"):
+        bare.conformal(0.9)
+
+
+def test_what_became_of_promises_is_counted(profile: Profile, tested: Polled) -> None:
+    practice = Use(max_error=0.15, level=0.8, coverage=0.9).of(profile)
+    kept = look.promises(tested, practice)
+    confidence = practice.belief.confidence(tested.votes)
+    assert practice.accept is not None
+    accepted = confidence >= practice.accept
+    assert kept.accepted == pytest.approx(accepted.mean())
+    wrong = (practice.belief.predict(tested.votes) != tested.codes())[accepted]
+    assert kept.wrong == pytest.approx(wrong.mean())
+    assert len(kept.lines()) == 2
+    assert look.promises(tested, Practice.whole(profile)).lines() == []
+
+
+def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
+    profile: Profile, clothes: list[Picture], tmp_path: Path
+) -> None:
+    with np.load(DEMO / "pictures.npz") as file:
+        np.savez(tmp_path / "negatives.npz", images=255 - file["images"][:150])
+    negatives = find([tmp_path / "negatives.npz"])
+    for practice in (Practice.whole(profile), Practice.thrifty(profile)):
+        same = verdicts(clothes[400:600], profile, practice)
+        other = verdicts(negatives, profile, practice)
+        assert not practice.drifted([practice.kind(v.base, [label for _, label in v.votes]) for v in same])
+        assert practice.drifted([practice.kind(v.base, [label for _, label in v.votes]) for v in other])
+
+
+def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: list[Picture]) -> None:
+    two = asyncio.run(look.burst(Asker(connect(MODEL)), clothes[:2], profile))
+    assert two.queries == 2
+    many = asyncio.run(look.burst(Asker(connect(MODEL)), clothes[:12], profile))
+    assert len(many.votes) == 11
+    assert 0 < many.low < many.confidence < 1
+
+
+def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(
+    profile: Profile, clothes: list[Picture]
+) -> None:
+    by_label: dict[str, list[Picture]] = {}
+    for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
+        by_label.setdefault(verdict.base, []).append(picture)
+    one, another, *_ = [group for group in by_label.values() if len(group) >= 3]
+    alike = asyncio.run(look.burst(Asker(connect(MODEL)), one[:3], profile))
+    mixed = asyncio.run(look.burst(Asker(connect(MODEL)), [*one[:2], another[0]], profile))
+    assert alike.confidence > mixed.confidence
+
+
+@pytest.mark.parametrize(
+    ("base", "confidence", "votes", "words"),
+    [
+        (
+            "coat",
+            0.93,
+            [("mirror", "shirt"), *[("turn:8", "coat")] * 7],
+            "7 of 8 views agree; the mirrored one says shirt; such pictures are right 93 % of the time.",
+        ),
+        (
+            "coat",
+            0.9999,
+            [("turn:8", "coat")],
+            "1 of 1 views agree; such pictures are right more than 99.9 % of the time.",
+        ),
+        (
+            "bag",
+            0.5,
+            [("mirror+turn:-8", "bag"), ("zoom:0.9", "coat"), ("tone:contrast=1.4", None)],
+            "1 of 2 views agree; the mirrored and right-turned one says bag; the picture itself was called bag; "
+            "such pictures are right 50 % of the time.",
+        ),
+        (
+            "coat",
+            0.987,
+            [("left.jpg", "bag"), ("a", "hat"), ("b", "hat"), ("c", "cap"), ("d", "tie"), ("e", "tie")],
+            "0 of 6 views agree; 2 say hat; 2 say tie; left.jpg says bag; 1 say something else; "
+            "such pictures are right 98.7 % of the time.",
+        ),
+        ("coat", 0.9, [], "No view was asked; such pictures are right 90 % of the time."),
+    ],
+)
+def test_a_verdict_is_explained_in_one_sentence(
+    base: str, confidence: float, votes: list[tuple[str, str | None]], words: str
+) -> None:
+    assert explaining.sentence("coat", base, confidence, votes) == words
+
+
+@pytest.mark.parametrize("view", GENERAL.views, ids=str)
+def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
+    assert explaining.adjective(str(view)) not in ("", "changed", "unchanged")
+
+
+def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
+    labels = [need.labels for need in planning.needs(0.02)]
+    assert labels == sorted(labels)
+    assert labels[0] < planning.needs(0.01)[0].labels
+
+
+def test_a_plan_with_a_profile_looks_at_shares_that_can_be_promised(profile: Profile) -> None:
+    found = planning.needs(0.1, 0.95, profile.held_out)
+    assert all(need.error < 0.1 for need in found)
+    confidence, correct = np.array(profile.held_out.confidence), np.array(profile.held_out.correct)
+    surest = np.argsort(-confidence)[: round(found[0].accepted * len(confidence))]
+    assert found[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
+    with pytest.raises(DataError, match="raise --max-error"):
+        planning.needs(1e-6, 0.95, profile.held_out)
+
+
+def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile: Profile, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    profile.save(path)
+    acting = ("--max-error", "0.15", "--level", "0.8", "--coverage", "0.9", "--adaptive", "-p", path)
+    done = run("score", DEMO / "pictures.npz", "--take", "400:440", "-o", tmp_path / "out.csv", *acting)
+    assert done.returncode == 0, done.stderr
+    header, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert header.endswith("votes,decision,options,reason")
+    assert all(",accept," in line or ",review," in line for line in lines)
+    done = run("evaluate", DEMO / "pictures.npz", "--take", "400:600", *acting)
+    assert done.returncode == 0, done.stderr
+    assert "Accepted:" in done.stdout
+    assert "hold the truth" in done.stdout
+    assert "adaptive jury" in done.stdout
+    done = run("plan", "--max-error", "0.1", "-p", path)
+    assert "labelled pictures to accept" in done.stdout
+    done = run("look", "--burst", DEMO / "pictures.npz", "--max-error", "0.1", "-p", path)
+    assert done.returncode == 1
+    assert "nothing is promised" in done.stderr
