@@ -8,6 +8,7 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,14 +44,14 @@ PARTS = ("numpy", "scipy", "opencv-python-headless", "pillow")
 
 def write(path: Path, material: Material) -> None:
     """Write the page, whole or not at all; a DataError if the place cannot be written."""
-    part = path.with_name(path.name + ".part")
-    text = page(material)
+    text, part = page(material), path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, "utf-8")
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise DataError(f"the report could not be written to {str(path)!r}: {error}") from None
 
 

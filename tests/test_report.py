@@ -1,0 +1,639 @@
+"""The page says what was computed, shows what it should, lets nothing in or out, and stays small."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from workshop import run
+
+from secondlook import decisions, fitting, look, planning, runs, votes
+from secondlook.beliefs import Belief, Isotonic, Naive, Probit
+from secondlook.errors import DataError, ImageError, SecondLookError
+from secondlook.images import Image
+from secondlook.jury import Jury
+from secondlook.latent import Cumulatives, describe
+from secondlook.ledger import DayCost
+from secondlook.look import Polled
+from secondlook.noise import Measured, NoiseFile
+from secondlook.pictures import Picture
+from secondlook.practice import Practice, Use
+from secondlook.profile import Profile
+from secondlook.report import Material, findings, page, showing, write
+from secondlook.report.material import judge, weigh
+from secondlook.views import Panel
+from secondlook.votes import MISSING, Votes
+
+PANEL = "mirror zoom:1.15 turn:-8 turn:8"
+ANIMALS = ("ant", "bee", "cat", "dog", "eel")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(2)'>",
+    "</style><svg onload=alert(3)>",
+    "{{ 7 * 7 }} & 'quoted'",
+    "https://example.com/?a=1&b=2",
+)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Pictures of noise, as hard to compress as pictures can be; those whose name says so are broken."""
+
+    side: int
+
+    def image(self, name: str) -> Image:
+        if "broken" in name:
+            raise ImageError(f"{name}: broken or cut off")
+        rng = np.random.default_rng(abs(hash(name)) % 2**32)
+        return Image.of(rng.integers(0, 256, (self.side, self.side * 2, 3), np.uint8))
+
+
+def polled(
+    count: int, labels: Sequence[str] = ANIMALS, panel: str = PANEL, seed: int = 0, ease: float = 3, prefix: str = "p"
+) -> Polled:
+    """Answers of a classifier that is the more often wrong the harder the picture, and of its views, likewise."""
+    rng, views = np.random.default_rng(seed), Panel.parse(panel)
+    truth, hard = rng.integers(0, len(labels), count), rng.beta(1, ease, count)
+
+    def say() -> votes.Codes:
+        other = (truth + rng.integers(1, min(3, len(labels)), count)) % len(labels)
+        return np.where(rng.random(count) < hard, other, truth).astype(np.int32)
+
+    asked = np.stack([say() for _ in views], axis=1) if len(views) else np.empty((count, 0), np.int32)
+    names, words = tuple(f"{prefix}{i}.png" for i in range(count)), tuple(map(str, views))
+    said = Votes(names, words, tuple(labels), say(), asked, len(labels))
+    return Polled(said, tuple(labels[i] for i in truth), (), views, "test:1", 0)
+
+
+def profiled(teachers: Polled, belief: Belief | None = None, description: str = "python:zoo:label") -> Profile:
+    return look.learn(teachers, belief or Jury(), description)
+
+
+def material(tested: Polled, profile: Profile, **more: object) -> Material:
+    return replace(Material(profile, tested.votes, tested.truths), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return profiled(polled(400, seed=1))
+
+
+@pytest.fixture(scope="module")
+def tested() -> Polled:
+    return polled(600, seed=2)
+
+
+@pytest.fixture(scope="module")
+def read(profile: Profile, tested: Polled) -> Read:
+    """The page about the tested pictures."""
+    return Read(page(material(tested, profile)))
+
+
+VOID = {"meta", "img", "br"}
+
+
+class Read(HTMLParser):
+    """A page as a reader has it: tags and attributes, text, and each table by the name of its region."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.text = ""
+        self._open: list[str] = []
+        self._region = ""
+        self.feed(html)
+        assert self._open == [], f"never closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        given = dict(attrs)
+        if given.get("role") == "region":
+            self._region = str(given["aria-label"])
+            self.tables[self._region] = []
+        if tag == "tr":
+            self.tables[self._region].append([])
+        if tag in ("td", "th"):
+            self.tables[self._region][-1].append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self._open:
+            return
+        self.text += data
+        if {"td", "th"} & set(self._open):
+            self.tables[self._region][-1][-1] += data
+
+    def row(self, table: str, first: str) -> list[str]:
+        return next(row for row in self.tables[table] if row[0] == first)
+
+
+def near(text: str) -> str:
+    """A text with plain spaces."""
+    return " ".join(text.split())
+
+
+# The numbers
+
+
+def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Polled) -> None:
+    read = Read(page(material(tested, profile, results=())))
+    for result in look.assess(tested, profile):
+        cells = read.row("Figures", result.belief)
+        assert cells[1] == str(result.queries)
+        for cell, key in zip(cells[2:], ("accuracy", "ece", "auroc", "brier", "nll"), strict=True):
+            figure = result.figures[key]
+            assert cell == f"{figure.value:.3f}{figure.low:.3f} to {figure.high:.3f}"
+
+
+def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Polled) -> None:
+    outcome = fitting.outcome(profile.believer(), tested.votes, tested.codes())
+    threshold = decisions.threshold(outcome.confidence, outcome.correct, 0.1)
+    assert threshold is not None
+    kept = outcome.confidence >= threshold
+    text = near(Read(page(material(tested, profile, max_error=0.1))).text)
+    said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
+    assert said is not None
+    assert threshold <= float(said[1]) < threshold + 0.001
+    assert f"{100 * kept.mean():.1f} % of the pictures reach that confidence" in text
+    assert f"of such answers {100 * (~outcome.correct[kept]).mean():.1f} % were wrong here" in text
+
+
+def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Polled, read: Read) -> None:
+    outcome = fitting.outcome(profile.believer(), tested.votes, tested.codes())
+    table = read.tables["Promises"]
+    assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
+    for row in table[1:]:
+        threshold = decisions.threshold(outcome.confidence, outcome.correct, float(row[0].split()[0]) / 100)
+        assert (threshold is None) == (len(row) == 2)
+        if threshold:
+            assert float(row[1]) == pytest.approx(threshold, abs=1e-3)
+            assert near(row[2]) == f"{100 * (outcome.confidence >= threshold).mean():.1f} %"
+
+
+def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
+    few = polled(60, seed=3, ease=60)
+    outcome = fitting.outcome(profile.believer(), few.votes, few.codes())
+    least = min(need.labels for need in planning.needs(0.02, held_out=outcome.held_out()))
+    text = near(Read(page(material(few, profile))).text)
+    assert "No promise yet: at most 2 % wrong" in text
+    assert f"About {least:,} would be needed" in text
+
+
+def test_a_promise_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
+    poor = polled(400, seed=4, ease=0.7)
+    text = near(Read(page(material(poor, profile, max_error=0.01))).text)
+    assert "Out of reach: at most 1 % wrong" in text
+    assert "would be needed" not in text
+
+
+def test_a_threshold_is_never_rounded_down() -> None:
+    from secondlook.report.page import upward
+
+    for threshold in np.random.default_rng(0).random(500) ** 0.01:
+        assert float(upward(float(threshold))) >= threshold
+        assert float(upward(float(threshold))) < 1
+    assert upward(0.87) == "0.870"
+    assert upward(0.99996) == "0.999960"
+
+
+def test_the_profiles_own_promise_is_held_against_new_pictures(profile: Profile, tested: Polled) -> None:
+    threshold = profile.threshold(0.1)
+    assert threshold is not None
+    confidence = profile.believer().confidence(tested.votes)
+    text = near(Read(page(material(tested, profile, max_error=0.1))).text)
+    assert "the profile itself, from the pictures it was fitted on, accepts" in text
+    assert f"here that is {100 * (confidence >= threshold).mean():.1f} % of the pictures" in text
+
+
+def test_pictures_that_taught_are_judged_by_beliefs_that_have_not_seen_them() -> None:
+    taught = polled(300, seed=5)
+    for belief in (Jury(), Probit()):
+        profile = profiled(taught, belief)
+        judged = judge(material(taught, profile))
+        assert judged is not None
+        assert judged.taught
+        np.testing.assert_allclose(judged.confidence, profile.held_out.confidence, atol=1e-3)
+        assert not np.allclose(judged.confidence, profile.believer().confidence(taught.votes), atol=1e-3)
+        evidence = weigh(material(taught, profile), judged)
+        assert evidence.source == "300 pictures it was fitted on, each judged by a belief fitted on others"
+
+
+def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
+    taught = polled(400, seed=6)
+    profile = look.learn(taught, Jury(), "python:zoo:label", teachers=100)
+    judged = judge(material(taught, profile))
+    assert judged is not None
+    assert judged.taught
+    assert judged.votes.names == taught.votes.names[100:]
+    assert judged.truths == (taught.truths or ())[100:]
+
+
+def test_as_many_other_pictures_are_not_taken_for_those_that_taught(profile: Profile) -> None:
+    judged = judge(material(polled(400, seed=7), profile))
+    assert judged is not None
+    assert not judged.taught
+
+
+def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_panel(
+    profile: Profile, tested: Polled, read: Read
+) -> None:
+    judged = judge(material(tested, profile))
+    assert judged is not None
+    steps = findings.steps(profile.believer(), judged)
+    assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
+    assert steps[0].auroc == 0.5
+    fair = fitting.cross_fit(Jury(), tested.votes, tested.codes())
+    assert steps[-1].brier == pytest.approx(fair.brier.mean(), abs=1e-3)
+    assert steps[-1].low < steps[-1].brier < steps[-1].high
+    table = read.tables["Queries"]
+    assert [row[4] for row in table[1:]] == [f"{step.brier:.3f}" for step in steps]
+
+
+def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:
+    lost = polled(500, seed=8)
+    rng = np.random.default_rng(0)
+    blind = replace(lost.votes, views=rng.integers(0, 5, lost.votes.views.shape).astype(np.int32))
+    blind_poll = replace(lost, votes=blind)
+    judged = judge(material(blind_poll, profiled(replace(blind_poll, votes=blind))))
+    assert judged is not None
+    steps = findings.steps(Jury(), judged)
+    assert steps[-1].brier > steps[0].brier - 0.005
+    assert steps[-1].auroc == pytest.approx(0.5, abs=0.08)
+
+
+def test_a_long_panel_is_shown_by_some_of_its_prefixes_and_its_draws_together() -> None:
+    long = polled(60, panel="rotation:20*40", seed=9)
+    material_of = material(long, profiled(polled(60, panel="rotation:20*40", seed=10), Isotonic()))
+    judged = judge(material_of)
+    assert judged is not None
+    queries = [step.queries for step in findings.steps(Isotonic(), judged)]
+    assert queries[0] == 1
+    assert queries[-1] == 41
+    assert len(queries) <= 16
+    table = Read(page(material_of)).tables["Views"]
+    assert len(table) == 3
+    assert "rotation:20 × 40" in table[2][1]
+
+
+def test_the_weights_on_the_page_are_the_jurys(profile: Profile, tested: Polled, read: Read) -> None:
+    jury = profile.believer()
+    assert isinstance(jury, Jury)
+    table = read.tables["Views"]
+    weights = [re.search(r"weight (-?\d+\.\d+)", row[2]) for row in table[1:]]
+    assert [match and match[1] for match in weights] == [f"{weight:.2f}" for weight in jury.weights]
+    keeps = [(tested.votes.views[:, s] == tested.votes.base).mean() for s in range(4)]
+    assert [near(row[3]) for row in table[2:]] == [f"{100 * share:.1f} %" for share in keeps]
+
+
+def test_classes_are_counted_by_hand_and_the_surely_poor_come_first() -> None:
+    base = np.array([0] * 50 + [1] * 30 + [0] * 20 + [2] * 4, np.int32)
+    truths = ("ant",) * 50 + ("bee",) * 50 + ("cow",) * 4
+    said = Votes(tuple(map(str, range(104))), ("mirror",), ("ant", "bee", "cat"), base, base[:, None], 4)
+    polled_zoo = Polled(said, truths, (), Panel.parse("mirror"), "test:1", 0)
+    read = Read(page(material(polled_zoo, profiled(polled_zoo, Probit()))))
+    assert [row[0] for row in read.tables["Classes"][1:]] == ["cow", "bee", "ant"]
+    cow, bee, ant = read.tables["Classes"][1:]
+    assert near(cow[2]).startswith("0.0 %")
+    assert cow[6] == "cat (4)"
+    assert near(bee[2]).startswith("60.0 %")
+    assert (bee[1], bee[3], bee[6]) == ("50", "30", "ant (20)")
+    assert near(bee[4]) == "100.0 %"
+    assert (ant[3], near(ant[4])) == ("70", "71.4 %")
+
+
+def test_many_classes_are_cut_to_the_worst() -> None:
+    zoo = polled(600, labels=[f"animal {i}" for i in range(50)], seed=11)
+    read = Read(page(material(zoo, profiled(zoo, Naive()))))
+    assert len(read.tables["Classes"]) == 1 + findings.CLASSES
+    assert "30 more are left out" in near(read.text)
+
+
+# The pictures
+
+
+def shots(tested: Polled, side: int = 40) -> list[Picture]:
+    return [Picture(name, None, Noise(side)) for name in tested.votes.names]
+
+
+def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Profile, tested: Polled) -> None:
+    judged = judge(material(tested, profile))
+    assert judged is not None
+    assert judged.outcome is not None
+    doubtful, wrong, rescued = showing.galleries(judged, shots(tested))
+    confidence = sorted(judged.confidence.tolist())
+    assert [card.confidence for card in doubtful.cards] == confidence[: showing.CARDS]
+    assert all(card.right is False and card.truth != card.label for card in wrong.cards)
+    assert wrong.cards[0].confidence == judged.confidence[~judged.outcome.correct].max()
+    assert wrong.total == (~judged.outcome.correct).sum()
+    assert all(card.right and card.base != card.label == card.truth for card in rescued.cards)
+    assert all(card.thumbnail for card in doubtful.cards)
+
+
+def test_a_picture_that_is_broken_or_missing_is_named_instead(profile: Profile) -> None:
+    test = polled(60, seed=12, prefix="broken")
+    html = page(material(test, profile, pictures=shots(test)[:30]))
+    assert '<div class="none"><bdi>broken' in html
+
+
+def test_a_thumbnail_of_a_small_picture_is_the_picture() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (28, 20, 3), np.uint8)
+    shown = showing.thumbnail(pixels)
+    assert (shown.width, shown.height, shown.small) == (20, 28, True)
+    np.testing.assert_array_equal(decoded(shown.uri), pixels)
+
+
+@pytest.mark.parametrize("shape", [(1000, 3000, 3), (2000, 10, 3), (65, 65, 3)])
+def test_a_thumbnail_of_a_large_picture_is_small_and_keeps_its_shape(shape: tuple[int, int, int]) -> None:
+    shown = showing.thumbnail(np.full(shape, 90, np.uint8))
+    assert max(shown.width, shown.height) <= showing.SIDE
+    assert decoded(shown.uri).shape == (shown.height, shown.width, 3)
+    assert not shown.small
+    assert len(shown.uri) < 20_000
+
+
+def decoded(uri: str) -> NDArray[np.uint8]:
+    data = np.frombuffer(base64.b64decode(uri.partition("base64,")[2]), np.uint8)
+    picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    assert picture is not None
+    return np.asarray(picture[:, :, ::-1], np.uint8)
+
+
+def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Polled) -> None:
+    pictures = shots(tested, side=30)
+    rows = showing.panel(profile, profile.believer(), None, showing.sample(pictures))
+    before, mirrored = (decoded(row.thumbnails[0].uri) for row in rows[:2])
+    np.testing.assert_array_equal(mirrored, before[:, ::-1])
+
+
+# What may be missing
+
+
+def test_a_profile_alone_makes_a_page(profile: Profile) -> None:
+    read = Read(page(Material(profile)))
+    assert read.row("Figures", "jury")[5].startswith(f"{profile.results[2].figures['brier'].value:.3f}")
+    assert "Classes" not in read.tables
+    assert len(read.tables["Queries"]) == 1 + len(profile.curve)
+    assert "400 pictures it was fitted on" in near(read.text)
+
+
+def test_without_truths_promises_rest_on_the_profile_and_shares_are_of_these_pictures(
+    profile: Profile, tested: Polled
+) -> None:
+    threshold = profile.threshold(0.1)
+    assert threshold is not None
+    confidence = profile.believer().confidence(tested.votes)
+    read = Read(page(replace(material(tested, profile), truths=None, max_error=0.1)))
+    assert near(read.row("Promises", "10\N{NO-BREAK SPACE}%")[2]) == f"{100 * (confidence >= threshold).mean():.1f} %"
+    assert "Most doubtful" in read.text
+    assert "Confidently wrong" not in read.text
+    assert "Classes" not in read.tables
+    assert "The truths of the 600 pictures that were asked about are not known" in near(read.text)
+
+
+@pytest.mark.parametrize("belief", [Naive(), Probit()])
+def test_beliefs_without_weights_have_a_page(belief: Belief, tested: Polled) -> None:
+    text = near(Read(page(material(tested, profiled(polled(100, seed=13), belief)))).text)
+    assert "Every view has the same say" in text
+    assert ("What more queries bring" in text) == isinstance(belief, Probit)
+
+
+def test_a_panel_without_views_has_a_page() -> None:
+    bare = polled(100, panel="", seed=14)
+    assert "the picture itself" in Read(page(material(bare, profiled(bare, Probit())))).text
+
+
+def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Profile, tested: Polled) -> None:
+    views = tested.votes.views.copy()
+    views[::2, 2:] = MISSING
+    early = replace(tested, votes=replace(tested.votes, views=views))
+    practice = Practice.thrifty(profile)
+    judged = judge(material(early, profile, practice=practice))
+    assert judged is not None
+    np.testing.assert_array_equal(judged.confidence, practice.belief.confidence(early.votes))
+    evidence = weigh(material(early, profile, practice=practice), judged)
+    assert evidence.believed.queries == pytest.approx(4.0)
+    text = near(Read(page(material(early, profile, practice=practice))).text)
+    assert f"{600 + 600 * 4 - 300 * 2:,} queries about 600 pictures" in text
+
+
+def test_what_does_not_fit_is_said(profile: Profile, tested: Polled) -> None:
+    with pytest.raises(DataError, match=r"of 2 views \(mirror, blur:1\) and the profile asks 4"):
+        page(material(polled(60, panel="mirror blur:1"), profile))
+    with pytest.raises(DataError, match="labels such as 'oak' and the profile knows labels such as 'ant'"):
+        page(material(polled(60, labels=["oak", "elm", "ash"]), profile))
+    with pytest.raises(DataError, match="3 truths were given for the votes of 600"):
+        page(material(tested, profile, truths=("ant",) * 3))
+    with pytest.raises(DataError, match="about no picture"):
+        page(material(replace(tested, votes=tested.votes.take(slice(0, 0))), profile))
+    with pytest.raises(DataError, match=r"none of the pictures is in the votes.*'other0.png'.*'p0.png'"):
+        page(material(tested, profile, pictures=[Picture("other0.png", None, Noise(9))]))
+    with pytest.raises(DataError, match="max_error is 2"):
+        page(material(tested, profile, max_error=2.0))
+
+
+def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="could not be written"):
+        write(tmp_path / "file" / "report.html", Material(profile))
+    write(tmp_path / "new" / "report.html", Material(profile))
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]
+
+
+# Cost and noise
+
+
+def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Polled) -> None:
+    days = [DayCost("test:1", "zoo", date(2026, 3, 1 + i), 100, 250_000, 90, 10) for i in range(20)]
+    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0))
+    read = Read(page(material(tested, profile, days=days)))
+    table = read.tables["Ledger"]
+    assert len(table) == 1 + 14 + 1
+    assert table[-1] == ["all days, 6 not shown", "2,000", "5.0000", "1,800", "200"]
+    text = near(read.text)
+    assert "3,000 queries about 600 pictures, 7.5000 at 0.0025 each" in text
+    assert "it also knows 1 other." in text
+    assert [row[5] for row in read.tables["Queries"][1:]] == ["2.5000", "5.0000", "7.5000", "10.00", "12.50"]
+
+
+def test_without_a_price_no_money_is_named(read: Read) -> None:
+    assert "3,000 queries about 600 pictures." in near(read.text)
+    assert "Ledger" not in read.tables
+    assert len(read.tables["Queries"][1]) == 5
+
+
+def test_noise_of_an_open_model_is_drawn_and_tabled(profile: Profile) -> None:
+    noise = describe(Cumulatives.of(np.random.default_rng(0).normal(-1, 2, (50, 20))))
+    measured = Measured("rotation:20", 0.8, noise, noise, 0.1, 0.2)
+    file = NoiseFile(model="open.onnx", fingerprint="f", seed=0, pictures=50, digest="0", draws=20, noises=(measured,))
+    html = page(Material(profile, noise=file))
+    row = Read(html).row("Latent noise", "rotation:20")
+    assert row[1:4] == [f"{noise.var:.3f}", f"{noise.normal.ks:.3f}", f"{noise.normal.a:.3g}"]
+    assert "shift of the margin" in html
+
+
+# Nothing in, nothing out
+
+
+@pytest.fixture(scope="module")
+def hostile() -> str:
+    """A page about labels, names, a classifier and a title that all want to be markup."""
+    test = polled(300, labels=HOSTILE, seed=15, prefix="\"'<b>")
+    names = tuple(f"{name}&amp;<img src=x onerror=alert(4)>" for name in test.votes.names)
+    test = replace(test, votes=replace(test.votes, names=names))
+    profile = profiled(
+        polled(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
+    )
+    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, 1, 1, 0)]
+    return page(material(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
+
+
+def test_labels_names_and_descriptions_stay_text(hostile: str) -> None:
+    read = Read(hostile)
+    assert "script" not in read.tags
+    assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+    assert read.tags.count("style") == 1
+    for label in HOSTILE:
+        assert label in read.text
+    assert {row[0] for row in read.tables["Classes"][1:]} == set(HOSTILE)
+    assert "<script>t</script> & 'co'" in read.text
+    assert "49" not in {row[0] for row in read.tables["Classes"]}
+
+
+def test_the_page_asks_a_browser_to_fetch_nothing(hostile: str) -> None:
+    read = Read(hostile)
+    links = [value for _, name, value in read.attributes if name in ("src", "href", "srcset", "data", "action")]
+    assert links
+    assert all(link.startswith(("data:image/", "#")) for link in links)
+    assert not re.search(r"url\(|@import|<link|<iframe|<object|<base", hostile)
+    policy = next(v for _, name, v in read.attributes if name == "content" and "default-src" in v)
+    assert policy.startswith("default-src 'none'")
+    anchors = {link[1:] for link in links if link.startswith("#")}
+    assert anchors <= {value for _, name, value in read.attributes if name == "id"}
+
+
+def test_the_same_material_gives_the_same_bytes(profile: Profile, tested: Polled) -> None:
+    assert page(material(tested, profile)) == page(material(tested, profile))
+
+
+# Size
+
+
+def test_a_report_about_10000_pictures_is_below_3_megabytes(profile: Profile, tmp_path: Path) -> None:
+    many = polled(10_000, labels=[f"kind of animal number {i}" for i in range(1000)], seed=17)
+    panel = "mirror zoom:1.15 turn:-8 turn:8"
+    own = profiled(polled(400, labels=many.votes.vocabulary, panel=panel, seed=18))
+    html = page(material(many, own, pictures=shots(many, side=300)))
+    assert html.count("data:image/jpeg") > 30
+    assert len(html.encode()) < 3_000_000
+    (tmp_path / "report.html").write_text(html, "utf-8")
+    assert console_errors(tmp_path / "report.html") == []
+
+
+def console_errors(path: Path) -> list[str]:
+    """What a browser complains about while it opens the page; nothing where no browser is installed."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return []
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    quiet = ["--disable-component-update", "--enable-logging=stderr", f"--user-data-dir={path.parent / 'browser'}"]
+    shot = f"--screenshot={path.with_suffix('.png')}"
+    done = subprocess.run(
+        [browser, *flags.split(), *quiet, shot, path.as_uri()], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert path.with_suffix(".png").exists(), done.stderr
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
+    many = polled(50_000, seed=19)
+    html = page(material(many, profile, results=profile.results, pictures=shots(many)))
+    assert "50,000 pictures that took no part in fitting" in near(html)
+    assert len(html) < 1_000_000
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile of the embedded classifier and the votes that taught it."""
+    folder, demo = tmp_path_factory.mktemp("desk"), Path(str(files("secondlook") / "demo"))
+    views = ["--views", "mirror turn:8", "--votes", "taught.npz", "--ledger", "ledger.db", "--price", "0.001"]
+    clothes = shutil.copy(demo / "pictures.npz", folder / "clothes.npz")
+    done = run("fit", clothes, "--take", ":200", "-c", demo / "fashion.toml", *views, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(desk: Path) -> None:
+    asking = ["--take", "200:400", "--votes", "votes.npz", "--ledger", "ledger.db", "--price", "0.001"]
+    done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=desk)
+    assert done.returncode == 0, done.stderr
+    assert "Report: first.html" in done.stderr
+    given = ["--votes", "votes.npz", "--pictures", "clothes.npz", "--ledger", "ledger.db", "--max-error", "0.2"]
+    again = run("report", *given, "-o", "second.html", cwd=desk)
+    assert again.returncode == 0, again.stderr
+    first, second = (Read((desk / name).read_text("utf-8")) for name in ("first.html", "second.html"))
+    assert first.tables == second.tables
+    assert first.tables["Ledger"][-1][1] == "1,200"
+    assert "600 queries about 200 pictures, 0.6000 at 0.0010 each" in near(first.text)
+    assert "clothes.npz#" in first.text
+
+
+def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path) -> None:
+    saved = votes.load(desk / "taught.npz")
+    votes.save(desk / "bare.npz", saved.votes)
+    done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=desk)
+    assert done.returncode == 0, done.stderr
+    assert "Classes" in Read((desk / "bare.html").read_text("utf-8")).tables
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("profile_path", "none.json", "there is no profile"),
+        ("votes", "none.npz", "there is no votes file"),
+        ("votes", "clothes.npz", "is not a votes file"),
+        ("books", "none.db", "none.db"),
+        ("noise", "none.json", "there is no noise file"),
+        ("pictures", "none", "no such file or folder"),
+        ("out", "profile.json/report.html", "could not be written"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_said(desk: Path, option: str, value: str, words: str) -> None:
+    given = {"profile_path": "profile.json", "out": "report.html", option: value}
+    names = ("profile_path", "votes", "pictures", "noise", "books", "out")
+    paths = {name: desk / given[name] if name in given else None for name in names}
+    with pytest.raises(SecondLookError, match=words):
+        runs.report(price=None, use=Use(), **paths)  # type: ignore[arg-type]
+
+
+def test_an_error_is_one_line_and_an_exit_code(desk: Path) -> None:
+    done = run("report", "--votes", "clothes.npz", cwd=desk)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "is not a votes file" in done.stderr
