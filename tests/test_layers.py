@@ -22,7 +22,7 @@ ROWS = [
     ["look", "noise"],
     ["session", "estimator", "scorefile", "report", "checkup", "choosing"],
     ["console"],
-    ["runs", "demonstration", "accounts", "openruns", "tuneruns"],
+    ["runs", "demonstration", "accounts", "openruns", "service", "tuneruns"],
     ["cli"],
 ]
 HEAVY = {

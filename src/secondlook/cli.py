@@ -33,6 +33,7 @@ app = typer.Typer(
 
 Help = typer.Option
 Ask = partial(typer.Option, rich_help_panel="Asking")
+Serve = partial(typer.Option, rich_help_panel="Serving")
 Act = partial(typer.Option, rich_help_panel="Acting on it")
 _CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
 _LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an .npz, or an official data set."
@@ -455,6 +456,47 @@ def transfer(
     seen = runs.found(open_pictures, open_take)
     labelled = runs.labelled(pictures, truths, take)
     openruns.transfer(open_, seen, closed, labelled, views, draws, out, wishes, json)
+
+
+@app.command()
+@_acts
+@_asks
+def serve(
+    use: "Use",
+    wishes: "Wishes",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    host: Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")] = "127.0.0.1",
+    port: Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")] = None,
+    allow_host: Annotated[list[str] | None, Serve(help="A host name under which it is reached.")] = None,
+    tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
+    per_day: Annotated[int | None, Serve(help="Most queries in one UTC day.", min=0)] = None,
+    money_per_day: Annotated[str | None, Serve(help="The same in money.")] = None,
+    looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
+    timeout: Annotated[float, Serve(help="Seconds that a client waits at most.", min=0.1)] = 60.0,
+    max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
+    max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
+) -> None:
+    """Verdicts over HTTP, and a page to look at pictures in a browser.
+
+    [bold]Examples[/bold]
+
+      secondlook serve --profile profile.json
+
+      secondlook serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
+    """
+    from dataclasses import replace
+
+    from secondlook import service
+
+    place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
+    limits = service.Limits(
+        body=int(max_megabytes * 1e6), pixels=int(max_megapixels * 1e6), looks=looks, seconds=timeout
+    )
+    wishes = replace(wishes, per_day=per_day, money_per_day=money_per_day)
+    service.run(profile, classifier, use, wishes, place, limits)
 
 
 def main() -> None:

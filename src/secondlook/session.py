@@ -37,6 +37,9 @@ class Wishes:
     """Stored answers that are asked for again, to see whether the classifier is still the same."""
     dry_run: bool = False
     json_log: bool = False
+    per_day: int | None = None
+    """Queries in one UTC day."""
+    money_per_day: str | None = None
 
 
 @asynccontextmanager
@@ -79,11 +82,12 @@ def micros(money: str) -> int:
 def _budget(wishes: Wishes, classifier: AnyClassifier, spent: Spend | None) -> Budget:
     queries = _total(wishes.budget, int, spent.queries if spent else 0, "--budget")
     money = _total(wishes.money, micros, spent.micros if spent else 0, "--money")
-    if money is not None and classifier.terms.price_micros == 0:
+    daily = None if wishes.money_per_day is None else micros(wishes.money_per_day)
+    if (money, daily) != (None, None) and classifier.terms.price_micros == 0:
         raise BudgetError(
             "--money needs the price of a query: give --price, or a price in the classifier's description"
         )
-    return Budget(queries=queries, micros=money)
+    return Budget(queries, money, wishes.per_day, daily)
 
 
 def _total(wish: str | None, read: Callable[[str], int], spent: int, option: str) -> int | None:

@@ -1,0 +1,270 @@
+"""The routes: read a request, one call, write the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from secondlook import __version__
+from secondlook.asking import Asker
+from secondlook.errors import ImageError
+from secondlook.images import Image
+from secondlook.look import Verdict
+from secondlook.pictures import Source
+from secondlook.practice import Practice
+from secondlook.profile import Profile
+from secondlook.service import bodies, documentation, events, oip, profiles
+from secondlook.service.bodies import Opened, Upload
+from secondlook.service.desk import Desk
+from secondlook.service.guards import Guard, Tokens
+from secondlook.service.limits import Limits
+from secondlook.service.metrics import Metrics
+from secondlook.service.oip import Held
+from secondlook.service.profiles import Promise
+from secondlook.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
+from secondlook.service.static import read_page
+from secondlook.views import questions
+
+OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+"""Paths that need no token, besides the files of the page."""
+
+
+@dataclass(frozen=True)
+class House:
+    """What the service is made of: how verdicts are made, and who may ask for how much."""
+
+    profile: Profile
+    practice: Practice
+    promise: Promise = field(default_factory=Promise)
+    limits: Limits = field(default_factory=Limits)
+    tokens: Tokens = field(default_factory=Tokens)
+    names: tuple[str, ...] = ()
+    """Host names under which it is reached, besides localhost and addresses."""
+    daily: bool = False
+    """Whether the budget is renewed each day."""
+
+
+def build(asker: Asker, house: House) -> ASGIApp:
+    """The application, guarded; the caller opens and closes the asker."""
+    desk = Desk(asker, house.profile, house.practice, house.limits, house.daily)
+    metrics, page = Metrics(desk), read_page()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await desk.close()
+
+    app = FastAPI(
+        title="secondlook",
+        version=__version__,
+        summary="How far to trust a closed image classifier, picture by picture.",
+        lifespan=lifespan,
+        docs_url=None,  # they would fetch scripts from elsewhere
+        redoc_url=None,
+    )
+    _Looking(desk, house, metrics).add_to(app)
+    _add_profile(app, desk, house)
+    _add_health(app, desk, metrics)
+    for path, file in page.items():
+        app.add_route(path, file.response, include_in_schema=False)
+    _add_refusals(app, metrics)
+    app.openapi = lambda: documentation.described(app)  # type: ignore[method-assign]
+    return Guard(app, house.tokens, house.names, {*OPEN, *page}, metrics)
+
+
+class _Looking:
+    """The routes that give verdicts."""
+
+    def __init__(self, desk: Desk, house: House, metrics: Metrics) -> None:
+        self._desk, self._limits, self._metrics = desk, house.limits, metrics
+        self._panel = house.profile.views()
+        self._views = tuple(map(str, self._panel))
+
+    def add_to(self, app: FastAPI) -> None:
+        """Register the routes."""
+        for path, route, about in (
+            ("/v1/look", self.look, documentation.LOOK),
+            ("/v1/looks", self.looks, documentation.LOOKS),
+            ("/v1/burst", self.burst, documentation.BURST),
+            ("/v1/look/events", self.look_events, documentation.LOOK_EVENTS),
+            ("/v1/burst/events", self.burst_events, documentation.BURST_EVENTS),
+            ("/v2/models/secondlook/infer", self.infer, documentation.INFER),
+        ):
+            app.add_api_route(path, route, methods=["POST"], **about)
+
+    async def look(self, request: Request) -> Response:
+        """The verdict on one picture."""
+        self._desk.admit(1)
+        upload = await bodies.one(request, self._limits)
+        verdict = await self._timed(self._desk.look(self._opened(upload)))
+        return _json(VerdictReply.of(verdict, upload.name))
+
+    async def looks(self, request: Request) -> Response:
+        """The verdicts on several pictures, in their order; a picture that has none says why."""
+        self._desk.admit(1)
+        uploads = await bodies.several(request, self._limits)
+        self._desk.admit(len(uploads))
+        return _json(LooksReply.model_construct(verdicts=await asyncio.gather(*map(self._verdict, uploads))))
+
+    async def burst(self, request: Request) -> Response:
+        """The one verdict on several photos of one thing, the first of which is the picture, the others its views."""
+        self._desk.admit(1)
+        uploads = await self._photos(request)
+        verdict = await self._timed(self._desk.burst([self._opened(upload) for upload in uploads]))
+        return _json(VerdictReply.of(verdict, uploads[0].name))
+
+    async def look_events(self, request: Request) -> Response:
+        """The same as events: the picture, its views, each answer as it comes, and the verdict."""
+        self._desk.admit(1)
+        upload = await bodies.one(request, self._limits)
+        image = await self._image(upload)
+
+        async def work(emit: events.Emit) -> VerdictReply:
+            emit("picture", await asyncio.to_thread(events.shown_picture, image, upload.name, self._views))
+            looked = self._timed(self._desk.look(Held(image), events.answers(emit)))
+            asked = await asyncio.to_thread(questions, image, self._panel, self._desk.asker.seed)
+            verdict, _ = await asyncio.gather(looked, events.draw(emit, image, asked))
+            return VerdictReply.of(verdict, upload.name)
+
+        return _stream(work)
+
+    async def burst_events(self, request: Request) -> Response:
+        """The same as events: the photos, each answer as it comes, and the verdict."""
+        self._desk.admit(1)
+        uploads = await self._photos(request)
+        images = [await self._image(upload) for upload in uploads]
+
+        async def work(emit: events.Emit) -> VerdictReply:
+            emit("picture", events.shown_picture(images[0], uploads[0].name, [u.name for u in uploads[1:]]))
+            for place, image in enumerate(images[1:], 1):
+                emit("view", {"place": place, "picture": events.thumbnail(image, events.VIEW_SIDE)})
+            verdict = await self._timed(self._desk.burst([Held(image) for image in images], events.answers(emit)))
+            return VerdictReply.of(verdict, uploads[0].name)
+
+        return _stream(work)
+
+    async def infer(self, request: Request) -> Response:
+        """The Open Inference Protocol: pictures in, label and confidence out."""
+        try:
+            self._desk.admit(1)
+            body = await bodies.read(request, self._limits)
+            asked = oip.read(body, request.headers.get(oip.HEADER_LENGTH), self._limits)
+            self._desk.admit(len(asked.sources))
+            verdicts = await asyncio.gather(*(self._timed(self._desk.look(source)) for source in asked.sources))
+            return asked.reply(verdicts)
+        except Refusal as refusal:
+            self._metrics.refused(refusal.code)
+            return oip.refuse(refusal)
+
+    async def _photos(self, request: Request) -> list[Upload]:
+        uploads = await bodies.several(request, self._limits)
+        if len(uploads) < 2:
+            raise Refusal("request", "a burst is two or more photos of one thing; send them all")
+        self._desk.admit(len(uploads))
+        return uploads
+
+    def _opened(self, upload: Upload) -> Source:
+        return Opened(upload, self._limits.pixels)
+
+    async def _image(self, upload: Upload) -> Image:
+        try:
+            return await asyncio.to_thread(self._opened(upload).image, upload.name)
+        except ImageError as error:
+            raise Refusal("picture", str(error)) from None
+
+    async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
+        try:
+            return VerdictReply.of(await self._timed(self._desk.look(self._opened(upload))), upload.name)
+        except Refusal as refusal:
+            self._metrics.refused(refusal.code)
+            return UnscoredReply(name=upload.name, problem=refusal.problem())
+
+    async def _timed(self, work: Awaitable[Verdict]) -> Verdict:
+        began = time.perf_counter()
+        verdict = await work
+        self._metrics.gave(verdict, time.perf_counter() - began)
+        return verdict
+
+
+def _add_profile(app: FastAPI, desk: Desk, house: House) -> None:
+    figure = profiles.reliability(house.practice)
+
+    @app.get("/v1/profile", **documentation.PROFILE)
+    async def profile() -> Response:
+        """What the verdicts rest on: classifier, views, figures and the threshold."""
+        return _json(profiles.described(house.profile, house.practice, house.promise, desk.drift, house.limits))
+
+    @app.get("/v1/profile/reliability.svg", **documentation.FIGURE)
+    async def reliability() -> Response:
+        """The reliability diagram: how often answers of each confidence were right."""
+        return Response(figure, media_type="image/svg+xml")
+
+
+def _add_health(app: FastAPI, desk: Desk, metrics: Metrics) -> None:
+    async def alive() -> Response:
+        """The process runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready() -> Response:
+        """Pictures can be looked at."""
+        state = desk.state()
+        if not state.ready:
+            raise Refusal("unavailable", state.reason, state.retry_after)
+        return JSONResponse({"status": "ok"})
+
+    async def numbers() -> Response:
+        """Figures for Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def server() -> Response:
+        """The server, in the words of the Open Inference Protocol."""
+        return JSONResponse(oip.SERVER)
+
+    async def model() -> Response:
+        """The model's inputs and outputs, in the words of the Open Inference Protocol."""
+        return JSONResponse(oip.METADATA)
+
+    app.get("/healthz", **documentation.HEALTH)(alive)
+    app.get("/v2/health/live", **documentation.HEALTH)(alive)
+    for path in ("/readyz", "/v2/health/ready", "/v2/models/secondlook/ready"):
+        app.get(path, **documentation.READY)(ready)
+    app.get("/metrics", **documentation.METRICS)(numbers)
+    app.get("/v2", **documentation.OIP)(server)
+    app.get("/v2/models/secondlook", **documentation.OIP)(model)
+
+
+def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
+    async def refused(_: Request, error: Exception) -> Response:
+        refusal = error if isinstance(error, Refusal) else _translated(error)
+        metrics.refused(refusal.code)
+        return refusal.response()
+
+    app.add_exception_handler(Refusal, refused)
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(Exception, refused)
+
+
+def _translated(error: Exception) -> Refusal:
+    codes = {404: "missing", 405: "method"}
+    if isinstance(error, HTTPException):
+        detail = error.detail or HTTPStatus(error.status_code).phrase
+        return Refusal(codes.get(error.status_code, "request"), f"{detail}; see /openapi.json for what there is")
+    return Refusal("internal", "something broke in the service; its log says what")
+
+
+def _json(reply: VerdictReply | LooksReply | profiles.ProfileReply) -> Response:
+    return Response(reply.model_dump_json(), media_type=bodies.JSON)
+
+
+def _stream(work: Callable[[events.Emit], Awaitable[VerdictReply]]) -> Response:
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(events.stream(work), headers=headers, media_type="text/event-stream")

@@ -1,0 +1,98 @@
+"""A look as it happens: server-sent events for the picture, its views, each answer as it comes, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import cv2
+
+from secondlook.images import Image, encode_jpeg, encode_png
+from secondlook.service.replies import Refusal, VerdictReply, caption
+from secondlook.views import Question, render
+
+Emit = Callable[[str, dict[str, object]], None]
+"""Sends an event: its name and what it says."""
+
+MOST_DRAWN = 24
+"""Views of a panel that are drawn."""
+VIEW_SIDE, PICTURE_SIDE = 128, 512
+"""Pixels of the longer side of a thumbnail."""
+QUALITY = 82
+HEARTBEAT = 15.0
+"""Seconds after which a silent stream says that it is alive."""
+
+
+def event(name: str, says: dict[str, object]) -> bytes:
+    """One event as it goes over the wire."""
+    return f"event: {name}\ndata: {json.dumps(says)}\n\n".encode()
+
+
+async def stream(work: Callable[[Emit], Awaitable[VerdictReply]]) -> AsyncIterator[bytes]:
+    """The events of some work, and last the verdict that it came to or the problem that ended it."""
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def emit(name: str, says: dict[str, object]) -> None:
+        queue.put_nowait(event(name, says))
+
+    async def run() -> None:
+        try:
+            emit("verdict", (await work(emit)).model_dump())
+        except Refusal as refusal:
+            emit("problem", refusal.problem().model_dump())
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(run())
+    try:
+        while (part := await _next(queue)) is not None:
+            yield part
+        await task
+    finally:
+        task.cancel()
+
+
+async def _next(queue: asyncio.Queue[bytes | None]) -> bytes | None:
+    try:
+        return await asyncio.wait_for(queue.get(), HEARTBEAT)
+    except TimeoutError:
+        return b": still looking\n\n"
+
+
+def answers(emit: Emit) -> Callable[[int, str | None], None]:
+    """Emits each answer: the place of its view, from 1, or 0 for the picture itself; null where it has no label."""
+    return lambda place, label: emit("answer", {"place": place, "label": label})
+
+
+async def draw(emit: Emit, image: Image, questions: Sequence[Question]) -> None:
+    """Emits the views of a picture as they are drawn, from the very pixels that the classifier is shown."""
+    for place, question in enumerate(questions[:MOST_DRAWN], 1):
+        emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
+
+
+def shown_picture(image: Image, name: str, views: Sequence[str]) -> dict[str, object]:
+    """The first event: what is looked at, and how."""
+    height, width, _ = image.pixels.shape
+    names = [{"view": view, "caption": caption(view)} for view in views]
+    return {"name": name, "width": width, "height": height, "picture": thumbnail(image, PICTURE_SIDE), "views": names}
+
+
+def thumbnail(image: Image, side: int) -> str:
+    """A data URL: JPEG of so many pixels, or PNG of a picture that is smaller."""
+    height, width, _ = image.pixels.shape
+    factor = side / max(height, width)
+    if factor >= 1:
+        return _url("image/png", encode_png(image.pixels))
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    small = Image.of(cv2.resize(image.pixels, size, interpolation=cv2.INTER_AREA).astype("uint8"))
+    return _url("image/jpeg", encode_jpeg(small.pixels, QUALITY))
+
+
+def _drawn(image: Image, question: Question) -> str:
+    return thumbnail(Image.of(render(image, [question])[0]), VIEW_SIDE)
+
+
+def _url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,281 @@
+// The page: pictures in by every way a browser has, and looks shown as they happen.
+
+import * as api from "./api.js";
+import { Camera } from "./camera.js";
+import { Dial, percent } from "./dial.js";
+import { Stage } from "./stage.js";
+import { showTrust } from "./trust.js";
+
+const REMEMBERED = 30;
+const DECISIONS = { accept: "Accept", review: "Review" };
+const byId = (id) => document.getElementById(id);
+
+const stage = new Stage();
+const dial = new Dial(byId("dial"));
+const camera = new Camera((photos) => enqueue([photos]));
+const queue = [];
+const visit = [];
+let profile = null;
+let running = null;
+let current = null;
+
+// Looking -----------------------------------------------------------------------------------------------------------
+
+function enqueue(jobs) {
+  queue.length = 0;
+  queue.push(...jobs);
+  running?.abort();
+  if (!running) next();
+}
+
+async function next() {
+  const files = queue.shift();
+  if (!files) return;
+  running = new AbortController();
+  try {
+    await look(files, running.signal);
+  } catch (error) {
+    if (error.name !== "AbortError") complain(error);
+  }
+  running = null;
+  next();
+}
+
+async function look(files, signal) {
+  complain(null);
+  check(files);
+  byId("status").textContent = "Looking …";
+  let shown = null;
+  for await (const { name, says } of api.look(files, signal)) {
+    if (name === "problem") throw new api.Refused(says);
+    shown = heard(shown, name, says);
+    current = shown;
+    if (name === "picture") stage.show(shown);
+    progress(shown, name);
+  }
+  if (!shown?.verdict) throw new api.Refused({ status: 0, code: "network", detail: "The service broke off. Try again." });
+}
+
+function check(files) {
+  const size = files.reduce((sum, file) => sum + file.size, 0);
+  const most = profile?.limits.bytes ?? Infinity;
+  if (size > most) {
+    const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+    throw new Error(`${files[0].name ?? "The picture"} has ${megabytes(size)}; this service takes ${megabytes(most)}. Make it smaller.`);
+  }
+}
+
+function heard(shown, name, says) {
+  if (name === "picture") return { ...says, views: says.views.map((view) => ({ ...view })) };
+  if (name === "view") shown.views[says.place - 1].picture = says.picture;
+  else if (name === "verdict") shown.verdict = says;
+  else if (says.place === 0) shown.base = says.label;
+  else shown.views[says.place - 1].label = says.label;
+  return shown;
+}
+
+function progress(shown, name) {
+  if (name === "view") return shown.views.forEach((_, index) => stage.draw(shown, index));
+  stage.answers(shown);
+  if (name === "verdict") return conclude(shown);
+  const answered = shown.views.filter((view) => view.label !== undefined);
+  byId("verdict").dataset.state = "waiting";
+  byId("label").textContent = shown.base ?? "\u00a0";
+  byId("decision").hidden = true;
+  byId("sentence").textContent = `${answered.length} of ${shown.views.length} views have answered.`;
+  if (answered.length && shown.base !== undefined) {
+    dial.swing(answered.filter((view) => view.label === shown.base).length / answered.length);
+  } else dial.empty();
+}
+
+function conclude(shown) {
+  remember(shown);
+  present(shown);
+  const { label, confidence, sentence, decision } = shown.verdict;
+  byId("status").textContent = `${label}, ${percent(confidence)}. ${decision ? `${DECISIONS[decision]}. ` : ""}${sentence}`;
+}
+
+function present(shown) {
+  const { verdict } = shown;
+  byId("verdict").dataset.state = verdict.decision ?? "undecided";
+  byId("label").textContent = verdict.label;
+  byId("sentence").textContent = verdict.sentence;
+  const chip = byId("decision");
+  chip.hidden = false;
+  chip.dataset.decision = verdict.decision ?? "none";
+  chip.textContent = DECISIONS[verdict.decision] ?? "No promise for bursts";
+  dial.settle(verdict);
+}
+
+function complain(error) {
+  const alert = byId("alert");
+  alert.hidden = !error;
+  alert.textContent = error?.message ?? "";
+  if (!error) return;
+  byId("status").textContent = "";
+  if (error.status === 401) return askToken();
+  if (current?.verdict) {
+    stage.show(current);
+    present(current);
+  } else {
+    byId("verdict").dataset.state = "empty";
+    byId("label").textContent = "\u00a0";
+    byId("sentence").textContent = "There is no verdict.";
+    dial.empty();
+  }
+}
+
+// This visit --------------------------------------------------------------------------------------------------------
+
+function remember(shown) {
+  visit.unshift(shown);
+  visit.length = Math.min(visit.length, REMEMBERED);
+  byId("history").hidden = false;
+  byId("history-list").replaceChildren(...visit.map(entry));
+}
+
+function entry(shown) {
+  const { verdict } = shown;
+  const item = document.createElement("li");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.dataset.decision = verdict.decision ?? "none";
+  const image = document.createElement("img");
+  image.src = shown.picture;
+  image.alt = "";
+  image.classList.toggle("coarse", Math.max(shown.width, shown.height) < 96);
+  const words = document.createElement("span");
+  words.textContent = verdict.label;
+  const share = document.createElement("strong");
+  share.textContent = percent(verdict.confidence);
+  const decision = document.createElement("small");
+  decision.textContent = DECISIONS[verdict.decision] ?? "Burst";
+  button.append(image, words, share, decision);
+  button.addEventListener("click", () => again(shown));
+  item.append(button);
+  return item;
+}
+
+function again(shown) {
+  queue.length = 0;
+  running?.abort();
+  current = shown;
+  complain(null);
+  stage.show(shown);
+  present(shown);
+}
+
+// Ways in -----------------------------------------------------------------------------------------------------------
+
+const pictures = (list) => [...(list ?? [])].filter((file) => file instanceof File);
+
+byId("choose").addEventListener("click", () => byId("file").click());
+byId("file").addEventListener("change", (event) => {
+  enqueue(pictures(event.target.files).map((file) => [file]));
+  event.target.value = "";
+});
+byId("camera").addEventListener("click", () => camera.open().catch(complain));
+
+addEventListener("paste", (event) => {
+  const files = pictures(event.clipboardData?.files);
+  if (files.length) enqueue(files.map((file) => [file]));
+});
+
+let over = 0;
+const hover = (change) => {
+  over = Math.max(0, over + change);
+  document.body.classList.toggle("over", over > 0);
+};
+addEventListener("dragenter", (event) => {
+  event.preventDefault();
+  hover(1);
+});
+addEventListener("dragleave", () => hover(-1));
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  over = 0;
+  hover(0);
+  const files = pictures(event.dataTransfer?.files);
+  if (files.length) enqueue(files.map((file) => [file]));
+});
+
+async function offerSamples() {
+  const { labels, samples } = await api.samples();
+  if (!labels.every((label) => profile.vocabulary.includes(label))) return;
+  byId("sample-list").replaceChildren(...samples.map(offered));
+  byId("samples").hidden = false;
+}
+
+function offered({ file, truth }) {
+  const item = document.createElement("li");
+  const button = document.createElement("button");
+  button.type = "button";
+  const image = document.createElement("img");
+  image.src = `/page/samples/${file}`;
+  image.alt = `Sample: ${truth}`;
+  image.className = "coarse";
+  button.append(image);
+  button.addEventListener("click", async () => {
+    try {
+      const blob = await api.sample(file);
+      enqueue([[new File([blob], `${truth}.png`, { type: blob.type })]]);
+    } catch (error) {
+      complain(error);
+    }
+  });
+  item.append(button);
+  return item;
+}
+
+// Tabs --------------------------------------------------------------------------------------------------------------
+
+const tabs = [...document.querySelectorAll("[role=tab]")];
+
+function select(tab, focus = false) {
+  for (const each of tabs) {
+    const chosen = each === tab;
+    each.setAttribute("aria-selected", chosen);
+    each.tabIndex = chosen ? 0 : -1;
+    byId(each.getAttribute("aria-controls")).hidden = !chosen;
+  }
+  if (focus) tab.focus();
+}
+
+tabs.forEach((tab, index) => {
+  tab.addEventListener("click", () => {
+    select(tab);
+    if (tab.id === "tab-trust") begin();
+  });
+  tab.addEventListener("keydown", ({ key }) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
+    if (step) select(tabs[(index + step + tabs.length) % tabs.length], true);
+  });
+});
+
+// Beginning ---------------------------------------------------------------------------------------------------------
+
+function askToken() {
+  byId("token-dialog").showModal();
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  api.keepToken(byId("token").value.trim());
+  byId("token").value = "";
+  byId("token-dialog").close();
+  complain(null);
+  begin();
+});
+
+async function begin() {
+  try {
+    profile = await api.profile();
+    dial.threshold(profile.threshold);
+    await Promise.all([showTrust(profile), byId("samples").hidden && offerSamples()]);
+  } catch (error) {
+    complain(error);
+  }
+}
+
+begin();

@@ -1,0 +1,100 @@
+// The picture in the middle, its views around it; each lights up with its answer.
+
+const SVG = "http://www.w3.org/2000/svg";
+const RADIUS = 37; // per cent of the stage
+const byId = (id) => document.getElementById(id);
+
+function place(index, count) {
+  const angle = (2 * Math.PI * index) / count - Math.PI / 2;
+  return [Math.cos(angle), Math.sin(angle)];
+}
+
+export class Stage {
+  #root = byId("stage");
+  #fan = byId("fan");
+  #rays = byId("rays");
+  #items = [];
+  #lines = [];
+
+  constructor() {
+    const ghost = byId("ghost");
+    for (let index = 0; index < 8; index++) {
+      const [x, y] = place(index, 8);
+      const square = document.createElementNS(SVG, "rect");
+      const values = { x: 74 * x - 17.5, y: 74 * y - 17.5, width: 35, height: 35, rx: 7 };
+      for (const [key, value] of Object.entries(values)) square.setAttribute(key, value);
+      ghost.append(square);
+    }
+  }
+
+  show(look) {
+    this.#root.dataset.state = "shown";
+    byId("invite").hidden = true;
+    byId("subject").hidden = false;
+    const picture = byId("picture");
+    picture.src = look.picture;
+    picture.alt = look.name;
+    picture.classList.toggle("coarse", Math.max(look.width, look.height) < 96);
+    this.#spread(look.views);
+    this.answers(look);
+  }
+
+  #spread(views) {
+    const count = views.length;
+    this.#root.style.setProperty("--thumb", `${Math.min(17.5, (0.8 * 2 * Math.PI * RADIUS) / Math.max(count, 1))}cqi`);
+    this.#items = views.map((view, index) => this.#item(view, index, count));
+    this.#fan.replaceChildren(...this.#items.map(({ root }) => root));
+    this.#lines = views.map((_, index) => this.#line(index, count));
+    this.#rays.replaceChildren(...this.#lines);
+  }
+
+  #item(view, index, count) {
+    const root = document.createElement("li");
+    const [x, y] = place(index, count);
+    root.style.setProperty("--x", (RADIUS * x).toFixed(2));
+    root.style.setProperty("--y", (RADIUS * y).toFixed(2));
+    root.style.setProperty("--delay", `${35 * index}ms`);
+    const image = document.createElement("img");
+    image.alt = "";
+    const caption = document.createElement("span");
+    caption.className = "unseen";
+    const said = document.createElement("span");
+    said.className = "said";
+    root.append(image, caption, said);
+    return { root, image, caption, said, view };
+  }
+
+  #line(index, count) {
+    const [x, y] = place(index, count);
+    const line = document.createElementNS(SVG, "line");
+    const values = { x1: 30 * x, y1: 30 * y, x2: 58 * x, y2: 58 * y };
+    for (const [key, value] of Object.entries(values)) line.setAttribute(key, value);
+    return line;
+  }
+
+  draw(look, index) {
+    const item = this.#items[index];
+    if (!item || !look.views[index].picture) return;
+    item.image.src = look.views[index].picture;
+    item.image.classList.toggle("coarse", Math.max(look.width, look.height) < 96);
+  }
+
+  answers(look) {
+    const against = look.verdict?.label ?? look.base;
+    byId("base").textContent = look.base === undefined ? "" : (look.base ?? "no label");
+    look.views.forEach((view, index) => this.#light(look, view, index, against));
+  }
+
+  #light(look, view, index, against) {
+    const item = this.#items[index];
+    this.draw(look, index);
+    const known = view.label !== undefined && against !== undefined;
+    const state = !known ? (look.verdict ? "unasked" : "waiting") : view.label === against ? "agree" : "differ";
+    item.root.dataset.state = state;
+    this.#lines[index].dataset.state = state;
+    item.said.textContent = known && state === "differ" ? (view.label ?? "no label") : "";
+    item.caption.textContent = `${view.caption}: ${known ? `says ${view.label ?? "nothing"}, ` : ""}`;
+    item.root.title = known ? `${view.caption}: ${view.label ?? "no label"}` : view.caption;
+    item.root.setAttribute("aria-label", item.root.title);
+  }
+}

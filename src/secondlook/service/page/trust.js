@@ -1,0 +1,75 @@
+// The page behind the second tab: what verdicts rest on.
+
+import { reliability } from "./api.js";
+import { percent } from "./dial.js";
+
+const byId = (id) => document.getElementById(id);
+const COLUMNS = { accuracy: "Accuracy", ece: "ECE", auroc: "AUROC", brier: "Brier" };
+
+function make(name, text = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  return made;
+}
+
+function cell(figure) {
+  const made = make("td", figure?.value == null ? "–" : figure.value.toFixed(3));
+  if (figure?.low != null) made.append(make("br"), make("small", `${figure.low.toFixed(3)}–${figure.high.toFixed(3)}`));
+  return made;
+}
+
+function row(result) {
+  const made = make("tr");
+  const head = make("th", result.belief);
+  head.scope = "row";
+  made.append(head, make("td", `${+result.queries.toFixed(1)}`), ...Object.keys(COLUMNS).map((key) => cell(result.figures[key])));
+  return made;
+}
+
+function heading(text) {
+  const made = make("th", text);
+  made.scope = "col";
+  return made;
+}
+
+export function promise({ threshold, max_error }) {
+  const share = max_error === null ? "" : `${+(100 * max_error).toFixed(1)} %`;
+  if (threshold === null) return max_error === null ? "Nothing is promised" : `No confidence can promise at most ${share} mistakes`;
+  return `Accept from ${percent(threshold)} on: at most ${share} of what is accepted is wrong`;
+}
+
+function showDrift(drift) {
+  byId("drift").hidden = !drift?.seen;
+  if (!drift?.seen) return;
+  byId("drift").className = drift.alarm ? "drifted" : "";
+  byId("drift").textContent =
+    `${drift.seen.toLocaleString("en")} ${drift.seen === 1 ? "picture was" : "pictures were"} looked at since the service began. ` +
+    (drift.alarm
+      ? "They no longer look like those that the profile was made from: fit it again before you rely on it."
+      : "They look like those that the profile was made from.");
+}
+
+export async function showTrust(profile) {
+  byId("promise").textContent = promise(profile);
+  const views = profile.panel.length;
+  byId("basis").textContent =
+    `Learned from ${profile.pictures.toLocaleString("en")} labelled pictures, with ${views} ${views === 1 ? "view" : "views"} a picture, ` +
+    `about the classifier ${profile.classifier}. The promise holds with ${100 * profile.level} % certainty; the rest is for a person to review.`;
+  showDrift(profile.drift);
+  const body = make("tbody");
+  body.append(...profile.results.map(row));
+  const head = make("thead");
+  const first = make("tr");
+  first.append(heading("belief"), heading("queries"), ...Object.values(COLUMNS).map(heading));
+  head.append(first);
+  byId("results").replaceChildren(head, body);
+  byId("panel").replaceChildren(
+    ...profile.panel.map(({ view, caption }) => {
+      const item = make("li", caption);
+      item.append(" ", make("code", view));
+      return item;
+    }),
+  );
+  const drawing = new DOMParser().parseFromString(await reliability(), "image/svg+xml").documentElement;
+  byId("figure").replaceChildren(document.adoptNode(drawing));
+}
