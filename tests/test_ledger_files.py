@@ -190,7 +190,7 @@ def test_a_ledger_that_another_program_keeps_locked_is_an_error_in_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(path, range(3))
-    monkeypatch.setattr("secondlook.ledger.books.PATIENCE", 0.05)
+    monkeypatch.setattr("secondlook.ledger.sqlite.PATIENCE", 0.05)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         ledger = SqliteLedger(path)
         db.execute("BEGIN IMMEDIATE")

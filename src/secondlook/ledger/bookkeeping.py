@@ -15,9 +15,11 @@ from itertools import islice
 from pathlib import Path
 
 from secondlook.errors import LedgerError, MissingExtra
-from secondlook.ledger.file import explained, pack, readable, unpack, writable
+from secondlook.ledger.file import explained, readable, writable
 from secondlook.ledger.protocol import RAW_LIMIT, place
 from secondlook.ledger.sessions import living
+from secondlook.ledger.sqlite import SqliteTables
+from secondlook.ledger.tables import pack, unpack
 
 Field = str | int | float | None
 Writing = Callable[[Iterator[tuple[Field, ...]], Path], int]
@@ -97,7 +99,7 @@ def forget(path: Path, fingerprint: str, digests: Sequence[str] | None = None) -
         with transaction(db):
             classifier = _classifier(db, path, fingerprint)
             db.execute("CREATE TEMP TABLE gone(key BLOB PRIMARY KEY) WITHOUT ROWID")
-            _choose(db, classifier, digests)
+            _choose(db, classifier, digests, living(SqliteTables(db, path).sessions(), time.time()))
             count: int = db.execute(
                 "SELECT COUNT(label) FROM questions WHERE key IN (SELECT key FROM gone)"
             ).fetchone()[0]
@@ -258,9 +260,9 @@ def _classifier(db: sqlite3.Connection, path: Path, fingerprint: str) -> int:
     return int(row[0])
 
 
-def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | None) -> None:
+def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | None, living: set[int]) -> None:
     """Put the keys to forget in the table `gone`; the questions about one picture are neighbours by key."""
-    alive = ", ".join(map(str, living(db, time.time())))
+    alive = ", ".join(map(str, living))
     chosen = (
         "INSERT OR IGNORE INTO gone SELECT key FROM questions WHERE classifier = ?"  # noqa: S608
         f" AND (label IS NOT NULL OR COALESCE(session, 0) NOT IN ({alive}))"

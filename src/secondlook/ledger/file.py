@@ -22,8 +22,6 @@ CHECKPOINT = 4000
 """Pages in the write-ahead log before they are moved to the file: 16 MB."""
 OLDEST = (3, 35, 0)
 
-Value = bytes | str | int | float | None
-
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
 """A full disk as SQLite sees it: the last two are a quota, and a disk too full for its shared memory."""
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -204,20 +202,6 @@ def drop_ballast(path: Path) -> None:
     """Free the reserve."""
     with suppress(OSError):
         _ballast(path).unlink()
-
-
-def pack(digest: str) -> bytes | str:
-    """A digest as it is stored: as bytes if it is hexadecimal, which takes half the room."""
-    try:
-        packed = bytes.fromhex(digest)
-    except ValueError:
-        return digest
-    return packed if packed.hex() == digest else digest
-
-
-def unpack(stored: bytes | str) -> str:
-    """The digest that `pack` stored."""
-    return stored.hex() if isinstance(stored, bytes) else stored
 
 
 def _ballast(path: Path) -> Path:

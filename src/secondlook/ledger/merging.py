@@ -11,7 +11,8 @@ from pathlib import Path
 
 from secondlook.errors import LedgerError
 from secondlook.ledger.bookkeeping import transaction
-from secondlook.ledger.file import Value, explained, readable, writable
+from secondlook.ledger.file import explained, readable, writable
+from secondlook.ledger.tables import Value
 
 BLOCK = 2_000
 """Questions in one transaction, so that a run on the same ledger never waits long."""

@@ -58,6 +58,17 @@ class Surrender(NamedTuple):
     keys: Sequence[bytes]
 
 
+@dataclass(slots=True, eq=False)
+class Adoption:
+    """Questions to take over from a session that is dead; `taken` tells when each of them was granted."""
+
+    fingerprint: str
+    keys: Sequence[bytes]
+    price: int
+    taken: dict[bytes, int] = field(default_factory=dict)
+    classifier: int = 0
+
+
 class Check(NamedTuple):
     """What was said when an answered question was asked again."""
 
@@ -84,7 +95,7 @@ class Stop(NamedTuple):
     """The last operation."""
 
 
-Operation = Record | Intent | Booking | Release | Surrender | Check | Introduction | Flush | Stop
+Operation = Record | Intent | Booking | Release | Surrender | Adoption | Check | Introduction | Flush | Stop
 
 
 class Batch:
@@ -97,6 +108,7 @@ class Batch:
         self.bookings: list[Booking] = []
         self.released: list[bytes] = []
         self.surrendered: list[bytes] = []
+        self.adoptions: list[Adoption] = []
         self.checks: list[Check] = []
         self.introductions: list[Introduction] = []
         self.flushes: list[Flush] = []
@@ -155,6 +167,8 @@ class Batch:
                 self.released += operation.keys
             case Surrender():
                 self.surrendered += operation.keys
+            case Adoption():
+                self.adoptions.append(operation)
             case Check():
                 self.checks.append(operation)
             case Introduction():
@@ -171,6 +185,6 @@ def _touched(operation: Operation) -> Collection[bytes]:
             return (operation.key,)
         case Intent():
             return operation.entries
-        case Release() | Surrender():
+        case Release() | Surrender() | Adoption():
             return operation.keys
     return ()

@@ -126,6 +126,13 @@ class Ledger(Protocol):
         """Stop waiting for answers: they stay sent and counted, but are no longer held against other sessions."""
         ...
 
+    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> None:
+        """Queue taking over what was granted to a session that is dead now: from then on it is in flight here.
+
+        They stay counted as they are. Those that are answered, or in flight in a living session, are left out.
+        """
+        ...
+
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         """Count queries that belong to no stored question, all or none, on disk before they are sent."""
         ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import sqlite3
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,31 +50,12 @@ def birth(pid: int) -> str:
         return ""
 
 
-def beat(db: sqlite3.Connection, session: Session, now: float) -> None:
-    """Sign of life; says again who we are, because a session that slept may have been struck off."""
-    db.execute(
-        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET beat=excluded.beat",
-        (session.id, session.host, session.pid, session.born, now),
-    )
-
-
-def leave(db: sqlite3.Connection, session: Session) -> None:
-    """Strike a session off: from now on it is dead."""
-    db.execute("DELETE FROM sessions WHERE id = ?", (session.id,))
-
-
-def living(db: sqlite3.Connection, now: float) -> set[int]:
-    """The ids of the sessions that are alive."""
+def living(sessions: Iterable[tuple[Session, float]], now: float) -> set[int]:
+    """The ids of those that are alive, of sessions and their last signs of life."""
     here = host()
-    rows = db.execute("SELECT id, host, pid, born FROM sessions WHERE beat > ?", (now - DEAD,)).fetchall()
-    return {id for id, at, pid, born in rows if at != here or _runs(pid, born)}
-
-
-def strike_off_dead(db: sqlite3.Connection, now: float) -> None:
-    """Remove sessions that ended without saying so; their questions are free already."""
-    alive = living(db, now)
-    dead = [(id,) for (id,) in db.execute("SELECT id FROM sessions").fetchall() if id not in alive]
-    db.executemany("DELETE FROM sessions WHERE id = ?", dead)
+    return {
+        each.id for each, beat in sessions if beat > now - DEAD and (each.host != here or _runs(each.pid, each.born))
+    }
 
 
 def _runs(pid: int, born: str) -> bool:

@@ -46,6 +46,9 @@ class Unrecorded:
         for key in keys:
             self._sent.pop(key, None)
 
+    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> None:
+        self._sent.update(dict.fromkeys(keys, (fingerprint, price_micros)))
+
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         with self._counting:
             covered = queries <= budget.room(self._account(fingerprint), price_micros)

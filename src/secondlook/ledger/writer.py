@@ -1,18 +1,16 @@
-"""The one thread that writes to a ledger file: it gathers what is queued, and a commit serves all of it."""
+"""The one thread that writes to a ledger: it gathers what is queued, and a commit serves all of it."""
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from secondlook.errors import LedgerError
 from secondlook.ledger.books import Books
-from secondlook.ledger.file import drop_ballast, explain, full, is_full, keep_ballast
 from secondlook.ledger.operations import Batch, Operation
 from secondlook.ledger.sessions import BEAT, Session
+from secondlook.ledger.tables import Tables
 
 GATHER = 0.002
 """Seconds to let operations gather; also the gap in which another process gets its turn to write."""
@@ -27,13 +25,13 @@ MOST = 4096
 class Writer(Thread):
     """Commits what it is given, in that order, until a Stop; after a failure it fails all that comes."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
-        super().__init__(name=f"ledger {path.name}", daemon=True)
+    def __init__(self, tables: Tables, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._queue: SimpleQueue[Operation] = SimpleQueue()
         self._awaited = Event()
         self.failure: LedgerError | None = None
-        self._books = Books(db, Session.here())
-        self._path = path
+        self._tables = tables
+        self._books = Books(tables, Session.here())
         self._left_over: Operation | None = None
 
     def sent(self, key: bytes) -> bool:
@@ -93,26 +91,25 @@ class Writer(Thread):
             self._save(batch)
         except Exception as error:
             lost = f"; {len(batch.records)} answers that had come in were not saved" if batch.records else ""
-            self.failure = LedgerError(f"{explain(self._path, error)}{lost}")
+            self.failure = LedgerError(f"{self._tables.explain(error)}{lost}")
             return
         batch.resolve()
 
     def _save(self, batch: Batch) -> None:
-        if batch.asked() and not keep_ballast(self._path):
+        if batch.asked() and not self._tables.has_room():
             self._refuse(batch)
         try:
             self._write(batch)
-        except sqlite3.Error as error:
-            if not is_full(error):
+        except Exception as error:
+            if not self._tables.makes_room(error):
                 raise
-            drop_ballast(self._path)
             self._refuse(batch)
             batch.raw = False
             self._write(batch)
 
     def _refuse(self, batch: Batch) -> None:
         """Ask nothing more on a full disk: what is left of it is for the answers still to come."""
-        batch.refuse(LedgerError(f"{full(self._path)}: nothing was lost"))
+        batch.refuse(LedgerError(f"{self._tables.full()}: nothing was lost"))
 
     def _write(self, batch: Batch) -> None:
         now = time.time()
