@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from secondlook.practice import Use
     from secondlook.session import Wishes
 
+__all__ = ["Limits", "Place", "run"]
+
 PARTS = {"fastapi", "httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"}
 
 

@@ -166,9 +166,7 @@ class _Looking:
             return oip.refuse(refusal)
 
     async def _photos(self, request: Request) -> list[Upload]:
-        uploads = await bodies.several(request, self._limits)
-        if len(uploads) < 2:
-            raise Refusal("request", "a burst is two or more photos of one thing; send them all")
+        uploads = await bodies.photos(request, self._limits)
         self._desk.admit(len(uploads))
         return uploads
 
@@ -257,7 +255,8 @@ def _translated(error: Exception) -> Refusal:
     codes = {404: "missing", 405: "method"}
     if isinstance(error, HTTPException):
         detail = error.detail or HTTPStatus(error.status_code).phrase
-        return Refusal(codes.get(error.status_code, "request"), f"{detail}; see /openapi.json for what there is")
+        code, allow = codes.get(error.status_code, "request"), (error.headers or {}).get("Allow")
+        return Refusal(code, f"{detail}; see /openapi.json for what there is", allow=allow)
     return Refusal("internal", "something broke in the service; its log says what")
 
 

@@ -24,6 +24,11 @@ LONGEST_NAME = 200
 """Characters that are kept of the name of a picture."""
 FIELDS = 16
 """Parts of a form that are not files."""
+EXAMPLE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAALklEQVQY02NgIAQYIdR/OJMRxoVxGJH4YB4TFjP+o3AxVBAWIMoW"
+    "TIehOJ0wAAAFggcSVEn3OAAAAABJRU5ErkJggg=="
+)
+"""A small picture, in base64."""
 RAW = ("image/", "application/octet-stream")
 FORM = "multipart/form-data"
 JSON = "application/json"
@@ -42,18 +47,26 @@ class Upload:
 class PictureBody(BaseModel):
     """One picture in JSON."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    image: str = Field(description="the file in base64", examples=["iVBORw0KGgo…"])
+    image: str = Field(description="the file in base64", examples=[EXAMPLE])
     name: str = Field(default="picture", max_length=LONGEST_NAME)
 
 
 class PicturesBody(BaseModel):
     """Several pictures in JSON."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     images: list[PictureBody] = Field(min_length=1)
+
+
+class BurstBody(BaseModel):
+    """Several photos of one thing in JSON, the one to be judged first."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    images: list[PictureBody] = Field(min_length=2)
 
 
 class Opened:
@@ -109,13 +122,23 @@ async def one(request: Request, limits: Limits) -> Upload:
 
 async def several(request: Request, limits: Limits) -> list[Upload]:
     """The pictures of a request that holds some, in their order."""
-    kind = _kind(request)
-    if kind == JSON:
-        uploads = [_decoded(body) for body in parsed(PicturesBody, await read(request, limits)).images]
+    return await _some(request, limits, PicturesBody, 1)
+
+
+async def photos(request: Request, limits: Limits) -> list[Upload]:
+    """The photos of a request that holds a burst, in their order."""
+    return await _some(request, limits, BurstBody, 2)
+
+
+async def _some(
+    request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody], least: int
+) -> list[Upload]:
+    if _kind(request) == JSON:
+        uploads = [_decoded(body) for body in parsed(model, await read(request, limits)).images]
     else:
         uploads = await _form(request, limits)
-    if not 1 <= len(uploads) <= limits.pictures:
-        raise Refusal("request", f"there are {len(uploads)} pictures; send 1 to {limits.pictures} in one request")
+    if not least <= len(uploads) <= limits.pictures:
+        raise Refusal("request", f"there are {len(uploads)} pictures; send {least} to {limits.pictures} in one request")
     return uploads
 
 

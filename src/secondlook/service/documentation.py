@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
 
-from secondlook.service.bodies import FORM, JSON, PictureBody, PicturesBody
+from secondlook.service.bodies import EXAMPLE, FORM, JSON, BurstBody, PictureBody, PicturesBody
 from secondlook.service.oip import ErrorReply, InferenceBody, InferenceReply
 from secondlook.service.profiles import ProfileReply
 from secondlook.service.replies import CODES, PROBLEM, LooksReply, Problem, VerdictReply
@@ -21,6 +21,7 @@ REFERENCE = "#/components/schemas/{model}"
 MODELS = (
     PictureBody,
     PicturesBody,
+    BurstBody,
     VerdictReply,
     LooksReply,
     ProfileReply,
@@ -29,11 +30,6 @@ MODELS = (
     InferenceReply,
     ErrorReply,
 )
-PICTURE = (
-    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAAJklEQVR4nGM4gAYYGRhQBQgLMDQwNKAIEBYgrICgGYQFCCsgwQwAuAQz8WHdbmAAAAAASUVORK5C"
-    "YII="
-)
-"""A small grey picture, in base64."""
 FILE = {"schema": {"type": "string", "format": "binary"}}
 PICTURE_STATUSES = (400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 502, 503, 504)
 PLAIN_STATUSES = (401, 403, 421, 500)
@@ -95,15 +91,19 @@ def _form(name: str, schema: Route) -> Route:
 
 _ONE = {
     **_form("image", FILE["schema"]),
-    JSON: {**_schema("PictureBody"), "example": {"image": PICTURE, "name": "shirt.png"}},
+    JSON: {**_schema("PictureBody"), "example": {"image": EXAMPLE, "name": "shirt.png"}},
     "image/png": FILE,
     "image/jpeg": FILE,
     "application/octet-stream": FILE,
 }
-_SEVERAL = {
-    **_form("images", {"type": "array", "items": FILE["schema"], "minItems": 1}),
-    JSON: {**_schema("PicturesBody"), "example": {"images": [{"image": PICTURE}, {"image": PICTURE}]}},
-}
+
+
+def _some(model: str, least: int) -> Route:
+    form = _form("images", {"type": "array", "items": FILE["schema"], "minItems": least})
+    return {**form, JSON: {**_schema(model), "example": {"images": [{"image": EXAMPLE}, {"image": EXAMPLE}]}}}
+
+
+_SEVERAL, _PHOTOS = _some("PicturesBody", 1), _some("BurstBody", 2)
 _VERDICT = _good("the verdict", JSON, {**_schema("VerdictReply"), "example": VERDICT})
 _EVENTS = _good("events, the last one `verdict` or `problem`", "text/event-stream", {"example": EVENTS})
 _INFERENCE = {JSON: _schema("InferenceBody"), "application/octet-stream": FILE}
@@ -115,9 +115,9 @@ _ANY = {"schema": {"type": "object"}}
 
 LOOK = _route(_VERDICT, PICTURE_STATUSES, "look", body=_ONE)
 LOOKS = _route(_good("verdicts", JSON, _schema("LooksReply")), PICTURE_STATUSES, "look", body=_SEVERAL)
-BURST = _route(_VERDICT, PICTURE_STATUSES, "look", body=_SEVERAL)
+BURST = _route(_VERDICT, PICTURE_STATUSES, "look", body=_PHOTOS)
 LOOK_EVENTS = _route(_EVENTS, PICTURE_STATUSES, "look", body=_ONE)
-BURST_EVENTS = _route(_EVENTS, PICTURE_STATUSES, "look", body=_SEVERAL)
+BURST_EVENTS = _route(_EVENTS, PICTURE_STATUSES, "look", body=_PHOTOS)
 INFER = _route(_INFERRED, PICTURE_STATUSES, "open inference protocol", {JSON: _schema("ErrorReply")}, _INFERENCE)
 PROFILE = _route(_good("the profile", JSON, _schema("ProfileReply")), PLAIN_STATUSES, "profile")
 FIGURE = _route(_good("a drawing", "image/svg+xml", {"schema": {"type": "string"}}), PLAIN_STATUSES, "profile")

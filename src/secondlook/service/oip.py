@@ -21,7 +21,7 @@ from secondlook.errors import ImageError
 from secondlook.images import Image
 from secondlook.look import Verdict
 from secondlook.pictures import Source
-from secondlook.service.bodies import JSON, Opened, Upload, from_base64, parsed
+from secondlook.service.bodies import EXAMPLE, JSON, Opened, Upload, from_base64, parsed
 from secondlook.service.limits import Limits
 from secondlook.service.replies import Refusal
 
@@ -42,7 +42,11 @@ OUTPUTS = ("label", "confidence")
 HEADER_LENGTH = "inference-header-content-length"
 
 
-class Parameters(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class Parameters(_Part):
     """The parameters that mean something here; others are let pass, as the protocol wants it."""
 
     binary_data_size: int | None = Field(default=None, ge=0)
@@ -50,7 +54,7 @@ class Parameters(BaseModel):
     binary_data_output: bool = False
 
 
-class InputTensor(BaseModel):
+class InputTensor(_Part):
     """A tensor that comes in."""
 
     name: str
@@ -60,7 +64,7 @@ class InputTensor(BaseModel):
     parameters: Parameters = Parameters()
 
 
-class OutputWish(BaseModel):
+class OutputWish(_Part):
     """A tensor that is wanted."""
 
     name: str
@@ -71,9 +75,10 @@ class InferenceBody(BaseModel):
     """What a client asks."""
 
     model_config = ConfigDict(
+        strict=True,
         json_schema_extra={
-            "examples": [{"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": ["iVBORw0KGgo="]}]}]
-        }
+            "examples": [{"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [EXAMPLE]}]}]
+        },
     )
 
     id: str | None = Field(default=None, max_length=200)
@@ -210,6 +215,8 @@ def _file(item: object, place: int) -> bytes:
 
 def _bytes(data: list[object]) -> bytes:
     """Numbers of a JSON tensor, flat or nested."""
+    if not data:
+        return b""
     try:
         numbers = np.array(data)
     except ValueError:

@@ -78,9 +78,9 @@ class LooksReply(BaseModel):
 class Refusal(SecondLookError):
     """A request that gets no verdict; `code` is one of CODES."""
 
-    def __init__(self, code: str, detail: str, retry_after: float | None = None) -> None:
+    def __init__(self, code: str, detail: str, retry_after: float | None = None, allow: str | None = None) -> None:
         super().__init__(detail)
-        self.code, self.retry_after = code, retry_after
+        self.code, self.retry_after, self.allow = code, retry_after, allow
         self.status = CODES[code]
 
     def problem(self) -> Problem:
@@ -93,6 +93,8 @@ class Refusal(SecondLookError):
         headers = {"connection": "close"} if self.code == "slow" else {}
         if self.retry_after is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after)))
+        if self.allow:
+            headers["allow"] = self.allow
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return Response(self.problem().model_dump_json(), self.status, headers, PROBLEM)

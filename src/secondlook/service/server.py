@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,7 @@ def promising(use: Use, profile: Profile) -> Use:
 
 async def serve(classifier: str, house: House, wishes: Wishes, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     async with opened(classifier, wishes) as asker:
         config = uvicorn.Config(
             build(asker, house),

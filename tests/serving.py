@@ -1,0 +1,155 @@
+"""A service in a process of its own, asked from outside as its clients do.
+
+Run it: python tests/serving.py PROFILE '{"headers": 0.5}' '{"ledger": "path"}'; limits and wishes are those of the
+command `serve`, which cannot make all of them as small as tests like them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from http.client import HTTPConnection, HTTPMessage
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import numpy as np
+
+from secondlook import look as looking
+from secondlook.asking import Asker
+from secondlook.beliefs import Probit
+from secondlook.classifiers import connect
+from secondlook.images import encode_png
+from secondlook.pictures import labelled
+from secondlook.practice import Use
+from secondlook.service import Place, run
+from secondlook.service.limits import Limits
+from secondlook.session import Wishes
+from secondlook.views import Panel
+
+DEMO = Path(str(files("secondlook") / "demo"))
+PANEL = Panel.parse("mirror zoom:1.15 turn:8")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: HTTPMessage
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        return dict(json.loads(self.body))
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service that runs."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        """One request on a connection of its own."""
+        connection = HTTPConnection(str(urlsplit(self.url).netloc), timeout=120)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            reply = connection.getresponse()
+            return Reply(reply.status, reply.headers, reply.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.ask("GET", path, None, _named(headers))
+
+    def post(self, path: str, body: bytes, kind: str = "image/png", **headers: str) -> Reply:
+        return self.ask("POST", path, body, {"content-type": kind, **_named(headers)})
+
+    def form(self, path: str, *uploads: tuple[str, bytes]) -> Reply:
+        """The files as a form."""
+        kind, body = form(*uploads)
+        return self.post(path, body, kind)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        where = urlsplit(self.url)
+        return str(where.hostname), int(where.port or 0)
+
+
+def _named(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def form(*uploads: tuple[str, bytes]) -> tuple[str, bytes]:
+    """The content type and the body of a form with these files."""
+    boundary = uuid4().hex
+    head = 'Content-Disposition: form-data; name="images"; filename="{}"\r\nContent-Type: image/png\r\n\r\n'
+    parts = [f"--{boundary}\r\n{head.format(name)}".encode() + data + b"\r\n" for name, data in uploads]
+    return f"multipart/form-data; boundary={boundary}", b"".join(parts) + f"--{boundary}--\r\n".encode()
+
+
+@contextmanager
+def serving(
+    profile: Path, limits: Mapping[str, float] | None = None, wishes: Mapping[str, object] | None = None, **place: str
+) -> Iterator[Service]:
+    """A service with these limits and wishes; ended when the block is left, unless it has ended before."""
+    parts = [json.dumps(part) for part in (limits or {}, wishes or {}, place)]
+    with started([sys.executable, __file__, str(profile), *parts]) as service:
+        yield service
+
+
+@contextmanager
+def started(command: list[str], **environment: str) -> Iterator[Service]:
+    """The service that a command starts."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    try:
+        assert process.stderr
+        lines: list[str] = []
+        while not (found := re.search(r"Serving at (\S+)", lines[-1] if lines else "")):
+            line = process.stderr.readline()
+            assert line, "".join(lines)
+            lines.append(line)
+        yield Service(found[1], process)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert process.stderr
+        process.stderr.close()
+
+
+def learn_profile(path: Path) -> Path:
+    """A profile of the embedded classifier, from a few hundred pictures."""
+
+    async def work() -> None:
+        classifier = connect(DEMO / "fashion.toml")
+        polled = await looking.collect(Asker(classifier), labelled(DEMO / "pictures.npz")[:400], PANEL)
+        looking.learn(polled, Probit(), str(DEMO / "fashion.toml")).save(path)
+
+    asyncio.run(work())
+    return path
+
+
+@cache
+def clothes() -> tuple[bytes, ...]:
+    """Embedded pictures as PNG files, which took no part in learning."""
+    with np.load(DEMO / "pictures.npz") as file:
+        return tuple(encode_png(np.repeat(grey[:, :, None], 3, axis=2)) for grey in file["images"][1000:1040])
+
+
+if __name__ == "__main__":
+    limits, wishes, place = (json.loads(text) for text in sys.argv[2:5])
+    here = Place(**{"port": 0, **place, "token_file": Path(place["token_file"]) if "token_file" in place else None})
+    run(Path(sys.argv[1]), None, Use(), Wishes(**wishes), here, Limits(**limits))
