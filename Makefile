@@ -7,7 +7,7 @@ demo: $(VENV)/.installed-onnx
 	@$(BIN)/secondlook demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
