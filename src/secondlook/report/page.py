@@ -136,11 +136,11 @@ def _kept(material: Material, judged: Judged | None, evidence: Evidence) -> Prom
 
 def _queries(material: Material, judged: Judged | None) -> dict[str, object]:
     """What more queries bring: from the votes where their truths are known, else as the profile kept it."""
-    fresh = judged is not None and judged.outcome is not None
-    belief = material.using().belief
-    steps = findings.steps(belief, judged) if judged is not None and fresh else findings.kept_steps(material.profile)
+    known = judged if judged is not None and judged.outcome is not None else None
+    steps = findings.steps(material.using().belief, known) if known else findings.kept_steps(material.profile)
     return {
         "steps": steps,
+        "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
         "enough": findings.enough(steps),
         "brier": _drawn(_brier_svg(steps)) if len(steps) > 1 else None,
     }
@@ -257,7 +257,7 @@ def _environment() -> Environment:
         "three": lambda value: "–" if value is None else f"{value:.3f}",
         "upward": upward,
         "whole": lambda count: f"{count:,}",
-        "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 10_000_000 else f"{micros / 1e6:,.4f}",
+        "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
         "ends": _ends,
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
         "parameters": _parameters,
