@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 
 from secondlook import look as looking
@@ -169,10 +168,9 @@ class Desk:
         task = asyncio.create_task(work)
         self._busy += pictures
         self._running.add(task)
-        task.add_done_callback(partial(self._gone, pictures))
+        task.add_done_callback(self._gone)
 
-    def _gone(self, pictures: int, task: asyncio.Task[None]) -> None:
-        self._busy -= pictures
+    def _gone(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._start_soon()
 
@@ -183,12 +181,12 @@ class Desk:
         verdicts: list[Verdict | Unscored] = []
         try:
             async for verdict in looking.look(self.asker, pictures, self.profile, self.practice):
-                _answer(left.pop(verdict.name), verdict)
+                self._answer(left.pop(verdict.name), verdict, 1)
                 verdicts.append(verdict)
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
-            _answer(waiting, Unscored(name, str(self._trouble or "the service is shutting down")))
+            self._answer(waiting, Unscored(name, str(self._trouble or "the service is shutting down")), 1)
         self._watch(verdicts)
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
@@ -203,7 +201,7 @@ class Desk:
         except Exception as error:  # as above
             self._rest(error)
             verdict = Unscored(pictures[0].name, str(error))
-        _answer(waiting, verdict)
+        self._answer(waiting, verdict, len(pictures))
 
     def _rest(self, error: Exception) -> None:
         """Ask nothing for a while."""
@@ -224,6 +222,11 @@ class Desk:
             tell(place, label)
 
     # Answering -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, waiting: Waiting, verdict: Verdict | Unscored, pictures: int) -> None:
+        self._busy -= pictures
+        if not waiting.done():
+            waiting.set_result(verdict)
 
     async def _in_time(self, waiting: Waiting, pictures: Sequence[Picture]) -> Verdict:
         seconds = self.limits.seconds
@@ -249,11 +252,6 @@ class Desk:
         except ImageError as error:
             return Refusal("picture", str(error))
         return Refusal("classifier", reason)
-
-
-def _answer(waiting: Waiting, verdict: Verdict | Unscored) -> None:
-    if not waiting.done():
-        waiting.set_result(verdict)
 
 
 def _telling(tell: Tell, photo: int) -> Tell:

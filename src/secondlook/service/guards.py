@@ -67,14 +67,7 @@ class Tokens:
     @classmethod
     def read(cls, path: Path | None) -> Tokens:
         """From the environment and a file: hashes in hex, one a line, with a word before each where one likes."""
-        text = os.environ.get(TOKENS, "").replace(",", "\n")
-        try:
-            text += "\n" + path.read_text("utf-8") if path else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise SecondLookError(f"the token file {str(path)!r} cannot be read: {error}") from None
-        words = [line.split()[-1] for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-        if path and not words:
-            raise SecondLookError(f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it")
+        words = _words(os.environ.get(TOKENS, "").replace(",", "\n")) + (_file_words(path) if path else [])
         if not all(map(HASH.fullmatch, words)):
             raise SecondLookError("a token is kept as its SHA-256 in 64 hex digits; make it with: sha256sum")
         return cls(tuple(words))
@@ -87,6 +80,20 @@ class Tokens:
         presented = sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
         found = [compare_digest(presented, known) for known in self.hashes]
         return any(found) and scheme.lower() == "bearer"
+
+
+def _words(text: str) -> list[str]:
+    return [line.split()[-1] for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _file_words(path: Path) -> list[str]:
+    try:
+        words = _words(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecondLookError(f"the token file {str(path)!r} cannot be read: {error}") from None
+    if not words:
+        raise SecondLookError(f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it")
+    return words
 
 
 def is_loopback(host: str) -> bool:

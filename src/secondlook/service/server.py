@@ -33,13 +33,16 @@ KEEP_ALIVE = 20
 def protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """uvicorn's protocol, with a deadline and a size for headers, so that slow clients cannot pile up.
 
-    A body has its deadline where it is read; one that is refused unread has it here.
+    A body has its deadline where it is read. What still comes of one that was refused is read and dropped, for a
+    while: closed at once, the client would lose the refusal to a reset.
     """
 
     class Patient(HttpToolsProtocol):
         _deadline: asyncio.TimerHandle | None = None
         _head: int | None = None
         """Bytes of the headers so far, while they are coming."""
+        _last = False
+        """The client wants no further request on this connection."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -66,15 +69,21 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
             self._in_time()
             self._head = None
             super().on_headers_complete()
+            self._last = not self.cycle.keep_alive
+            self.cycle.keep_alive = True
 
         def on_message_complete(self) -> None:
             self._in_time()
             super().on_message_complete()
+            if self._last and self.cycle.response_complete:
+                self._leave()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            if self.cycle.more_body:  # what still comes is read and dropped, so that the client hears the refusal
+            if self.cycle.more_body:
                 self._within(limits.upload)
+            elif self._last:
+                self._leave()
 
         def _within(self, seconds: float) -> None:
             self._in_time()

@@ -1,0 +1,165 @@
+"""The service in front of a classifier that is slow, dear or dead: limits, budgets, kills and farewells."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from faults import Running, fault_server
+from serving import Reply, Service, clothes, serving
+from workshop import PANEL, write_profile
+
+from secondlook.ledger import SqliteLedger, bookkeeping
+from secondlook.profile import Profile
+
+QUESTIONS = 1 + len(PANEL)
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Running]:
+    with fault_server(delay=0.25) as running:
+        yield running
+
+
+@pytest.fixture
+def profile(slow: Running, tmp_path: Path) -> Path:
+    write_profile(tmp_path / "profile.json", slow.describe(tmp_path, concurrency=2))
+    return tmp_path / "profile.json"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that will happen."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def test_more_pictures_than_allowed_are_told_to_come_again(profile: Path, ledger: Path) -> None:
+    one, two, *_ = clothes()
+    with serving(profile, {"looks": 1}, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
+        first = threads.submit(service.post, "/v1/look", one)
+        until(lambda: b"secondlook_looks 1.0" in service.get("/metrics").body)
+        refused = service.post("/v1/look", two)
+        assert (refused.status, refused.json()["code"]) == (429, "busy")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert service.form("/v1/looks", ("a", one), ("b", two)).status == 429
+        assert first.result().status == 200
+        assert service.post("/v1/look", two).status == 200
+
+
+def test_a_look_that_takes_too_long_is_kept_and_not_bought_again(slow: Running, profile: Path, ledger: Path) -> None:
+    before = slow.stats()["requests"]
+    with serving(profile, {"seconds": 0.1}, {"ledger": str(ledger)}) as service:
+        late = service.post("/v1/look", clothes()[10])
+        assert (late.status, late.json()["code"]) == (504, "time")
+        until(lambda: service.post("/v1/look", clothes()[10]).status == 200)
+    assert slow.stats()["requests"] == before + QUESTIONS
+
+
+def test_a_client_that_leaves_ends_nothing(slow: Running, profile: Path, ledger: Path) -> None:
+    before = slow.stats()["requests"]
+    picture = clothes()[11]
+    length = f"Content-Length: {len(picture)}\r\n\r\n".encode()
+    head = b"POST /v1/look/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n" + length
+    with serving(profile, None, {"ledger": str(ledger)}) as service:
+        with socket.create_connection(service.address) as line:
+            line.sendall(head + picture)
+            assert line.recv(100).startswith(b"HTTP/1.1 200")
+            until(lambda: slow.stats()["requests"] > before)
+        assert service.post("/v1/look", clothes()[12]).status == 200
+        assert service.post("/v1/look", picture).status == 200
+        assert service.get("/readyz").status == 200
+    assert slow.stats()["requests"] == before + 2 * QUESTIONS
+
+
+def test_the_budget_of_all_time_is_kept_to_the_query(slow: Running, profile: Path, ledger: Path) -> None:
+    before, budget = slow.stats()["requests"], QUESTIONS + 2
+    for _ in range(2):  # a service that is started again has no more to spend
+        with serving(profile, None, {"ledger": str(ledger), "budget": str(budget)}) as service:
+            assert service.post("/v1/look", clothes()[13]).status == 200
+            spent = service.post("/v1/look", clothes()[14])
+            assert (spent.status, spent.json()["code"]) == (429, "budget")
+            assert "retry-after" not in spent.headers
+            assert service.get("/readyz").status == 200
+    assert slow.stats()["requests"] == before + budget
+
+
+def test_the_budget_of_a_day_says_when_to_come_again(slow: Running, profile: Path, ledger: Path) -> None:
+    before = slow.stats()["requests"]
+    with serving(profile, None, {"ledger": str(ledger), "per_day": QUESTIONS}) as service:
+        assert service.post("/v1/look", clothes()[15]).status == 200
+        spent = service.post("/v1/look", clothes()[16])
+        assert (spent.status, spent.json()["code"]) == (429, "budget")
+        assert 1 <= int(spent.headers["retry-after"]) <= 86_400
+        several = service.form("/v1/looks", ("old", clothes()[15]), ("new", clothes()[16])).json()["verdicts"]
+        assert "label" in several[0]
+        assert several[1]["problem"]["code"] == "budget"
+    assert slow.stats()["requests"] == before + QUESTIONS
+
+
+def test_after_kill_9_budget_and_ledger_are_right(slow: Running, profile: Path, ledger: Path) -> None:
+    before, fingerprint = slow.stats()["requests"], Profile.load(profile).fingerprint
+    wishes = {"ledger": str(ledger), "budget": str(2 * QUESTIONS)}
+    with serving(profile, None, wishes) as service, ThreadPoolExecutor() as threads:
+        broken = threads.submit(_quietly, service, clothes()[17])
+        until(lambda: slow.stats()["requests"] > before + 1)
+        service.process.send_signal(signal.SIGKILL)
+        service.process.wait()
+        assert broken.result() is None
+    assert bookkeeping.verify(ledger) == []
+    with serving(profile, None, wishes) as service:
+        assert service.post("/v1/look", clothes()[17]).status == 200
+    asked = slow.stats()["requests"] - before
+    with SqliteLedger(ledger) as book:
+        account = book.spent(fingerprint)
+    assert account.answered == QUESTIONS
+    assert asked <= account.queries <= 2 * QUESTIONS
+
+
+def _quietly(service: Service, picture: bytes) -> Reply | None:
+    try:
+        return service.post("/v1/look", picture)
+    except (ConnectionError, OSError):
+        return None
+
+
+def test_a_farewell_waits_for_what_is_on_its_way(slow: Running, profile: Path, ledger: Path) -> None:
+    before, fingerprint = slow.stats()["requests"], Profile.load(profile).fingerprint
+    with serving(profile, None, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
+        look = threads.submit(service.post, "/v1/look", clothes()[18])
+        until(lambda: slow.stats()["requests"] > before)
+        service.process.send_signal(signal.SIGTERM)
+        assert look.result().status == 200
+        service.process.wait(PATIENCE)
+    assert bookkeeping.verify(ledger) == []
+    with SqliteLedger(ledger) as book:
+        account = book.spent(fingerprint)
+    assert (account.queries, account.answered, account.unanswered) == (QUESTIONS, QUESTIONS, 0)
+
+
+def test_a_classifier_that_is_not_there_makes_it_unready_and_says_why(slow: Running, tmp_path: Path) -> None:
+    description = slow.describe(tmp_path, url=slow.url.replace("/classify", "/nothing"))
+    write_profile(tmp_path / "profile.json", description)
+    with serving(tmp_path / "profile.json", None, {"ledger": str(tmp_path / "ledger.db")}) as service:
+        assert service.get("/readyz").status == 200
+        reply = service.post("/v1/look", clothes()[0])
+        assert (reply.status, reply.json()["code"]) == (503, "unavailable")
+        assert "404" in str(reply.json()["detail"])
+        assert int(reply.headers["retry-after"]) >= 1
+        assert service.get("/readyz").status == 503
+        assert service.get("/healthz").status == 200
+        oip = json.dumps({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [""]}]}).encode()
+        assert service.post("/v2/models/secondlook/infer", oip, "application/json").status == 503
