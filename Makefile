@@ -3,10 +3,12 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check setup clean
 
-demo: $(VENV)/.installed-onnx
+demo: $(VENV)/.installed-onnx,serve
 	@$(BIN)/secondlook demo
+	@echo "See it in a browser: $(BIN)/secondlook serve --profile secondlook-demo/profile.json"
 
 test: $(VENV)/.installed-dev
+	@sh tools/browser.sh
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed-dev
