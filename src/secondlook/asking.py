@@ -182,7 +182,9 @@ class Asker:
         budget: Budget | None = None,
         seed: int = 0,
         canaries: int = 0,
+        replies: bool = False,
     ) -> None:
+        """`replies`: whether the ledger keeps what the classifier replied, beside the label that was read from it."""
         self.classifier = classifier
         self.progress = Progress()
         self.trust = Trust(canaries if ledger else 0)
@@ -193,6 +195,8 @@ class Asker:
         self.tell: Tell | None = None
         self._rates = self._pace.rates(classifier.terms.per_second)
         self._gate = Gate(self._pace.concurrency or classifier.terms.concurrency)
+        self._replies = replies
+        self._price = classifier.terms.price_micros
         self._asking: dict[bytes, _Job] = {}
         self._ready: deque[_Batch] = deque()
         self._senders = 0
@@ -264,11 +268,9 @@ class Asker:
             seen |= new.keys()
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
-        micros, speed = (
-            queries * self.classifier.terms.price_micros,
-            min((r.per_second for r in self._rates), default=None),
-        )
-        return Estimate(total, unreadable, asked, hits, queries, micros, queries / speed if speed else None)
+        speed = min((rate.per_second for rate in self._rates), default=None)
+        seconds = queries / speed if speed else None
+        return Estimate(total, unreadable, asked, hits, queries, queries * self._price, seconds)
 
     async def _finish(self, chunks: Iterable[asyncio.Task[list[Row | Unscored]]]) -> None:
         """Wait for what is on its way, and until it is on disk."""
@@ -404,10 +406,10 @@ class Asker:
 
         What another process has in flight is waited for rather than bought twice.
         """
-        price, patience = self.classifier.terms.price_micros, 0.05
+        patience = 0.05
         while jobs and not self.stopped:
             entries = [job.entry for job in jobs]
-            intent = self._ledger.intend(self.classifier.fingerprint, entries, price, self._budget)
+            intent = self._ledger.intend(self.classifier.fingerprint, entries, self._price, self._budget)
             jobs = self._granted(jobs, await asyncio.wrap_future(intent), attempt)
             if jobs:
                 await self._sleep(patience)
@@ -416,6 +418,9 @@ class Asker:
 
     def _granted(self, jobs: list[_Job], grant: Grant, attempt: int) -> list[_Job]:
         """Do what the ledger says: queue, take an answer, give up; those left over are held by another process."""
+        if len(grant.granted) == len(jobs):
+            self._queue(jobs, attempt)
+            return []
         by_key = {job.entry.key: job for job in jobs}
         for name, answer in grant.answered.items():
             self.progress.hits += 1
@@ -447,17 +452,18 @@ class Asker:
 
     async def _send(self, batch: _Batch) -> None:
         """Send one batch once, and settle whatever comes of it; a failure that may pass is sent again later."""
-        jobs = batch.jobs
+        jobs, attempt = batch
         try:
             async with self._gate:
-                await self._turn(len(jobs))
-                if self.stopped:
+                if self._rates or self._pause_until:
+                    await self._turn(len(jobs))
+                if self._reason:
                     self._withdraw(jobs)
                     return
                 started = time.perf_counter()
                 self._spend(len(jobs))
                 answers = await self.classifier.label([job.prepared for job in jobs])
-            self._keep(batch, answers, time.perf_counter() - started)
+            self._keep(jobs, answers, time.perf_counter() - started, attempt)
         except PassingError as error:
             self._blame(error, jobs)
             self._retry(batch, error)
@@ -469,12 +475,10 @@ class Asker:
 
     def _spend(self, questions: int) -> None:
         self.progress.sent += questions
-        self.progress.micros += questions * self.classifier.terms.price_micros
+        self.progress.micros += questions * self._price
 
     async def _turn(self, questions: int) -> None:
         """Wait until the pace lets this many questions go."""
-        if not self._rates and not self._pause_until:
-            return
         now = time.monotonic()
         moments = [rate.when(now) for rate in self._rates for _ in range(questions)]
         wait = max([self._pause_until, *moments]) - now
@@ -486,16 +490,16 @@ class Asker:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    def _keep(self, batch: _Batch, answers: list[Answer], latency: float) -> None:
-        jobs, attempt = batch
+    def _keep(self, jobs: list[_Job], answers: list[Answer], latency: float, attempts: int) -> None:
         if len(answers) != len(jobs):
             raise PermanentError(f"the classifier gave {len(answers)} answers to {len(jobs)} questions")
         self._failures = 0
         self._gate.widen()
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            self._ledger.record(job.entry.key, answer, latency, attempt)
-            job.settle(answer)
+            kept = answer if self._replies or answer.raw is None else Answer(answer.label, answer.score, answer.status)
+            self._ledger.record(job.entry.key, kept, latency, attempts)
+            job.settle(kept)
 
     def _blame(self, error: PassingError, jobs: list[_Job]) -> None:
         """Take back what was surely not sent, slow down, and stop after too many failures in a row."""
@@ -573,16 +577,23 @@ class Asker:
 
     async def _ask_again(self, key: bytes, prepared: object) -> str | None:
         """One more answer to a question that has one; None where the budget ends or the run is stopped."""
+        answer = None if self.stopped else await self.probe(prepared)
+        if answer is None:
+            return None
+        self._ledger.recheck(key, answer)
+        return answer.label
+
+    async def probe(self, prepared: object) -> Answer | None:
+        """One answer that is paid for but not kept; None where the budget does not cover it."""
         price = self.classifier.terms.price_micros
         booked = self._ledger.book(self.classifier.fingerprint, 1, price, self._budget)
-        if self.stopped or not await asyncio.wrap_future(booked):
+        if not await asyncio.wrap_future(booked):
             return None
         async with self._gate:
             await self._turn(1)
             self._spend(1)
             (answer,) = await self.classifier.label([prepared])
-        self._ledger.recheck(key, answer)
-        return answer.label
+        return answer
 
 
 def _report(tell: Tell, name: str, place: int, answer: Answer | str) -> None:
