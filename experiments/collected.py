@@ -35,6 +35,7 @@ from secondlook.votes import Codes, Floats, Votes
 
 SHARED = Path(__file__).parents[2] / "shared"
 CACHE = Path(os.environ.get("SECONDLOOK_EXPERIMENTS", Path.home() / ".cache" / "secondlook-experiments"))
+BLOCK = 10
 IMAGENET = "size = [224, 224]\ncrop = 0.875\nscale = 1.0\nlabels = {labels}\nbatch = 16\n"
 CIFAR = "size = [32, 32]\nlabels = {labels}\n"
 STANDARD = "scale = 255.0\nmean = [0.485, 0.456, 0.406]\nstd = [0.229, 0.224, 0.225]\n"
@@ -146,8 +147,8 @@ MODELS = {
 def votes(model: Model, panel: Panel, part: str = "all") -> Votes:
     """The answers under this panel about the pictures of a part: all in their order, or the pilot pictures."""
     missing = [view for view in dict.fromkeys(panel) if not _there(model, panel, view, part)]
-    if missing:
-        _ask(model, Panel(tuple(view for view in panel if view in missing)), part)
+    for block in _blocks([view for view in panel if view in missing]):
+        _ask(model, Panel(tuple(block)), part)
     columns = [_column(model, view, index, part) for view, index in panel.slots]
     rows = _rows(model, part)
     views = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), np.int32)
@@ -165,6 +166,18 @@ def logits(model: Model) -> Floats:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, np.concatenate([classifier.logits(batch) for batch in prepared]))
     return np.load(path).astype(np.float64)
+
+
+def _blocks(views: list[View]) -> list[list[View]]:
+    """Views that are asked and kept together, all draws of one among them: so little is lost when a run is ended."""
+    blocks: list[list[View]] = []
+    for view in dict.fromkeys(views):
+        draws = [view] * views.count(view)
+        if blocks and len(blocks[-1]) + len(draws) <= BLOCK:
+            blocks[-1] += draws
+        else:
+            blocks.append(draws)
+    return blocks
 
 
 def _batches(pictures: Sequence[Picture], size: int = 32) -> list[Sequence[Picture]]:

@@ -19,7 +19,7 @@ from secondlook.look import Polled, Verdict
 from secondlook.pictures import Picture, find, labelled
 from secondlook.practice import NEVER, Practice, Use
 from secondlook.profile import HeldOut, Profile
-from secondlook.views import GENERAL
+from secondlook.views import GENERAL, Panel
 
 DEMO = Path(str(files("secondlook") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
@@ -189,9 +189,9 @@ def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: li
     assert 0 < many.low < many.confidence < 1
 
 
-def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(
-    profile: Profile, clothes: list[Picture]
-) -> None:
+def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothes: list[Picture]) -> None:
+    mild = Panel.parse("turn:3 turn:-3 zoom:1.04 zoom:0.96")
+    profile = look.learn(asyncio.run(look.collect(Asker(connect(MODEL)), clothes, mild)), Jury(), MODEL)
     by_label: dict[str, list[Picture]] = {}
     for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
         by_label.setdefault(verdict.base, []).append(picture)

@@ -43,7 +43,7 @@ async def choose(
     panel, gain = tuning.choose(pilot.votes, pilot.codes(), columns, plan.longest)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel)))
     steps, _ = fitting.cross_grow(Jury(), chosen.votes, chosen.codes(), fitting.thrifty_rule)
-    knee = tuning.knee([step.brier for step in steps])
+    knee = tuning.knee([float(step.brier.mean()) for step in steps])
     rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
     return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)
 

@@ -42,6 +42,7 @@ _BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 
 _TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
 
 _MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
+_ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 _DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 _MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
 _PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
@@ -148,6 +149,7 @@ def fit(
     views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
     belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
     noise: Annotated[Path | None, Help(help="For --belief transfer: what `secondlook noise` measured.")] = None,
+    adaptive: Annotated[bool, Help(help=_ADAPTIVE)] = False,
     max_error: Annotated[float | None, Help(help=_DECIDING, min=0, max=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     votes: VotesOption = None,
@@ -166,7 +168,7 @@ def fit(
     from secondlook import runs
 
     labelled = runs.labelled(pictures, truths, take)
-    runs.fit(labelled, classifier, views, belief, noise, max_error, out, votes, wishes, json)
+    runs.fit(labelled, classifier, views, belief, noise, adaptive, max_error, out, votes, wishes, json)
 
 
 @app.command()

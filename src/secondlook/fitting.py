@@ -166,9 +166,14 @@ def deciding_rule(growth: Growth, threshold: float, yielded: float = YIELDED) ->
     return AdaptiveRule.learn(growth.confidence(), growth.changed(threshold), yielded)
 
 
-def thrifty_rule(growth: Growth, yielded: float = YIELDED) -> AdaptiveRule:
-    """The rule that asks least and gives up at most this share of the whole panel's Brier score."""
-    allowance = yielded * float(growth.steps[-1].brier.mean())
+def thrifty_rule(growth: Growth, yielded: float = YIELDED, fixed: int | None = None) -> AdaptiveRule:
+    """The rule that asks least and gives up at most this share of a fixed panel's Brier score.
+
+    The fixed panel is the first `fixed` views, by default all. If there are more, unsure pictures may be asked about
+    under those too, and sure ones under fewer.
+    """
+    whole = len(growth.steps) - 1 if fixed is None else fixed
+    allowance = float(growth.movement[:, whole].mean() + yielded * growth.steps[whole].brier.mean())
     return AdaptiveRule.learn(growth.confidence(), growth.movement, allowance)
 
 

@@ -75,6 +75,10 @@ class Polled:
             raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
         return self.votes.codes(self.truths)
 
+    def under(self, views: int) -> Polled:
+        """The same under the first views of the panel."""
+        return replace(self, votes=self.votes.under(range(views)), panel=self.panel[:views])
+
 
 async def collect(
     asker: Asker,
@@ -102,8 +106,8 @@ async def collect(
 async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:
     """The answers about every picture under a profile's panel."""
     profile.check(asker.classifier.fingerprint)
-    rounds = practice.rounds if practice else None
-    return await collect(asker, pictures, profile.views(), profile.vocabulary, profile.classes, rounds)
+    practice = practice or Practice.whole(profile)
+    return await collect(asker, pictures, practice.panel, profile.vocabulary, profile.classes, practice.rounds)
 
 
 def learn(
@@ -112,23 +116,27 @@ def learn(
     description: str,
     teachers: int = 0,
     when: Timing = fitting.thrifty_rule,
+    fixed: int | None = None,
 ) -> Profile:
     """The profile that votes and truths teach; costs no query.
 
-    The first `teachers` pictures teach but are not judged, since something was chosen on them already; `when` makes
-    the rule that says when to stop asking, if the belief is a jury.
+    The first `teachers` pictures teach but are not judged, since something was chosen on them already. If the belief
+    is a jury, `when` makes the rule that says when to stop asking; the profile's own panel is then the first `fixed`
+    views, by default all, and more are for pictures that stay unsure.
     """
     votes, truths = polled.votes, polled.codes()
     if not isinstance(belief, Jury) or len(votes.panel) < 2:
         held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
         return _profile(polled, belief, description, teachers, held_out)
     steps, stopped = fitting.cross_grow(belief, votes, truths, when, teachers=teachers)
-    profile = _profile(polled, belief, description, teachers, steps[-1], stopped)
-    adaptive = _adaptive(belief, votes, truths, when, stopped)
+    own = len(votes.panel) if fixed is None else fixed
+    profile = _profile(polled.under(own), belief, description, teachers, steps[own], stopped)
+    adaptive = _adaptive(belief, polled, when, stopped)
     return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
 
 
-def _adaptive(belief: Jury, votes: Votes, truths: Codes, when: Timing, stopped: Outcome) -> Adaptive:
+def _adaptive(belief: Jury, polled: Polled, when: Timing, stopped: Outcome) -> Adaptive:
+    votes, truths = polled.votes, polled.codes()
     prefixes = Prefixes(ballot=belief.ballot).fit(votes, truths)
     growth = fitting.grow(prefixes.seated(), votes, truths)
     rule = when(growth)
@@ -137,6 +145,7 @@ def _adaptive(belief: Jury, votes: Votes, truths: Codes, when: Timing, stopped: 
     agree = base_tally(votes.under(range(first))).agree
     kinds = [stopped_kind(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
     return Adaptive(
+        panel=str(polled.panel),
         first=first,
         low=rule.low,
         high=rule.high,
@@ -227,10 +236,9 @@ async def look(
     """A verdict for each picture, in their order, or the reason why there is none."""
     profile.check(asker.classifier.fingerprint)
     practice = practice or Practice.whole(profile)
-    panel = profile.views()
-    names = tuple(map(str, panel))
+    names = tuple(map(str, practice.panel))
     waiting: list[Row | Unscored] = []
-    async for row in asker.ask(pictures, panel, practice.rounds):
+    async for row in asker.ask(pictures, practice.panel, practice.rounds):
         waiting.append(row)
         if len(waiting) == TOGETHER:
             for verdict in judge(waiting, names, profile, practice):

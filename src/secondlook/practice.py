@@ -16,6 +16,7 @@ from secondlook.decisions import Conformal, Drift
 from secondlook.errors import ProfileError
 from secondlook.jury import Prefixes
 from secondlook.profile import Adaptive, HeldOut, Profile
+from secondlook.views import Panel
 from secondlook.votes import MISSING, Votes
 
 NEVER = math.inf
@@ -26,6 +27,8 @@ NEVER = math.inf
 class Practice:
     """One way to use a profile; `promising` and `covering` give the same with more to say about a picture."""
 
+    panel: Panel
+    """The views to ask, in order."""
     belief: Belief
     held_out: HeldOut
     """What its promises rest on."""
@@ -40,7 +43,7 @@ class Practice:
     @classmethod
     def whole(cls, profile: Profile) -> Self:
         """Ask the whole panel about every picture."""
-        return cls(profile.believer(), profile.held_out, profile.kinds)
+        return cls(profile.views(), profile.believer(), profile.held_out, profile.kinds)
 
     @classmethod
     def thrifty(cls, profile: Profile) -> Self:
@@ -48,7 +51,8 @@ class Practice:
         adaptive = profile.adaptive
         if adaptive is None:
             raise ProfileError("this profile does not say when to stop asking; fit it with the belief jury")
-        return cls(adaptive.believer(), adaptive.held_out, adaptive.kinds, _rounds(adaptive, profile.classes))
+        rounds = _rounds(adaptive, profile.classes)
+        return cls(adaptive.views(), adaptive.believer(), adaptive.held_out, adaptive.kinds, rounds)
 
     def promising(self, max_error: float, level: float = 0.95) -> Self:
         """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""

@@ -62,6 +62,8 @@ class HeldOut(_Part):
 class Adaptive(_Part):
     """How to ask no more than needed: when to stop, and what to believe then."""
 
+    panel: str
+    """The views in the order in which they are asked; it begins as the profile's panel does, and may go on."""
     first: int = Field(ge=0)
     """Views that are always asked, in one go."""
     low: tuple[float, ...]
@@ -72,6 +74,10 @@ class Adaptive(_Part):
     kinds: tuple[int, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
 
+    def views(self) -> Panel:
+        """The panel to ask from."""
+        return Panel.parse(self.panel)
+
     def rule(self) -> AdaptiveRule:
         """When to stop."""
         return AdaptiveRule(self.low, self.high)
@@ -79,7 +85,8 @@ class Adaptive(_Part):
     def believer(self) -> Prefixes:
         """The fitted juries, one for each number of views."""
         belief = beliefs.restore(self.belief)
-        if not isinstance(belief, Prefixes) or not len(belief.juries) - 1 == len(self.low) == len(self.high):
+        views = len(self.views())
+        if not isinstance(belief, Prefixes) or {len(belief.juries) - 1, len(self.low), len(self.high)} != {views}:
             raise DataError("its part about stopping early does not hold together; fit again")
         return belief
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from secondlook.profile import Profile
 from secondlook.report import MAX_ERROR, Material, write
 from secondlook.scorefile import ScoreFile
 from secondlook.session import OFF, Wishes, micros, opened
-from secondlook.views import GENERAL, Panel
+from secondlook.views import GENERAL, GENERAL16, Panel
 
 DRIFT = (
     "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
@@ -52,6 +53,7 @@ def fit(
     views: str,
     belief: str,
     noise: Path | None,
+    adaptive: bool,
     max_error: float | None,
     out: Path,
     votes: Path | None,
@@ -59,7 +61,8 @@ def fit(
     json: bool,
 ) -> None:
     """Learn a profile and show the figures that it reached on held-out folds."""
-    panel = Panel.parse(views) if views else GENERAL
+    panel = Panel.parse(views) if views else GENERAL16 if adaptive else GENERAL
+    fixed = len(panel) if views else len(GENERAL)
     chosen = _belief(belief, noise, panel)
 
     async def work() -> looking.Polled:
@@ -70,7 +73,7 @@ def fit(
     _complain(polled.unscored)
     if votes:
         voting.save(votes, polled.votes, polled.truths)
-    profile = looking.learn(polled, chosen, classifier, when=_rule(max_error))
+    profile = looking.learn(polled, chosen, classifier, when=_rule(max_error, fixed), fixed=fixed)
     profile.save(out)
     if json:
         print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
@@ -311,10 +314,10 @@ def _practice(use: Use, profile: Profile) -> Practice:
     return practice
 
 
-def _rule(max_error: float | None) -> Timing:
-    """When to stop asking: as far as the Brier score allows, or the decisions at this promise."""
+def _rule(max_error: float | None, fixed: int) -> Timing:
+    """When to stop asking: as far as the Brier score of the fixed panel allows, or the decisions at this promise."""
     if max_error is None:
-        return fitting.thrifty_rule
+        return partial(fitting.thrifty_rule, fixed=fixed)
     return lambda growth: fitting.deciding_rule(growth, growth.steps[-1].held_out().threshold(max_error) or NEVER)
 
 

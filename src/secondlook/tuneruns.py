@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from sys import maxsize
 
@@ -62,7 +61,7 @@ def tune(
     steps, _ = fitting.cross_grow(Jury(), votes, truths, fitting.thrifty_rule, teachers=chosen.pilot)
     points = tuple(step.point() for step in steps)
     views = longest if max_queries is not None else max(1, chosen.knee)
-    polled = _shortened(chosen, views)
+    polled = chosen.polled.under(min(views, len(chosen.polled.panel)))
     profile = looking.learn(polled, Jury(), classifier, teachers=chosen.pilot)
     profile = profile.model_copy(update={"curve": points})
     profile.save(out)
@@ -120,11 +119,6 @@ def search(
 def _budget(asker: Asker) -> int | None:
     room = asker.room()
     return None if room == maxsize else room
-
-
-def _shortened(chosen: Chosen, views: int) -> looking.Polled:
-    polled = chosen.polled
-    return replace(polled, votes=polled.votes.under(range(min(views, len(polled.panel)))), panel=polled.panel[:views])
 
 
 def _lines(plan: Plan, price: int) -> list[str]:

@@ -27,6 +27,8 @@ SPARE = (4, 2, 0)
 """Candidates of the last rung beyond the views that the panel may have: as many as the price allows."""
 LEAST = 0.1
 """The least share of the pilot pictures in each of the first two rungs."""
+KEPT = 0.9
+"""The share of the whole gain that the knee of a curve has."""
 ROUNDS = 3
 """Parts of the pilot pictures that judge panels chosen on the others."""
 
@@ -159,14 +161,10 @@ def choose(votes: Votes, truths: Codes, general: Sequence[int], longest: int) ->
     return (grow(votes, truths, longest) if found.clear() else list(general[:longest])), found
 
 
-def knee(losses: Sequence[Floats]) -> int:
-    """The fewest views whose loss is within one standard error of the best prefix's; losses are (n,) a prefix."""
-    best = int(np.argmin([loss.mean() for loss in losses]))
-    for views, loss in enumerate(losses):
-        gap = loss - losses[best]
-        if gap.mean() <= gap.std(ddof=1) / math.sqrt(len(gap)):
-            return views
-    return best
+def knee(losses: Sequence[float]) -> int:
+    """The fewest views that bring most of what the best prefix brings; losses are means after 0, 1 … views."""
+    fallen = losses[0] - np.array(losses)
+    return int((fallen >= KEPT * fallen.max()).argmax())
 
 
 def _losses(votes: Votes, truths: Codes, train: Places, test: Places) -> Floats:

@@ -19,13 +19,14 @@ from secondlook.views.families import (
     Zoom,
     parse,
 )
-from secondlook.views.panels import CANDIDATES, GENERAL, GRIDS, Panel, Question, base_question, questions
+from secondlook.views.panels import CANDIDATES, GENERAL, GENERAL16, GRIDS, Panel, Question, base_question, questions
 from secondlook.views.rendering import RENDERER, render, render_into
 
 __all__ = [
     "CANDIDATES",
     "FAMILIES",
     "GENERAL",
+    "GENERAL16",
     "GRIDS",
     "RENDERER",
     "Affine",
