@@ -384,7 +384,7 @@ def decoded(uri: str) -> NDArray[np.uint8]:
 
 def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Polled) -> None:
     pictures = shots(tested, side=30)
-    rows = showing.panel(profile, profile.believer(), None, showing.sample(pictures))
+    rows = showing.panel(Practice.whole(profile), profile.seed, None, showing.sample(pictures))
     before, mirrored = (decoded(row.thumbnails[0].uri) for row in rows[:2])
     np.testing.assert_array_equal(mirrored, before[:, ::-1])
 
@@ -438,6 +438,20 @@ def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Pro
     assert evidence.believed.queries == pytest.approx(4.0)
     text = near(Read(page(material(early, profile, practice=practice))).text)
     assert f"{600 + 600 * 4 - 300 * 2:,} queries about 600 pictures" in text
+
+
+def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> None:
+    longer = polled(100, panel=f"{PANEL} blur:1", seed=20)
+    judged = judge(material(longer, profile))
+    assert judged is not None
+    assert judged.votes.panel == longer.votes.panel[:4]
+
+
+def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
+    taught = polled(200, seed=21)
+    profile = profiled(taught)
+    with pytest.raises(DataError, match="leave out --adaptive"):
+        page(material(taught, profile, practice=Practice.thrifty(profile)))
 
 
 def test_what_does_not_fit_is_said(profile: Profile, tested: Polled) -> None:
@@ -603,6 +617,18 @@ def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(desk
     assert first.tables["Ledger"][-1][1] == "1,200"
     assert "600 queries about 200 pictures, 0.6000 at 0.0010 each" in near(first.text)
     assert "clothes.npz#" in first.text
+
+
+def test_tune_reports_on_the_pictures_it_did_not_choose_on(desk: Path) -> None:
+    toml = str(files("secondlook") / "demo" / "fashion.toml")
+    given = ["--take", ":260", "-c", toml, "--max-queries", "3", "-o", "tuned.json", "--report", "tuned.html"]
+    done = run("tune", "clothes.npz", *given, cwd=desk)
+    assert done.returncode == 0, done.stderr
+    judged = len(Profile.load(desk / "tuned.json").held_out.confidence)
+    assert judged < 260
+    read = Read((desk / "tuned.html").read_text("utf-8"))
+    assert f"{judged} pictures it was fitted on, each judged by a belief fitted on others" in near(read.text)
+    assert sum(int(row[1]) for row in read.tables["Classes"][1:]) == judged
 
 
 def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path) -> None:

@@ -17,6 +17,7 @@ from secondlook.noise import NoiseFile
 from secondlook.pictures import Picture
 from secondlook.practice import Practice
 from secondlook.profile import HeldOut, Profile, Result
+from secondlook.views import Panel
 from secondlook.votes import Codes, Floats, Votes
 
 Bools = NDArray[np.bool_]
@@ -91,7 +92,7 @@ def judge(material: Material) -> Judged | None:
     """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile."""
     if material.votes is None:
         return None
-    votes = _fitting(material.votes, material.profile)
+    votes = _fitting(material.votes, material.profile, material.using().panel)
     if material.truths is None:
         belief = material.using().belief
         return Judged(votes, belief.predict(votes), belief.confidence(votes), None, None, taught=False)
@@ -115,12 +116,12 @@ def weigh(material: Material, judged: Judged | None) -> Evidence:
     return Evidence(confidence, correct, results, _row(results, name), source)
 
 
-def _fitting(votes: Votes, profile: Profile) -> Votes:
-    """The votes, once they are known to be answers to this profile's questions."""
+def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
+    """The answers to this panel, once the votes are known to hold them; they may be of more views after its last."""
     if not len(votes):
         raise DataError("the votes are about no picture; ask about some and save their votes with --votes")
-    asked, wanted = votes.panel, tuple(map(str, profile.views()))
-    if asked != wanted:
+    asked, wanted = votes.panel, tuple(map(str, panel))
+    if asked[: len(wanted)] != wanted:
         raise DataError(
             f"the votes are of {len(asked)} views ({_few(asked)}) and the profile asks {len(wanted)} "
             f"({_few(wanted)}); give the votes that were saved with this profile"
@@ -130,7 +131,7 @@ def _fitting(votes: Votes, profile: Profile) -> Votes:
             f"the votes are labels such as {votes.vocabulary[0]!r} and the profile knows labels such as "
             f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile"
         )
-    return replace(votes, classes=max(votes.classes, profile.classes))
+    return replace(votes.under(range(len(wanted))), classes=max(votes.classes, profile.classes))
 
 
 def _judged(material: Material, votes: Votes, truths: tuple[str, ...]) -> Judged:
@@ -139,11 +140,13 @@ def _judged(material: Material, votes: Votes, truths: tuple[str, ...]) -> Judged
     If the profile was fitted on them, asking its belief about them would flatter it: then each is judged by a belief
     that was fitted on others, and those on which the panel was chosen are not judged at all.
     """
-    belief, codes = material.using().belief, votes.codes(truths)
+    practice, codes = material.using(), votes.codes(truths)
     fair = _fair(material.profile, votes, codes)
     if fair is None:
-        outcome = fitting.outcome(belief, votes, codes)
+        outcome = fitting.outcome(practice.belief, votes, codes)
         return Judged(votes, outcome.label, outcome.confidence, outcome, truths, taught=False)
+    if practice.rounds:
+        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
     judged = slice(len(votes) - len(fair.label), None)
     return Judged(votes.take(judged), fair.label, fair.confidence, fair, truths[judged], taught=True)
 
@@ -153,7 +156,8 @@ def _fair(profile: Profile, votes: Votes, truths: Codes) -> Outcome | None:
     belief, kept = profile.believer(), profile.held_out
     if len(votes) != profile.pictures or isinstance(belief, Naive | Constant):
         return None
-    fair = fitting.cross_fit(belief, votes, truths, teachers=len(votes) - len(kept.confidence))
+    said = votes.under(range(len(profile.views())))
+    fair = fitting.cross_fit(belief, said, truths, teachers=len(votes) - len(kept.confidence))
     same = np.allclose(fair.confidence, kept.confidence, atol=1e-3) and np.array_equal(fair.correct, kept.correct)
     return fair if same else None
 

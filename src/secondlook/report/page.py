@@ -169,12 +169,13 @@ def _pictures(material: Material, judged: Judged | None) -> dict[str, object]:
             f"none of the pictures is in the votes: they begin with {material.pictures[0].name!r} and the votes with "
             f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about"
         )
-    rows = showing.panel(material.profile, material.using().belief, judged, showing.sample(known or material.pictures))
+    practice = material.using()
+    rows = showing.panel(practice, material.profile.seed, judged, showing.sample(known or material.pictures))
     top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
     return {
         "panel": rows,
         "top_weight": top,
-        "more_views": len(set(material.profile.views())) - len(rows) + 1,
+        "more_views": len(set(practice.panel)) - len(rows) + 1,
         "own_sample": bool(material.pictures),
         "galleries": showing.galleries(judged, known) if judged else [],
     }

@@ -19,7 +19,7 @@ from secondlook.errors import DataError, ImageError
 from secondlook.images import Image, encode_jpeg, encode_png
 from secondlook.jury import Jury, Prefixes
 from secondlook.pictures import Picture
-from secondlook.profile import Profile
+from secondlook.practice import Practice
 from secondlook.report.material import Judged
 from secondlook.views import Panel, View, questions, render
 from secondlook.votes import MISSING, Codes, Votes
@@ -101,24 +101,17 @@ class ViewRow:
         return None if self.weight is None else float(np.exp(self.weight))
 
 
-def panel(profile: Profile, belief: Belief, judged: Judged | None, image: Image) -> list[ViewRow]:
-    """The picture itself, then each view of the panel in its order."""
-    views = profile.views()
+def panel(practice: Practice, seed: int, judged: Judged | None, image: Image) -> list[ViewRow]:
+    """The picture itself, then each view of the panel in its order; draws of one view make one row."""
     places: dict[View, list[int]] = {}
-    for place, view in enumerate(views):
+    for place, view in enumerate(practice.panel):
         places.setdefault(view, []).append(place)
-    weights = _Weights.of(belief)
-    small = Image.of(_scaled(image.pixels, SAMPLE_SIDE))
-    first = ViewRow(
-        "", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), (thumbnail(small.pixels),)
-    )
-    return [
-        first,
-        *(
-            _row(view, here, weights, judged, _drawn(small, view, len(here), profile.seed))
-            for view, here in list(places.items())[:VIEWS]
-        ),
-    ]
+    weights, small = _Weights.of(practice.belief), Image.of(_scaled(image.pixels, SAMPLE_SIDE))
+    itself = (thumbnail(small.pixels),)
+    rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
+    for view, here in list(places.items())[:VIEWS]:
+        rows.append(_row(view, here, weights, judged, _drawn(small, view, len(here), seed)))
+    return rows
 
 
 def _row(
