@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from workshop import run
 
 from secondlook import decisions, fitting, look, planning, runs, votes
-from secondlook.beliefs import Belief, Isotonic, Naive, Probit
+from secondlook.beliefs import Belief, Gaussian, Isotonic, Naive, Probit
 from secondlook.errors import DataError, ImageError, SecondLookError
 from secondlook.images import Image
 from secondlook.jury import Jury
@@ -252,8 +252,16 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     assert judged.truths == (taught.truths or ())[100:]
 
 
-def test_as_many_other_pictures_are_not_taken_for_those_that_taught(profile: Profile) -> None:
-    judged = judge(material(polled(400, seed=7), profile))
+def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
+    taught = polled(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
+    judged = judge(material(taught, look.learn(taught, Jury(), "python:zoo:label", fixed=4)))
+    assert judged is not None
+    assert judged.taught
+
+
+@pytest.mark.parametrize("belief", [Jury(), Probit(), Gaussian()])
+def test_as_many_other_pictures_are_not_taken_for_those_that_taught(belief: Belief) -> None:
+    judged = judge(material(polled(200, seed=7), profiled(polled(200, seed=1), belief)))
     assert judged is not None
     assert not judged.taught
 
