@@ -1,0 +1,321 @@
+"""The page in a real browser: every way in, what is shown, who is asked, and whether everybody can use it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from serving import PANEL, Service, clothes, learn_profile, serving
+
+from secondlook.images import encode_png
+
+CHROMIUM = next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM") or "chromium", "chromium-browser"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
+]
+PATIENCE = 30_000.0
+TOKEN = "the token of this test"
+PERCENT = re.compile(r"^(> )?\d+(\.\d)? %$")
+
+
+@dataclass
+class Visit:
+    """A page that is watched: what it complains of and whom it asks."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def verdict(self, count: int = 1) -> None:
+        """Wait for so many verdicts in this visit."""
+        expect(self.page.locator("#history-list li")).to_have_count(count, timeout=PATIENCE)
+        expect(self.page.locator("#label")).not_to_have_text("\u00a0")
+        expect(self.page.locator(".number")).to_have_text(PERCENT)
+
+    def alert(self) -> str:
+        """What the page says went wrong."""
+        expect(self.page.locator("#alert")).to_be_visible(timeout=PATIENCE)
+        return self.page.locator("#alert").inner_text()
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learn_profile(tmp_path_factory.mktemp("page") / "profile.json")
+
+
+@pytest.fixture(scope="module")
+def service(profile: Path) -> Iterator[Service]:
+    with serving(profile, {"body": 1_000_000}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def visit(service: Service, browser: Browser) -> Iterator[Visit]:
+    yield from visiting(service, browser)
+
+
+def visiting(service: Service, browser: Browser, **settings: Any) -> Iterator[Visit]:
+    """A visit that must end without a complaint of the browser and without a request to anybody else."""
+    context = browser.new_context(
+        **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **settings}
+    )
+    context.set_default_timeout(PATIENCE)
+    watched = Visit(context.new_page())
+    watched.page.on("console", lambda message: watched.complaints.append(f"{message.type}: {message.text}"))
+    watched.page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    watched.page.on("request", lambda request: watched.hosts.add(request.url.partition("/")[0] + host(request.url)))
+    watched.page.goto(service.url)
+    yield watched
+    foreign = {name for name in watched.hosts if name not in (f"http:{host(service.url)}", "data:", "blob:")}
+    context.close()
+    assert watched.complaints == []
+    assert foreign == set()
+
+
+def host(url: str) -> str:
+    return url.split("/")[2] if url.startswith("http") else ""
+
+
+def put(visit: Visit, *uploads: tuple[str, bytes]) -> None:
+    files: Any = [{"name": name, "mimeType": "image/png", "buffer": data} for name, data in uploads]
+    visit.page.locator("#file").set_input_files(files)
+
+
+PASTE = """([name, data]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const clipboardData = new DataTransfer();
+  clipboardData.items.add(new File([bytes], name, { type: "image/png" }));
+  dispatchEvent(new ClipboardEvent("paste", { clipboardData }));
+}"""
+DROP = """([name, data]) => {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([bytes], name, { type: "image/png" }));
+  for (const kind of ["dragenter", "dragover", "drop"]) {
+    document.body.dispatchEvent(new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true }));
+  }
+}"""
+
+
+# Ways in
+
+
+def test_a_chosen_file_fans_out_into_its_views_and_each_lights_up(visit: Visit, service: Service) -> None:
+    put(visit, ("shirt.png", clothes()[0]))
+    visit.verdict()
+    said = service.post("/v1/look", clothes()[0]).json()
+    page = visit.page
+    expect(page.locator("#label")).to_have_text(said["label"])
+    expect(page.locator("#sentence")).to_have_text(said["sentence"])
+    expect(page.locator("#decision")).to_have_text(said["decision"].capitalize())
+    expect(page.locator("#base")).to_have_text(said["base"])
+    expect(page.locator("#fan li")).to_have_count(len(PANEL))
+    states = ["agree" if vote["label"] == said["label"] else "differ" for vote in said["votes"]]
+    assert [item.get_attribute("data-state") for item in page.locator("#fan li").all()] == states
+    for image in page.locator("#fan img, #picture").all():
+        assert image.evaluate("image => image.complete && image.naturalWidth > 0")
+    expect(page.locator("#status")).to_contain_text(said["label"])
+
+
+def test_views_that_disagree_show_what_they_say(visit: Visit) -> None:
+    visit.page.locator("#sample-list button").nth(5).click()  # a shirt that looks like a coat and a pullover
+    visit.verdict()
+    differ = visit.page.locator("#fan li[data-state=differ]")
+    assert differ.count() > 0
+    for item in differ.all():
+        tag = item.locator(".said").inner_text()
+        assert tag
+        assert tag in str(item.get_attribute("aria-label"))
+
+
+def test_a_pasted_and_a_dropped_picture_are_looked_at(visit: Visit) -> None:
+    visit.page.evaluate(PASTE, ["pasted.png", base64.b64encode(clothes()[1]).decode()])
+    visit.verdict(1)
+    visit.page.evaluate(DROP, ["dropped.png", base64.b64encode(clothes()[2]).decode()])
+    visit.verdict(2)
+
+
+def test_several_files_are_looked_at_one_after_the_other_and_stay_in_the_visit(visit: Visit) -> None:
+    put(visit, *[(f"{n}.png", clothes()[n]) for n in range(3)])
+    visit.verdict(3)
+    label = visit.page.locator("#history-list li").nth(2).locator("span").inner_text()
+    visit.page.locator("#history-list button").nth(2).click()
+    expect(visit.page.locator("#label")).to_have_text(label)
+    expect(visit.page.locator("#picture")).to_have_attribute("alt", "0.png")
+
+
+def test_a_sample_shows_something_at_once(visit: Visit) -> None:
+    samples = visit.page.locator("#sample-list button")
+    expect(samples).to_have_count(8)
+    samples.first.click()
+    visit.verdict()
+    assert visit.page.locator("#picture").get_attribute("alt") == "Sneaker.png"
+
+
+def test_turning_the_phone_takes_a_burst_that_is_judged_as_one(visit: Visit) -> None:
+    page = visit.page
+    page.click("#camera")
+    expect(page.locator("#camera-dialog")).to_be_visible()
+    playing(page)
+    page.click("#burst")
+    visit.verdict()
+    expect(page.locator("#camera-dialog")).to_be_hidden()
+    expect(page.locator("#fan li")).to_have_count(7)
+    expect(page.locator("#decision")).to_have_text("No promise for bursts")
+    page.click("#camera")
+    playing(page)
+    page.click("#snap")
+    visit.verdict(2)
+    expect(page.locator("#fan li")).to_have_count(len(PANEL))
+
+
+def playing(page: Page) -> None:
+    expect(page.locator("#video")).to_have_js_property("readyState", 4)
+
+
+# What goes wrong
+
+
+def test_a_broken_file_is_named_and_the_page_goes_on(visit: Visit) -> None:
+    put(visit, ("holiday.png", clothes()[0][:60]))
+    assert "holiday.png" in visit.alert()
+    expect(visit.page.locator("#sentence")).to_have_text("There is no verdict.")
+    put(visit, ("shirt.png", clothes()[0]))
+    visit.verdict()
+    expect(visit.page.locator("#alert")).to_be_hidden()
+    visit.complaints.clear()  # Chromium reports every reply of 422 to the console
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_sent(visit: Visit) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (700, 700, 3), np.uint8)
+    put(visit, ("large.png", encode_png(noise)))
+    assert "1.0 MB" in visit.alert()
+
+
+def test_labels_and_names_are_text_and_never_markup(visit: Visit) -> None:
+    put(visit, ("<img src=x onerror=alert(1)>.png", b"no picture"))
+    assert "<img src=x" in visit.alert()
+    assert visit.page.locator("#alert img").count() == 0
+    visit.complaints.clear()
+
+
+def test_a_service_that_is_gone_is_said(profile: Path, browser: Browser) -> None:
+    with serving(profile) as service:
+        visits = visiting(service, browser)
+        visit = next(visits)
+        expect(visit.page.locator("#sample-list button")).to_have_count(8)
+        service.process.terminate()
+        service.process.wait(60)
+        put(visit, ("shirt.png", clothes()[0]))
+        assert "cannot be reached" in visit.alert()
+        visit.complaints.clear()
+        next(visits, None)
+
+
+def test_a_token_is_asked_for_and_kept_for_the_visit(profile: Path, browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(hashlib.sha256(TOKEN.encode()).hexdigest())
+    with serving(profile, token_file=str(tmp_path / "tokens")) as service:
+        visits = visiting(service, browser)
+        visit = next(visits)
+        expect(visit.page.locator("#token-dialog")).to_be_visible()
+        visit.page.fill("#token", TOKEN)
+        visit.page.keyboard.press("Enter")
+        put(visit, ("shirt.png", clothes()[0]))
+        visit.verdict()
+        visit.complaints.clear()  # the first reply was 401
+        next(visits, None)
+
+
+# For everybody
+
+
+def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
+    page = visit.page
+    expect(page.locator("#sample-list button")).to_have_count(8)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator("#tab-look")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tab-trust")).to_be_focused()
+    expect(page.locator("#trust")).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    for wanted in ("#choose", "#camera", "#sample-list li:first-child button"):
+        page.keyboard.press("Tab")
+        expect(page.locator(wanted)).to_be_focused()
+    page.keyboard.press("Enter")
+    visit.verdict()
+    page.locator("#camera").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#camera-dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#camera")).to_be_focused()
+
+
+def test_the_second_tab_tells_how_far_to_trust_it(visit: Visit) -> None:
+    page = visit.page
+    page.click("#tab-trust")
+    expect(page.locator("#figure svg title").first).to_have_text("Confidence and how often it was right")
+    expect(page.locator("#promise")).to_contain_text("%")
+    expect(page.locator("#results tbody tr")).to_have_count(3)
+    expect(page.locator("#panel li")).to_have_count(len(PANEL))
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_sticks_out_and_axe_finds_nothing_serious(
+    service: Service, browser: Browser, width: int, scheme: str
+) -> None:
+    settings = {"viewport": {"width": width, "height": 780}, "color_scheme": scheme, "bypass_csp": True}
+    visits = visiting(service, browser, **settings)
+    visit = next(visits)
+    expect(visit.page.locator("#sample-list button")).to_have_count(8)
+    inspect(visit)
+    visit.page.locator("#sample-list button").nth(5).click()
+    visit.verdict()
+    inspect(visit)
+    visit.page.click("#tab-trust")
+    inspect(visit)
+    next(visits, None)
+
+
+def inspect(visit: Visit) -> None:
+    wider = visit.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wider <= 0
+    found = Axe().run(visit.page).response["violations"]
+    serious = [(rule["id"], rule["nodes"][0]["html"]) for rule in found if rule["impact"] in ("serious", "critical")]
+    assert serious == []

@@ -1,0 +1,46 @@
+"""Draws docs/page.png and docs/page-phone.png: python tools/page_pictures.py http://127.0.0.1:8000/
+
+Start `secondlook serve --profile secondlook-demo/profile.json` first; it takes Debian's Chromium and Pillow.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, expect, sync_playwright
+
+DOCS = Path(__file__).parent.parent / "docs"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+SHOTS: dict[str, dict[str, Any]] = {
+    "page": {"viewport": {"width": 1280, "height": 930}, "color_scheme": "light"},
+    "page-phone": {"viewport": {"width": 360, "height": 880}, "color_scheme": "dark", "is_mobile": True},
+}
+SAMPLES = (2, 0, 1, 5)
+
+
+def main() -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        for name, settings in SHOTS.items():
+            picture = Image.open(io.BytesIO(shot(browser, sys.argv[1], settings))).convert("RGB")
+            picture.quantize(256, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
+
+
+def shot(browser: Browser, url: str, settings: dict[str, Any]) -> bytes:
+    page = browser.new_context(**settings).new_page()
+    page.goto(url)
+    for done, sample in enumerate(SAMPLES, 1):
+        page.locator("#sample-list button").nth(sample).click()
+        expect(page.locator("#history-list li")).to_have_count(done)
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(1500)  # the dial settles
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    return page.screenshot()
+
+
+if __name__ == "__main__":
+    main()
