@@ -7,13 +7,15 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from secondlook.errors import LedgerError
-from secondlook.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key
+from secondlook.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
 from secondlook.votes import Answer
 
 WHO = "a classifier"
@@ -21,6 +23,18 @@ PRICE = 1500
 LIMITLESS = Budget()
 
 Player = Callable[..., None]
+
+
+def told(where: str, statement: str) -> list[tuple[object, ...]]:
+    """What a statement gives, past the ledger."""
+    if not where.startswith("postgresql:"):
+        with closing(sqlite3.connect(where)) as db, db:
+            return db.execute(statement).fetchall()
+    import psycopg
+
+    with psycopg.connect(where, options="-c search_path=secondlook") as line:
+        cursor = line.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
 
 
 def entry(number: int, view: str = "mirror", fingerprint: str = WHO) -> Entry:
@@ -67,10 +81,10 @@ def heard(pipe: Connection) -> list[tuple[str, list[bytes]]]:
         return told
 
 
-def asks_until_killed(pipe: Connection, path: Path, seed: int) -> None:
+def asks_until_killed(pipe: Connection, where: Path | str, seed: int) -> None:
     """Sends and answers for ever; tells of each grant and of each answer once it is on disk."""
     rng = random.Random(seed)
-    ledger = SqliteLedger(path)
+    ledger = open_at(str(where))
     ahead = 0
     while True:
         size = rng.randint(1, 40)
@@ -82,12 +96,12 @@ def asks_until_killed(pipe: Connection, path: Path, seed: int) -> None:
         pipe.send(("answered", done))
 
 
-def asks_all(pipe: Connection, path: Path, numbers: Sequence[int], budget: Budget, seed: int) -> None:
+def asks_all(pipe: Connection, where: Path | str, numbers: Sequence[int], budget: Budget, seed: int) -> None:
     """Asks every question in its own order, answers what it is granted, and looks again at what others hold."""
     rng = random.Random(seed)
     todo = list(numbers)
     rng.shuffle(todo)
-    with SqliteLedger(path) as ledger:
+    with closing(open_at(str(where))) as ledger:
         while todo:
             part, todo = todo[:13], todo[13:]
             grant = intend(ledger, part, budget)
@@ -96,16 +110,16 @@ def asks_all(pipe: Connection, path: Path, numbers: Sequence[int], budget: Budge
             todo += [number for number in part if entry(number).key in grant.held]
 
 
-def sends_and_stays(pipe: Connection, path: Path, numbers: Sequence[int]) -> None:
+def sends_and_stays(pipe: Connection, where: Path | str, numbers: Sequence[int]) -> None:
     """Sends, and waits to be killed."""
-    ledger = SqliteLedger(path)
+    ledger = open_at(str(where))
     pipe.send(("granted", intend(ledger, numbers).granted))
     signal.pause()
 
 
-def sends_and_leaves(pipe: Connection, path: Path, numbers: Sequence[int]) -> None:
+def sends_and_leaves(pipe: Connection, where: Path | str, numbers: Sequence[int]) -> None:
     """Sends, and is gone without an answer, having closed its ledger."""
-    with SqliteLedger(path) as ledger:
+    with closing(open_at(str(where))) as ledger:
         pipe.send(("granted", intend(ledger, numbers).granted))
 
 

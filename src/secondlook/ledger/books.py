@@ -47,14 +47,7 @@ class Books:
 
     def write(self, batch: Batch, now: float) -> None:
         """Commit a batch: it is on disk when this returns, and nothing of it is if this raises."""
-        while True:
-            try:
-                late = self._write(batch, now)
-                break
-            except Exception as error:
-                self._forget()
-                if not self.tables.again(error):
-                    raise
+        late = self.tables.retried(lambda: self._write(batch, now))
         self._beaten = now if late else self._beaten
         self._remember(batch)
 
@@ -74,6 +67,7 @@ class Books:
             self.tables.commit()
         except BaseException:
             self.tables.roll_back()
+            self._forget()
             raise
         return late
 

@@ -93,12 +93,10 @@ class Reading:
 
     def _read(self, work: Callable[[], T]) -> T:
         with self._turn:
-            while True:
-                try:
-                    return work()
-                except Exception as error:
-                    if not self._tables.again(error):
-                        raise self._tables.explain(error) from error
+            try:
+                return self._tables.retried(work)
+            except Exception as error:
+                raise self._tables.explain(error) from error
 
 
 class QueuedLedger:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from secondlook.errors import LedgerError
 from secondlook.ledger.operations import Check
 from secondlook.ledger.protocol import Spend
 from secondlook.ledger.sessions import Session
 
+TRIES = 5
+"""How often a transaction is tried that fails in a way that may pass."""
+
+T = TypeVar("T")
 Value = bytes | str | int | float | None
 Row = tuple[Value, ...]
 
@@ -48,7 +52,7 @@ class Tables(ABC):
 
     @abstractmethod
     def again(self, error: Exception) -> bool:
-        """Whether a transaction that failed so should be tried once more, now; may wait for the database to be back."""
+        """Whether what failed so may work now; may wait for the database to be back."""
 
     @abstractmethod
     def explain(self, error: Exception) -> LedgerError:
@@ -89,6 +93,16 @@ class Tables(ABC):
     @abstractmethod
     def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
         """The same statement for each row."""
+
+    def retried(self, work: Callable[[], T]) -> T:
+        """What the work gives; it is done again if it failed in a way that may pass."""
+        for _ in range(TRIES - 1):
+            try:
+                return work()
+            except Exception as error:
+                if not self.again(error):
+                    raise
+        return work()
 
     # What they do alike ---------------------------------------------------------------------------------------------
 

