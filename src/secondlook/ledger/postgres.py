@@ -84,9 +84,7 @@ class PostgresLedger(QueuedLedger):
         except BaseException:
             tables.close()
             raise
-        writer = Writer(tables, tables.name)
-        super().__init__(tables.name, writer, reading)
-        writer.start()
+        super().__init__(tables.name, Writer(tables, tables.name), reading)
 
     def _check_text(self, text: str) -> None:
         super()._check_text(text)

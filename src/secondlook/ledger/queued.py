@@ -13,6 +13,7 @@ from typing import Protocol, Self, TypeVar
 
 from secondlook.errors import LedgerError
 from secondlook.ledger.books import DAY
+from secondlook.ledger.clerk import Clerk
 from secondlook.ledger.operations import (
     Adoption,
     Booking,
@@ -33,26 +34,6 @@ from secondlook.votes import Answer
 LARGEST = 1 << 63
 
 T = TypeVar("T")
-
-
-class Clerk(Protocol):
-    """Who does what is queued, in that order, until a Stop."""
-
-    @property
-    def failure(self) -> LedgerError | None:
-        """Why nothing is done any more."""
-
-    def sent(self, key: bytes) -> bool:
-        """Whether the question is in flight here."""
-
-    def put(self, operation: Operation) -> None:
-        """Queue an operation that nobody waits for."""
-
-    def put_awaited(self, operation: Operation) -> None:
-        """Queue an operation whose end somebody waits for."""
-
-    def join(self) -> None:
-        """Wait until everything queued is done."""
 
 
 class Reader(Protocol):
@@ -108,6 +89,7 @@ class QueuedLedger:
         self._reader = reader
         self._closed = False
         self._pid = os.getpid()
+        clerk.start()
         atexit.register(self.close)
 
     def __enter__(self) -> Self:

@@ -46,7 +46,6 @@ class SqliteLedger(QueuedLedger):
         db.execute("PRAGMA busy_timeout=0")  # see SqliteTables.begin
         writer = Writer(SqliteTables(db, path), f"ledger {path.name}")
         super().__init__(f"ledger {str(path)!r}", writer, Reading(SqliteTables(reader, path)))
-        writer.start()
 
 
 class SqliteTables(Tables):
