@@ -35,6 +35,9 @@ from secondlook.errors import MissingExtra, PermanentError
 from secondlook.votes import Answer
 
 Tensor = NDArray[np.float32]
+MOST_PICTURES = 64
+CALL_PIXELS = 2**18
+"""Pixels in one call: five pictures of 224 × 224, whose activations take about as much memory as all the rest."""
 
 
 class Description(Preprocessing):
@@ -43,7 +46,11 @@ class Description(Preprocessing):
     model: str
     size: tuple[int, int] = Field(description="height, width")
     labels: tuple[str, ...] | str
-    batch: int = Field(64, ge=1)
+    batch: int | None = Field(None, ge=1, description="pictures in one call; by their size if left out")
+
+    def pictures(self) -> int:
+        """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
+        return self.batch or max(1, min(MOST_PICTURES, CALL_PIXELS // (self.size[0] * self.size[1])))
 
 
 class OnnxClassifier:
@@ -56,23 +63,25 @@ class OnnxClassifier:
         labels = description.labels
         self.labels = read_labels(path.parent / labels) if isinstance(labels, str) else labels
         self.fingerprint = _fingerprint(path, description, self.labels)
-        self.terms = Terms(batch=description.batch, concurrency=os.cpu_count() or 1, local=True)
+        self.terms = Terms(batch=description.pictures(), concurrency=os.cpu_count() or 1, local=True)
 
-    def prepare(self, pixels: Pixels) -> Tensor:
-        return self._description.normalise(self._description.fit(pixels, self._description.size))
+    def prepare(self, pixels: Pixels) -> Pixels:
+        # A copy of its own, so that it does not keep the array of all views in memory.
+        return self._description.fit(pixels, self._description.size).copy()
 
-    async def label(self, batch: Sequence[Tensor]) -> list[Answer]:
+    async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
         return await asyncio.to_thread(self._run, batch)
 
     async def close(self) -> None:
         """Nothing to give back."""
 
-    def logits(self, batch: Sequence[Tensor]) -> Tensor:
+    def logits(self, batch: Sequence[Pixels]) -> Tensor:
         """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
-        output: Tensor = self._session.run(None, {self._input: np.stack(batch)})[0]
+        numbers = self._description.normalise(np.stack(batch))
+        output: Tensor = self._session.run(None, {self._input: numbers})[0]
         return output
 
-    def _run(self, batch: Sequence[Tensor]) -> list[Answer]:
+    def _run(self, batch: Sequence[Pixels]) -> list[Answer]:
         logits = self.logits(batch)
         if logits.shape != (len(batch), len(self.labels)):
             raise PermanentError(
@@ -82,7 +91,7 @@ class OnnxClassifier:
         return [Answer(self.labels[code]) for code in logits.argmax(axis=1)]
 
 
-def connect(address: str, settings: Settings) -> Classifier[Tensor]:
+def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     """`onnx:model.onnx`, or the settings of a TOML file."""
     if address:
         path = Path(address)

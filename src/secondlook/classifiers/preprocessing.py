@@ -43,10 +43,12 @@ class Preprocessing(BaseModel):
         return _ordered(pixels, self.channels)
 
     def normalise(self, fitted: Pixels) -> Floats:
-        """The numbers that the model takes, of what `fit` gave."""
-        mean = np.array(self.mean, np.float32)[:, None, None]
-        std = np.array(self.std, np.float32)[:, None, None]
-        return (fitted.astype(np.float32) / np.float32(self.scale) - mean) / std
+        """The numbers that the model takes, of what `fit` gave, or of many such in one array."""
+        numbers = fitted.astype(np.float32)
+        numbers /= np.float32(self.scale)
+        numbers -= np.array(self.mean, np.float32)[:, None, None]
+        numbers /= np.array(self.std, np.float32)[:, None, None]
+        return numbers
 
 
 def _centre(pixels: Pixels, share: float) -> Pixels:
