@@ -77,9 +77,12 @@ class OnnxClassifier:
 
     def logits(self, batch: Sequence[Pixels]) -> Tensor:
         """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
-        numbers = self._description.normalise(np.stack(batch))
-        output: Tensor = self._session.run(None, {self._input: numbers})[0]
+        output: Tensor = self._session.run(None, {self._input: self.tensor(batch)})[0]
         return output
+
+    def tensor(self, batch: Sequence[Pixels]) -> Tensor:
+        """(n, channels, height, width): prepared pictures as the numbers that the model takes."""
+        return self._description.normalise(np.stack(batch))
 
     def _run(self, batch: Sequence[Pixels]) -> list[Answer]:
         logits = self.logits(batch)
