@@ -14,7 +14,8 @@ from secondlook import explaining, fitting, look, planning
 from secondlook.asking import Asker, Unscored
 from secondlook.classifiers import connect
 from secondlook.errors import DataError, ProfileError
-from secondlook.jury import Jury, fit_prefixes
+from secondlook.fitting import SameDecision, Thrift
+from secondlook.jury import Jury
 from secondlook.look import Polled, Verdict
 from secondlook.pictures import Picture, find, labelled
 from secondlook.practice import NEVER, Practice, Use
@@ -78,25 +79,57 @@ def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
     assert min(verdict.queries for verdict in found) == 1 + profile.adaptive.first
 
 
-def test_the_brier_score_given_up_is_what_was_allowed(taught: Polled) -> None:
-    growth = fitting.grow(fit_prefixes(taught.votes, taught.codes()), taught.votes, taught.codes())
-    whole = growth.steps[-1].brier.mean()
-    rule = fitting.thrifty_rule(growth, yielded=0.02)
-    stopped = rule.asked(growth.confidence())
-    assert growth.movement[np.arange(len(stopped)), stopped].mean() <= 0.02 * whole
-    generous = fitting.thrifty_rule(growth, yielded=0.2).asked(growth.confidence())
-    assert generous.mean() < stopped.mean()
+@pytest.fixture(scope="module")
+def trials(taught: Polled) -> list[fitting.Trial]:
+    return fitting.trials(Jury(), taught.votes, taught.codes())
 
 
-def test_decisions_that_stopping_early_may_change_are_few(taught: Polled) -> None:
-    growth = fitting.grow(fit_prefixes(taught.votes, taught.codes()), taught.votes, taught.codes())
-    rule = fitting.deciding_rule(growth, threshold=0.9, yielded=0.03)
-    asked = rule.asked(growth.confidence())
-    label = np.column_stack([step.label for step in growth.steps])[np.arange(len(asked)), asked]
-    accepted = growth.confidence()[np.arange(len(asked)), asked] >= 0.9
-    other = (label != growth.steps[-1].label) | (accepted != (growth.steps[-1].confidence >= 0.9))
-    assert 0 < other.mean() <= 0.03
-    assert asked.mean() < 8
+@pytest.mark.parametrize("aim", [Thrift(8), Thrift(4), SameDecision(0.9, 0.05)], ids=str)
+def test_the_price_of_a_view_is_the_highest_that_keeps_the_aim_on_other_pictures(
+    trials: list[fitting.Trial], aim: fitting.Aim
+) -> None:
+    price = fitting.price(trials, aim)
+
+    def regret(cost: float) -> float:
+        paid = []
+        for trial in trials:
+            asked = fitting.rule(trial.taught, aim, cost).asked(trial.tested.confidence())
+            paid += aim.regret(trial.tested)[np.arange(len(asked)), asked].tolist()
+        return float(np.mean(paid))
+
+    assert regret(price) <= aim.allowance(trials) < regret(20 * price)
+
+
+def test_further_views_for_unsure_pictures_save_more_than_stopping_alone(trials: list[fitting.Trial]) -> None:
+    whole, half = Thrift(8), Thrift(4)
+    patient = fitting.stopped(trials, whole, fitting.price(trials, whole))
+    thrifty = fitting.stopped(trials, half, fitting.price(trials, half))
+    assert 1 < thrifty.queries < patient.queries < 9
+    assert half.allowance(trials) > whole.allowance(trials) > 0
+
+
+def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
+    profile = look.learn(taught, Jury(), MODEL, max_error=0.15)
+    assert profile.adaptive is not None
+    whole, early = profile.held_out, profile.adaptive.held_out
+    threshold = profile.threshold(0.15)
+    assert threshold is not None
+    other = (np.array(whole.confidence) >= threshold) != (np.array(early.confidence) >= threshold)
+    assert other.mean() <= 0.02
+    assert profile.results[-1].queries < 9
+
+
+def test_a_profile_may_know_more_views_than_its_panel_has(taught: Polled, clothes: list[Picture]) -> None:
+    profile = look.learn(taught, Jury(), MODEL, fixed=3)
+    assert str(profile.views()) == str(GENERAL[:3])
+    assert len(profile.believer().weights) == 4  # type: ignore[attr-defined]
+    assert profile.adaptive is not None
+    assert str(profile.adaptive.views()) == str(GENERAL)
+    assert [result.queries for result in profile.results[:3]] == [1, 1, 4]
+    assert [len(verdict.votes) for verdict in verdicts(clothes[400:403], profile)] == [3, 3, 3]
+    early = verdicts(clothes[400:500], profile, Practice.thrifty(profile))
+    assert {len(verdict.votes) for verdict in early} == {8}
+    assert len({verdict.queries for verdict in early}) > 1
 
 
 def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Polled) -> None:

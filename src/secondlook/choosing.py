@@ -42,7 +42,7 @@ async def choose(
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
     panel, gain = tuning.choose(pilot.votes, pilot.codes(), columns, plan.longest)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel)))
-    steps, _ = fitting.cross_grow(Jury(), chosen.votes, chosen.codes(), fitting.thrifty_rule)
+    steps = fitting.steps(fitting.trials(Jury(), chosen.votes, chosen.codes()))
     knee = tuning.knee([float(step.brier.mean()) for step in steps])
     rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
     return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +14,16 @@ from secondlook import scoring
 from secondlook.beliefs import Belief, Constant, Naive
 from secondlook.decisions import AdaptiveRule, chance_of_truth, movement
 from secondlook.errors import FitError
-from secondlook.jury import Jury, Prefixes, asked
+from secondlook.jury import Jury, Prefixes
+from secondlook.jury import asked as views_asked
 from secondlook.profile import HeldOut, Result, figure
 from secondlook.scoring import Intervals, Scores
 from secondlook.votes import Codes, Floats, Votes
 
 FOLDS = 5
-YIELDED = 0.01
-"""How much of the whole panel's Brier score may be given up by stopping early."""
+BETTER, WORSE = -0.005, 0.01
+"""What stopping early aims for, as shares of a fixed panel's Brier score: with more views at hand, and without."""
+BISECTIONS = 14
 ADAPTIVE = "adaptive jury"
 Places = NDArray[np.intp]
 
@@ -130,10 +134,6 @@ class Growth:
         return Outcome(ADAPTIVE, 1.0 + float(views.mean()), **arrays)  # type: ignore[arg-type]
 
 
-Timing = Callable[[Growth], AdaptiveRule]
-"""Makes the rule that says when to stop."""
-
-
 def grow(juries: Sequence[Jury], votes: Votes, truths: Codes) -> Growth:
     """What juries for 0, 1 … S views make of these pictures."""
     heard = [votes.under(range(views)) for views in range(len(juries))]
@@ -142,39 +142,105 @@ def grow(juries: Sequence[Jury], votes: Votes, truths: Codes) -> Growth:
     return Growth(tuple(steps), moved)
 
 
-def cross_grow(
-    belief: Jury, votes: Votes, truths: Codes, when: Timing, seed: int = 0, teachers: int = 0
-) -> tuple[tuple[Outcome, ...], Outcome]:
-    """How juries for 0, 1 … S views fare on fifths of the pictures that they were not fitted on, and early stopping.
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What juries made of the pictures that taught them, and of a fifth that did not."""
 
-    The rule that says when to stop, too, is learned on the other pictures.
-    """
-    steps: list[list[tuple[Outcome, Places]]] = [[] for _ in range(len(votes.panel) + 1)]
-    stopped = []
+    taught: Growth
+    tested: Growth
+    places: Places
+    """Which pictures were tested."""
+
+
+def trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: int = 0) -> list[Trial]:
+    """Juries for 0, 1 … S views, fitted five times, each time on four fifths of the pictures."""
+    found = []
     for train, test in _folds(len(votes), teachers, seed):
         juries = Prefixes(ballot=belief.ballot).fit(votes.take(train), truths[train]).seated()
-        rule = when(grow(juries, votes.take(train), truths[train]))
-        growth = grow(juries, votes.take(test), truths[test])
-        stopped.append((growth.stopped(rule), test))
-        for step, part in zip(growth.steps, steps, strict=True):
-            part.append((step, test))
-    return tuple(_joined(part) for part in steps), _joined(stopped)
+        taught, tested = (grow(juries, votes.take(rows), truths[rows]) for rows in (train, test))
+        found.append(Trial(taught, tested, test))
+    return found
 
 
-def deciding_rule(growth: Growth, threshold: float, yielded: float = YIELDED) -> AdaptiveRule:
-    """The rule that asks least and lets at most this share of decisions be others than the whole panel's."""
-    return AdaptiveRule.learn(growth.confidence(), growth.changed(threshold), yielded)
+def steps(found: Sequence[Trial]) -> tuple[Outcome, ...]:
+    """How juries for 0, 1 … S views fare on pictures that they were not fitted on."""
+    count = len(found[0].tested.steps)
+    return tuple(_joined([(trial.tested.steps[views], trial.places) for trial in found]) for views in range(count))
 
 
-def thrifty_rule(growth: Growth, yielded: float = YIELDED, fixed: int | None = None) -> AdaptiveRule:
-    """The rule that asks least and gives up at most this share of a fixed panel's Brier score.
+class Aim(Protocol):
+    """What stopping early must not cost."""
 
-    The fixed panel is the first `fixed` views, by default all. If there are more, unsure pictures may be asked about
-    under those too, and sure ones under fewer.
+    def regret(self, growth: Growth) -> Floats:
+        """(n, S + 1): what stopping after each number of views costs."""
+
+    def allowance(self, found: Sequence[Trial]) -> float:
+        """How much of it is allowed, on average over pictures that taught nothing."""
+
+
+@dataclass(frozen=True)
+class Thrift:
+    """Be about as good as a fixed panel, by the Brier score.
+
+    The fixed panel is the first `fixed` views. If there are more, unsure pictures are asked about under those too and
+    sure ones under fewer, and the aim is a little better than the fixed panel, because new pictures always come out
+    a little worse than those one learned from. If there are no more, a little worse is all that can be aimed for.
     """
-    whole = len(growth.steps) - 1 if fixed is None else fixed
-    allowance = float(growth.movement[:, whole].mean() + yielded * growth.steps[whole].brier.mean())
-    return AdaptiveRule.learn(growth.confidence(), growth.movement, allowance)
+
+    fixed: int
+
+    def regret(self, growth: Growth) -> Floats:
+        return growth.movement
+
+    def allowance(self, found: Sequence[Trial]) -> float:
+        moved = np.concatenate([trial.tested.movement[:, self.fixed] for trial in found])
+        brier = np.concatenate([trial.tested.steps[self.fixed].brier for trial in found])
+        more = self.fixed < len(found[0].tested.steps) - 1
+        return float(moved.mean() + (BETTER if more else WORSE) * brier.mean())
+
+
+@dataclass(frozen=True)
+class SameDecision:
+    """Decide as the whole panel would, but for a few pictures: the same label, accepted or not at this threshold."""
+
+    threshold: float
+    others: float = 0.01
+    """The share of pictures on which the decision may be another."""
+
+    def regret(self, growth: Growth) -> Floats:
+        return growth.changed(self.threshold)
+
+    def allowance(self, found: Sequence[Trial]) -> float:
+        return self.others
+
+
+def price(found: Sequence[Trial], aim: Aim) -> float:
+    """The highest price of a view at which the rules that it makes keep the aim on pictures that taught nothing."""
+    parts = [(t.taught.confidence(), aim.regret(t.taught), t.tested.confidence(), aim.regret(t.tested)) for t in found]
+    cheap, dear, allowance = -14.0, 1.0, aim.allowance(found)
+    for _ in range(BISECTIONS):
+        middle = (cheap + dear) / 2
+        kept = _regret(parts, math.exp(middle)) <= allowance
+        cheap, dear = (middle, dear) if kept else (cheap, middle)
+    return math.exp(cheap)
+
+
+def _regret(parts: Sequence[tuple[Floats, Floats, Floats, Floats]], cost: float) -> float:
+    paid = []
+    for confidence, regret, others, others_regret in parts:
+        asked = AdaptiveRule.priced(confidence, regret, cost).asked(others)
+        paid.append(others_regret[np.arange(len(asked)), asked])
+    return float(np.concatenate(paid).mean())
+
+
+def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
+    """When to stop if a view costs so much."""
+    return AdaptiveRule.priced(growth.confidence(), aim.regret(growth), cost)
+
+
+def stopped(found: Sequence[Trial], aim: Aim, cost: float) -> Outcome:
+    """How pictures that taught neither juries nor rule fare if one stops early."""
+    return _joined([(trial.tested.stopped(rule(trial.taught, aim, cost)), trial.places) for trial in found])
 
 
 def baselines(votes: Votes, truths: Codes) -> list[Outcome]:
@@ -190,7 +256,7 @@ ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")
 
 def _queries(votes: Votes) -> float:
     """Queries a picture, the mean where one stopped asking about some of them."""
-    return _plain(1.0 + float(asked(votes).mean()))
+    return _plain(1.0 + float(views_asked(votes).mean()))
 
 
 def _plain(number: float) -> float:

@@ -12,10 +12,10 @@ from secondlook import __version__, explaining, fitting
 from secondlook.asking import Asker, Rounds, Unscored
 from secondlook.beliefs import Belief, Constant, Naive, dump
 from secondlook.errors import DataError, FitError
-from secondlook.fitting import Outcome, Timing
+from secondlook.fitting import Aim, Outcome, SameDecision, Thrift
 from secondlook.jury import Jury, Prefixes
 from secondlook.pictures import Picture
-from secondlook.practice import Practice, stopped_kind
+from secondlook.practice import NEVER, Practice, stopped_kind
 from secondlook.profile import Adaptive, Profile, Result
 from secondlook.views import RENDERER, Panel
 from secondlook.votes import MISSING, Codes, Row, Votes, base_tally
@@ -115,31 +115,42 @@ def learn(
     belief: Belief,
     description: str,
     teachers: int = 0,
-    when: Timing = fitting.thrifty_rule,
     fixed: int | None = None,
+    max_error: float | None = None,
 ) -> Profile:
     """The profile that votes and truths teach; costs no query.
 
     The first `teachers` pictures teach but are not judged, since something was chosen on them already. If the belief
-    is a jury, `when` makes the rule that says when to stop asking; the profile's own panel is then the first `fixed`
-    views, by default all, and more are for pictures that stay unsure.
+    is a jury, the profile's own panel is the first `fixed` views, by default all, and further ones are for pictures
+    that stay unsure. Early stopping then aims at the Brier score, or with `max_error` at the same decisions.
     """
     votes, truths = polled.votes, polled.codes()
     if not isinstance(belief, Jury) or len(votes.panel) < 2:
         held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
         return _profile(polled, belief, description, teachers, held_out)
-    steps, stopped = fitting.cross_grow(belief, votes, truths, when, teachers=teachers)
     own = len(votes.panel) if fixed is None else fixed
+    trials = fitting.trials(belief, votes, truths, teachers=teachers)
+    steps = fitting.steps(trials)
+    aim = _aim(steps[own], own, max_error)
+    price = fitting.price(trials, aim)
+    stopped = fitting.stopped(trials, aim, price)
     profile = _profile(polled.under(own), belief, description, teachers, steps[own], stopped)
-    adaptive = _adaptive(belief, polled, when, stopped)
+    adaptive = _adaptive(belief, polled, aim, price, stopped)
     return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
 
 
-def _adaptive(belief: Jury, polled: Polled, when: Timing, stopped: Outcome) -> Adaptive:
+def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
+    if max_error is None:
+        return Thrift(fixed)
+    threshold = held_out.held_out().threshold(max_error)
+    return SameDecision(NEVER if threshold is None else threshold)
+
+
+def _adaptive(belief: Jury, polled: Polled, aim: Aim, price: float, stopped: Outcome) -> Adaptive:
     votes, truths = polled.votes, polled.codes()
     prefixes = Prefixes(ballot=belief.ballot).fit(votes, truths)
     growth = fitting.grow(prefixes.seated(), votes, truths)
-    rule = when(growth)
+    rule = fitting.rule(growth, aim, price)
     asked = rule.asked(growth.confidence())
     first, views = int(asked.min()), len(votes.panel)
     agree = base_tally(votes.under(range(first))).agree

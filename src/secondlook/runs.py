@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secondlook import beliefs, checkup, datasets, fitting, ledger, planning
+from secondlook import beliefs, checkup, datasets, ledger, planning
 from secondlook import look as looking
 from secondlook import pictures as picture
 from secondlook import votes as voting
 from secondlook.asking import Unscored
 from secondlook.console import OUT, print_json, results_table, run, safe, say, watched
 from secondlook.errors import DataError, FitError
-from secondlook.fitting import Timing
 from secondlook.images import Image, load
 from secondlook.look import Verdict
 from secondlook.noise import NoiseFile
@@ -73,7 +71,7 @@ def fit(
     _complain(polled.unscored)
     if votes:
         voting.save(votes, polled.votes, polled.truths)
-    profile = looking.learn(polled, chosen, classifier, when=_rule(max_error, fixed), fixed=fixed)
+    profile = looking.learn(polled, chosen, classifier, fixed=fixed, max_error=max_error)
     profile.save(out)
     if json:
         print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
@@ -312,13 +310,6 @@ def _practice(use: Use, profile: Profile) -> Practice:
             f"{use.max_error:g}; see how many could: secondlook plan --max-error {use.max_error:g}"
         )
     return practice
-
-
-def _rule(max_error: float | None, fixed: int) -> Timing:
-    """When to stop asking: as far as the Brier score of the fixed panel allows, or the decisions at this promise."""
-    if max_error is None:
-        return partial(fitting.thrifty_rule, fixed=fixed)
-    return lambda growth: fitting.deciding_rule(growth, growth.steps[-1].held_out().threshold(max_error) or NEVER)
 
 
 def _some(pictures: list[Picture], take: str | None) -> list[Picture]:

@@ -58,8 +58,8 @@ def tune(
             print_json(_figures(plan))
         return
     votes, truths = chosen.polled.votes, chosen.polled.codes()
-    steps, _ = fitting.cross_grow(Jury(), votes, truths, fitting.thrifty_rule, teachers=chosen.pilot)
-    points = tuple(step.point() for step in steps)
+    trials = fitting.trials(Jury(), votes, truths, teachers=chosen.pilot)
+    points = tuple(step.point() for step in fitting.steps(trials))
     views = longest if max_queries is not None else max(1, chosen.knee)
     polled = chosen.polled.under(min(views, len(chosen.polled.panel)))
     profile = looking.learn(polled, Jury(), classifier, teachers=chosen.pilot)
