@@ -540,8 +540,8 @@ def test_what_a_dead_session_was_granted_can_be_taken_over_without_being_counted
     held = intend(theirs, range(3, 4)).granted
     dead.close()
     answer(ours, intend(ours, range(4, 5)).granted)
-    ours.adopt(WHO, [*granted, *held, *keys(range(4, 6))], PRICE)
-    ours.flush().result()
+    adopted = ours.adopt(WHO, [*granted, *held, *keys(range(4, 6))], PRICE).result(30)
+    assert sorted(adopted) == sorted(granted)
     assert ours.spent(WHO) == Account(5, 5 * PRICE, 5, 5 * PRICE, 1, 4)
     assert intend(theirs, range(3)).held == granted, "they are in flight here now"
     answer(ours, granted[:1])

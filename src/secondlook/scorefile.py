@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from secondlook.errors import DataError, MissingExtra
 from secondlook.look import Verdict
@@ -59,7 +59,7 @@ class ScoreFile:
 
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
-        line = (json.dumps(_record(verdict), ensure_ascii=False) + "\n").encode()
+        line = (json.dumps(record(verdict), ensure_ascii=False) + "\n").encode()
         self._lines[verdict.name] = _Line(self._file.tell(), len(line))
         self._file.write(line)
 
@@ -109,10 +109,16 @@ class ScoreFile:
                     file.seek(self._lines[name].start)
                     yield json.loads(file.read(self._lines[name].length))
                 else:
-                    yield {**dict.fromkeys(COLUMNS), "name": name, "reason": reasons.get(name, "not reached")}
+                    yield unscored_record(name, reasons.get(name, "not reached"))
 
 
-def _record(verdict: Verdict) -> dict[str, object]:
+def unscored_record(name: str, reason: str) -> dict[str, object]:
+    """The columns of a picture that has no verdict."""
+    return {**dict.fromkeys(COLUMNS), "name": name, "reason": reason}
+
+
+def record(verdict: Verdict) -> dict[str, object]:
+    """The columns of a verdict."""
     return {
         "name": verdict.name,
         "label": verdict.label,
@@ -147,6 +153,12 @@ def _write_jsonl(path: Path, records: Iterable[dict[str, object]]) -> None:
 
 
 def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with path.open("wb") as file:
+        write_parquet(file, records, {})
+
+
+def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: dict[str, str]) -> None:
+    """Write verdicts as Parquet, with notes in the file's own metadata."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -154,8 +166,8 @@ def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
         raise MissingExtra("Parquet files", "parquet") from None
     text, number, whole = pa.string(), pa.float64(), pa.int32()
     types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text)
-    schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
-    with pq.ParquetWriter(path, schema) as writer:
+    schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)
+    with pq.ParquetWriter(file, schema) as writer:
         for batch in _batches(records):
             writer.write_table(pa.Table.from_pylist(batch, schema))
 

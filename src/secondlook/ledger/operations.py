@@ -65,6 +65,7 @@ class Adoption:
     fingerprint: str
     keys: Sequence[bytes]
     price: int
+    future: Future[list[bytes]] = field(default_factory=Future)
     taken: dict[bytes, int] = field(default_factory=dict)
     classifier: int = 0
 
@@ -98,6 +99,10 @@ class Stop(NamedTuple):
 Operation = Record | Intent | Booking | Release | Surrender | Adoption | Check | Introduction | Flush | Stop
 
 
+Awaited = Intent | Booking | Adoption | Flush
+"""What somebody waits for, and may withdraw."""
+
+
 class Batch:
     """Operations for one transaction; no question is in two of them, so their order does not matter."""
 
@@ -125,7 +130,10 @@ class Batch:
         keys = _touched(operation)
         if not self.keys.isdisjoint(keys):
             return False
-        if not isinstance(operation, Intent | Booking | Flush) or operation.future.set_running_or_notify_cancel():
+        if (
+            not isinstance(operation, Intent | Booking | Adoption | Flush)
+            or operation.future.set_running_or_notify_cancel()
+        ):
             self.keys.update(keys)
             self._put(operation)
         return True
@@ -143,6 +151,8 @@ class Batch:
     def fail(self, error: LedgerError) -> None:
         """Tell everybody who waits that it did not work."""
         self.refuse(error)
+        for adoption in self.adoptions:
+            adoption.future.set_exception(LedgerError(*error.args))
         for flush in self.flushes:
             flush.future.set_exception(LedgerError(*error.args))
 
@@ -152,6 +162,8 @@ class Batch:
             intent.future.set_result(intent.grant)
         for booking in self.bookings:
             booking.future.set_result(booking.covered)
+        for adoption in self.adoptions:
+            adoption.future.set_result(list(adoption.taken))
         for flush in self.flushes:
             flush.future.set_result(None)
 

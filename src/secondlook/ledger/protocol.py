@@ -126,10 +126,11 @@ class Ledger(Protocol):
         """Stop waiting for answers: they stay sent and counted, but are no longer held against other sessions."""
         ...
 
-    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> None:
-        """Queue taking over what was granted to a session that is dead now: from then on it is in flight here.
+    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
+        """Those of the questions that are in flight here from now on, as soon as that is on disk.
 
-        They stay counted as they are. Those that are answered, or in flight in a living session, are left out.
+        They were granted to a session that is dead now, and stay counted as they are. Those that are answered, or in
+        flight in a session that is alive, are left out.
         """
         ...
 

@@ -125,8 +125,10 @@ class QueuedLedger:
     def give_up(self, keys: Sequence[bytes]) -> None:
         self._put(Surrender(tuple(keys)))
 
-    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> None:
-        self._put(Adoption(fingerprint, tuple(keys), price_micros))
+    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
+        adoption = Adoption(fingerprint, tuple(dict.fromkeys(keys)), price_micros)
+        self._put_awaited(adoption)
+        return adoption.future
 
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         _check_price(price_micros)
