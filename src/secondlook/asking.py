@@ -254,7 +254,7 @@ class Asker:
     def room(self) -> int:
         """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
         spent = self._ledger.spent(self.classifier.fingerprint)
-        return self._budget.room(spent, self.classifier.terms.price_micros)
+        return self._budget.room(spent, self._price)
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
@@ -350,8 +350,9 @@ class Asker:
                 await self._ask(work, jobs)
                 await own.wait()
         finally:
+            if own.left:
+                self._settle(jobs, self._reason or "the question was not sent")
             for job in jobs:
-                job.settle(self._reason or "the question was not sent")
                 del self._asking[job.entry.key]
         for other in others:
             await other.wait()
@@ -460,8 +461,8 @@ class Asker:
                 if self._reason:
                     self._withdraw(jobs)
                     return
-                started = time.perf_counter()
                 self._spend(len(jobs))
+                started = time.perf_counter()
                 answers = await self.classifier.label([job.prepared for job in jobs])
             self._keep(jobs, answers, time.perf_counter() - started, attempt)
         except PassingError as error:
@@ -585,8 +586,7 @@ class Asker:
 
     async def probe(self, prepared: object) -> Answer | None:
         """One answer that is paid for but not kept; None where the budget does not cover it."""
-        price = self.classifier.terms.price_micros
-        booked = self._ledger.book(self.classifier.fingerprint, 1, price, self._budget)
+        booked = self._ledger.book(self.classifier.fingerprint, 1, self._price, self._budget)
         if not await asyncio.wrap_future(booked):
             return None
         async with self._gate:

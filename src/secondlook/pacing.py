@@ -53,11 +53,13 @@ class Gate:
 
     async def __aexit__(self, *_: object) -> None:
         self.busy -= 1
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def widen(self) -> None:
         """After an answer: one call more once every call of the present width was answered."""
-        self._limit = min(float(self.most), self._limit + 1.0 / self._limit)
+        if self._limit < self.most:
+            self._limit = min(float(self.most), self._limit + 1.0 / self._limit)
 
     def narrow(self) -> None:
         """After a sign of pressure: half as many calls, at least one."""
