@@ -108,29 +108,30 @@ GRIDS: dict[str, tuple[View, ...]] = {
 
 GENERAL16 = Panel.parse(
     """
-    mirror+zoom:1.07 shift:-0.06,0 turn:5 tone:contrast=0.7 mirror zoom:1.15 turn:-5 shift:0.06,0
-    mirror+turn:5 zoom:0.93 mirror+tone:contrast=1.4 shift:0,-0.06 mirror+turn:-5 zoom:1.07 tone:cast=-0.15
-    mirror+zoom:0.93
+    zoom:1.15 mirror+tone:contrast=1.4 shift:-0.06,0 mirror+zoom:1.07 turn:5 tone:contrast=0.7 shift:0.06,0 turn:-5
+    zoom:1.07 shift:0,-0.03 tone:cast=-0.15 mirror+turn:-5 mirror+zoom:0.85 zoom:0.93 shift:0,0.06 mirror
     """
 )
-"""Sixteen mild views that suit most pictures, the most telling first."""
+"""Sixteen mild views that suit most pictures, the most telling first.
+
+Grown on a few hundred pictures each of clothes, small colour pictures and photos, under five models, with equal weight
+for each of the three; no test picture took part. docs/method.md has the figures.
+"""
 GENERAL = GENERAL16[:8]
 """The first eight, which bring most of it."""
 
 CANDIDATES: tuple[View, ...] = Panel.parse(
     """
-    mirror zoom:0.85 zoom:0.93 zoom:1.07 zoom:1.15 zoom:1.3
-    turn:-20 turn:-15 turn:-10 turn:-5 turn:5 turn:10 turn:15 turn:20
-    shift:-0.06,0 shift:0.06,0 shift:0,-0.06 shift:0,0.06
-    shift:-0.06,-0.06 shift:0.06,0.06 shift:-0.12,0.12 shift:0.12,-0.12
-    mirror+zoom:1.15 mirror+zoom:1.3 mirror+zoom:0.85 mirror+turn:-10 mirror+turn:10 mirror+shift:0.06,0.06
-    zoom:1.15+turn:-10 zoom:1.15+turn:10
+    mirror zoom:0.85 zoom:0.93 zoom:1.04 zoom:1.07 zoom:1.15 zoom:1.3
+    turn:-15 turn:-10 turn:-5 turn:-3 turn:3 turn:5 turn:10 turn:15
+    shift:-0.03,0 shift:-0.06,0 shift:0.06,0 shift:0,-0.03 shift:0,-0.06 shift:0,0.06 shift:0.06,0.06
+    mirror+zoom:0.85 mirror+zoom:1.07 mirror+zoom:1.15 mirror+turn:-5 mirror+turn:10 mirror+shift:0.06,0.06
+    mirror+tone:contrast=1.4 zoom:1.07+turn:5 zoom:1.15+turn:-10
     tone:brightness=-0.15 tone:brightness=0.15 tone:contrast=0.7 tone:contrast=1.4 tone:grey=1 tone:cast=0.15
-    tone:cast=-0.15 mirror+tone:grey=1
-    blur:0.6 blur:1 gaussian:0.02 gaussian:0.05 elastic:10,2 elastic:20,5
+    tone:cast=-0.15 blur:0.6 gaussian:0.02 elastic:10,2 elastic:20,5
     """
 ).views
-"""The mild views among which a panel is chosen."""
+"""The mild views among which a panel is chosen, those of the general one among them."""
 
 
 def _repeatable(view: View) -> bool:

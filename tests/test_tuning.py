@@ -1,0 +1,222 @@
+"""Choosing views: the price of the pilot, what is chosen and what is not, and where to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from workshop import run
+
+from secondlook import choosing, look, tuning
+from secondlook.asking import Asker
+from secondlook.classifiers import connect
+from secondlook.errors import FitError
+from secondlook.pictures import Picture, labelled
+from secondlook.tuning import Gain
+from secondlook.views import CANDIDATES, GENERAL, GENERAL16, Panel
+from secondlook.votes import Codes, Votes
+
+DEMO = Path(str(files("secondlook") / "demo"))
+MODEL = str(DEMO / "fashion.toml")
+
+
+def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> tuple[Votes, Codes]:
+    """Votes of views that know the truth this often, each by itself, and otherwise keep the base label."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(5, size=pictures).astype(np.int32)
+    base = np.where(rng.random(pictures) < 0.75, truth, (truth + 1) % 5).astype(np.int32)
+    knows = rng.random((pictures, len(telling))) < np.array(telling)
+    views = np.where(knows, truth[:, None], base[:, None]).astype(np.int32)
+    names, panel = tuple(map(str, range(pictures))), tuple(map(str, range(len(telling))))
+    return Votes(names, panel, tuple("abcde"), base, views, 5), truth
+
+
+@given(st.integers(200, 5000), st.integers(32, 60), st.integers(1, 12))
+def test_a_pilot_costs_at_most_half_of_asking_everything(pictures: int, candidates: int, longest: int) -> None:
+    plan = tuning.plan(pictures, candidates, longest)
+    assert plan.pilot_queries() <= plan.everything() / 2
+    assert plan.pilot() + plan.rest == pictures
+    assert plan.pilot() <= pictures / 2
+    views = [rung.views for rung in plan.rungs]
+    assert views == sorted(views, reverse=True)
+    assert views[0] == candidates
+    assert longest <= views[-1]
+
+
+@given(st.integers(10_500, 30_000))
+def test_a_plan_keeps_its_budget(budget: int) -> None:
+    assert tuning.plan(1000, 40, 8, budget).queries() <= budget
+
+
+def test_a_budget_that_is_too_small_is_told_what_would_do() -> None:
+    with pytest.raises(FitError, match="too small to choose views; 10120 are needed"):
+        tuning.plan(1000, 40, 8, 10_119)
+    assert tuning.plan(1000, 40, 8, 10_120).queries() == 10_120
+
+
+def test_long_panels_cannot_be_chosen_from_few_candidates() -> None:
+    with pytest.raises(FitError, match="lower --max-queries"):
+        tuning.plan(1000, 20, 16)
+
+
+def test_the_general_views_are_among_the_candidates_and_none_stands_there_twice() -> None:
+    assert set(GENERAL16) <= set(CANDIDATES)
+    assert len(set(CANDIDATES)) == len(CANDIDATES)
+    assert GENERAL16[: len(GENERAL)] == GENERAL
+
+
+def test_nothing_is_chosen_from_few_pictures() -> None:
+    with pytest.raises(FitError, match="199 labelled pictures are too few"):
+        tuning.plan(199, 40, 8)
+
+
+def test_views_that_tell_more_survive_and_kept_ones_always_do() -> None:
+    votes, truths = told([0.1, 0.9, 0.2, 0.8, 0.0, 0.05])
+    assert tuning.survivors(votes, truths, keep=[4], count=3) == [1, 3, 4]
+    assert tuning.rank(votes, truths)[:2] == [1, 3]
+
+
+def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
+    votes, truths = told([0.7, 0.5, 0.0])
+    copied = Votes(
+        votes.names,
+        ("strong", "its copy", "weaker", "nothing"),
+        votes.vocabulary,
+        votes.base,
+        votes.views[:, [0, 0, 1, 2]],
+        votes.classes,
+    )
+    assert tuning.grow(copied, truths, 2) in ([0, 2], [1, 2])
+    assert len(tuning.grow(copied, truths, 9)) == 4
+
+
+def test_the_general_panel_stays_unless_another_is_clearly_better() -> None:
+    votes, truths = told([0.3, 0.3, 0.3, 0.3])
+    panel, gain = tuning.choose(votes, truths, general=[2, 1], longest=2)
+    assert panel == [2, 1]
+    assert not gain.clear()
+    votes, truths = told([0.9, 0.1, 0.1, 0.8])
+    panel, gain = tuning.choose(votes, truths, general=[2, 1], longest=2)
+    assert panel == [0, 3]
+    assert gain.clear()
+
+
+def test_a_gain_is_clear_only_beyond_its_error() -> None:
+    assert Gain(0.02, 0.01).clear()
+    assert not Gain(0.01, 0.02).clear()
+    assert not Gain(-0.05, 0.01).clear()
+
+
+def test_the_knee_is_where_further_views_add_little() -> None:
+    assert tuning.knee([1.0, 0.6, 0.44, 0.4, 0.41, 0.42]) == 2
+    assert tuning.knee([1.0]) == 0
+    assert tuning.knee([0.4, 0.6, 0.5]) == 0
+
+
+@pytest.fixture(scope="module")
+def clothes() -> list[Picture]:
+    return labelled(DEMO / "pictures.npz")[:300]
+
+
+@pytest.fixture(scope="module")
+def chosen(clothes: list[Picture]) -> tuple[choosing.Chosen, int, tuning.Plan]:
+    asker = Asker(connect(MODEL))
+    plan = tuning.plan(len(clothes), len(CANDIDATES), 4)
+    found = asyncio.run(choosing.choose(asker, clothes, plan, CANDIDATES, GENERAL))
+    return found, asker.progress.sent, plan
+
+
+def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[choosing.Chosen, int, tuning.Plan]) -> None:
+    _, sent, plan = chosen
+    assert sent <= plan.queries()
+
+
+def test_the_pilot_pictures_come_first_and_all_have_their_truth(
+    chosen: tuple[choosing.Chosen, int, tuning.Plan], clothes: list[Picture]
+) -> None:
+    found, _, plan = chosen
+    assert found.pilot == plan.pilot()
+    assert found.polled.votes.names == tuple(picture.name for picture in choosing.shuffled(clothes))
+    truths = {picture.name: picture.truth for picture in clothes}
+    assert found.polled.truths == tuple(truths[name] for name in found.polled.votes.names)
+    assert len(found.polled.panel) == 4
+    assert 0 <= found.knee <= 4
+
+
+def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
+    chosen: tuple[choosing.Chosen, int, tuning.Plan], clothes: list[Picture]
+) -> None:
+    found, _, _ = chosen
+    alone = asyncio.run(look.collect(Asker(connect(MODEL)), choosing.shuffled(clothes), found.polled.panel))
+    words, own = found.polled.votes.vocabulary, alone.votes.vocabulary
+    assert [[words[c] for c in row] for row in found.polled.votes.views] == [
+        [own[c] for c in row] for row in alone.votes.views
+    ]
+
+
+def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
+    panel = Panel.parse("mirror turn:5")
+    one = Votes(("p",), ("mirror", "turn:5"), ("x", "y"), np.array([1], np.int32), np.array([[0, -1]], np.int32), 2)
+    two = Votes(("q",), ("turn:5",), ("z",), np.array([0], np.int32), np.array([[0]], np.int32), 2)
+    parts = [
+        look.Polled(one, ("x",), (), panel, "f", 0),
+        look.Polled(two, ("z",), (), Panel.parse("turn:5"), "f", 0),
+    ]
+    joined = choosing.joined(parts, Panel.parse("turn:5"))
+    words = joined.votes.vocabulary
+    assert [words[c] for c in joined.votes.base] == ["y", "z"]
+    assert joined.votes.views[0, 0] == -1
+    assert words[joined.votes.views[1, 0]] == "z"
+    assert joined.truths == ("x", "z")
+
+
+def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes: list[Picture]) -> None:
+    asker = Asker(connect(MODEL))
+    grid = Panel.parse("rotation:10 rotation:60").views
+    found, settings = asyncio.run(choosing.search(asker, clothes[:120], grid, draws=3))
+    assert asker.progress.sent <= choosing.search_queries(120, 2, 3) + 60
+    best = min(settings, key=lambda setting: setting.brier)
+    assert str(found.polled.panel) == f"{best.view}*3"
+    assert found.pilot == 60
+
+
+def test_a_dry_run_shows_the_price_and_asks_nothing(tmp_path: Path) -> None:
+    command = ("tune", DEMO / "pictures.npz", "--take", ":400", "-c", MODEL, "--price", "0.01", "--dry-run")
+    done = run(*command, "-o", tmp_path / "p.json")
+    assert done.returncode == 0, done.stderr
+    assert "of what asking all of them would" in done.stderr
+    assert "in money" in done.stderr
+    assert not (tmp_path / "p.json").exists()
+    plan = json.loads(run(*command, "--json").stdout)
+    assert plan["pilot_queries"] <= plan["everything"] / 2
+
+
+def test_tune_writes_a_profile_judged_on_the_rest_and_its_curve(tmp_path: Path) -> None:
+    command = ("tune", DEMO / "pictures.npz", "--take", ":300", "-c", MODEL, "--max-queries", "4")
+    done = run(*command, "-o", tmp_path / "p.json", "--json")
+    assert done.returncode == 0, done.stderr
+    profile = json.loads((tmp_path / "p.json").read_text())
+    assert len(profile["held_out"]["confidence"]) == 150
+    assert len(Panel.parse(profile["panel"])) == 3
+    assert [point["queries"] for point in profile["curve"]] == [1, 2, 3, 4]
+    svg = (tmp_path / "p.svg").read_text()
+    assert svg.count("<svg") >= 3
+    assert "AUROC" in svg
+
+
+def test_the_papers_search_is_a_command_too(tmp_path: Path) -> None:
+    command = ("tune", DEMO / "pictures.npz", "--take", ":80", "-c", MODEL, "--paper", "rotation", "--draws", "3")
+    done = run(*command, "-o", tmp_path / "p.json")
+    assert done.returncode == 0, done.stderr
+    assert "rotation:60" in done.stdout
+    assert json.loads((tmp_path / "p.json").read_text())["belief"]["family"] == "gaussian"
+    done = run(*command[:-4], "--paper", "spiral")
+    assert done.returncode == 1
+    assert "the paper has no transformation 'spiral'" in done.stderr
