@@ -62,27 +62,31 @@ class OnnxModel:
     def __init__(self, path: Path, classifier: OnnxClassifier) -> None:
         model = _load(path)
         layer = find_layer(model, path.parent)
-        self.prepare, self._tensor = classifier.prepare, classifier.tensor
+        self._classifier = classifier
         self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
         self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
         self._input, self._together = self._session.get_inputs()[0].name, _together(self._session, path)
         self._features = layer.features
         _check(self, layer, model.graph.output[0].name)
 
-    def features(self, batch: Sequence[Pixels]) -> Floats:
+    def prepare(self, pixels: Pixels) -> Tensor:
+        """One picture as the model takes it."""
+        return self._classifier.tensor([self._classifier.prepare(pixels)])[0]
+
+    def features(self, batch: Sequence[Tensor]) -> Floats:
         """(n, D): what enters the head, for each picture."""
         (features,) = self.run([self._features], batch)
         return features
 
-    def run(self, names: Sequence[str], batch: Sequence[Pixels]) -> list[Floats]:
+    def run(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Floats]:
         """Values in the graph, each (n, …) flattened to (n, size), for each picture."""
         size = self._together
         parts = [self._call(names, batch[start : start + size]) for start in range(0, len(batch), size)]
         return [_rows(part, len(batch)) for part in zip(*parts, strict=True)]
 
-    def _call(self, names: Sequence[str], batch: Sequence[Pixels]) -> list[Array]:
+    def _call(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Array]:
         try:
-            values: list[Array] = self._session.run(list(names), {self._input: self._tensor(batch)})
+            values: list[Array] = self._session.run(list(names), {self._input: np.stack(batch)})
         except Exception as error:  # onnxruntime raises types of its own that share no public root
             shape = np.stack(batch).shape
             raise PermanentError(f"the open model cannot take an input of shape {shape}: {_line(error)}") from None

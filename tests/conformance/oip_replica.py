@@ -66,7 +66,7 @@ def oip_routes(served: Served = Served()) -> web.RouteTableDef:  # noqa: B008 - 
         length = int(request.headers.get("Inference-Header-Content-Length", len(body)))
         asked = json.loads(body[:length])
         pictures = _pictures(served, asked["inputs"][0], body[length:])
-        return _reply(served, asked, [model().logits([picture])[0] for picture in pictures])
+        return _reply(served, asked, [model().run(picture[None])[0] for picture in pictures])
 
     return routes
 
@@ -114,7 +114,7 @@ def _of_file(file: bytes) -> NDArray[np.float32]:
 
 
 def _of_pixels(pixels: Pixels) -> NDArray[np.float32]:
-    return model().prepare(pixels)
+    return model().tensor([model().prepare(pixels)])[0]
 
 
 def _reply(served: Served, asked: dict[str, object], logits: Sequence[NDArray[np.float32]]) -> web.Response:

@@ -70,21 +70,25 @@ class OnnxClassifier:
         return self._description.fit(pixels, self._description.size).copy()
 
     async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
-        return await asyncio.to_thread(self._run, batch)
+        return await asyncio.to_thread(self._answer, batch)
 
     async def close(self) -> None:
         """Nothing to give back."""
 
     def logits(self, batch: Sequence[Pixels]) -> Tensor:
         """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
-        output: Tensor = self._session.run(None, {self._input: self.tensor(batch)})[0]
-        return output
+        return self.run(self.tensor(batch))
 
     def tensor(self, batch: Sequence[Pixels]) -> Tensor:
         """(n, channels, height, width): prepared pictures as the numbers that the model takes."""
         return self._description.normalise(np.stack(batch))
 
-    def _run(self, batch: Sequence[Pixels]) -> list[Answer]:
+    def run(self, tensor: Tensor) -> Tensor:
+        """(n, K): the model's first output for these numbers."""
+        output: Tensor = self._session.run(None, {self._input: tensor})[0]
+        return output
+
+    def _answer(self, batch: Sequence[Pixels]) -> list[Answer]:
         logits = self.logits(batch)
         if logits.shape != (len(batch), len(self.labels)):
             raise PermanentError(
