@@ -1,8 +1,8 @@
 """Where all requests meet: one asker, one budget, one ledger, and verdicts for whoever waits.
 
 A look belongs to the desk, not to the client: one who leaves, or waits too long, ends nothing that was sent, and what
-was answered is in the ledger when the picture is shown again. Looks run side by side as far as the classifier takes
-calls; those that come meanwhile wait, and are then asked about together, which costs a fraction of asking one by one.
+was answered is in the ledger when the picture is shown again. Looks that come while others are on their way wait, and
+are then asked about together, which costs a fraction of asking one by one.
 """
 
 from __future__ import annotations
@@ -74,12 +74,14 @@ class Desk:
         self._running: set[asyncio.Task[None]] = set()
         self._busy = 0
         self._starting: asyncio.TimerHandle | None = None
-        self._width = asker.classifier.terms.concurrency
+        terms = asker.classifier.terms
+        # A model on this machine does best with one large lot at a time; one elsewhere is waited for, and a picture
+        # that takes long there must not hold up the next.
+        self._width = 1 if terms.local else terms.concurrency
         self._tells: dict[str, Tell] = {}
         self._trouble: Exception | None = None
         self._rested_at = 0.0
         self._closing = False
-        asker.tell = self._heard
 
     @property
     def looks(self) -> int:
@@ -120,13 +122,13 @@ class Desk:
         self.admit(1)
         caller = _Caller(Picture(str(next(self._numbers)), None, source), asyncio.get_running_loop().create_future())
         if tell:
-            self._tells[caller.picture.name] = tell
+            self._listen({caller.picture.name: tell})
         self._waiting.append(caller)
         self._start_soon()
         try:
             return await self._in_time(caller.verdict, [caller.picture])
         finally:
-            self._tells.pop(caller.picture.name, None)
+            self._unlisten([caller.picture])
             if caller in self._waiting:
                 self._waiting.remove(caller)
 
@@ -135,14 +137,13 @@ class Desk:
         self.admit(len(sources))
         pictures = [Picture(str(next(self._numbers)), None, source) for source in sources]
         if tell:
-            self._tells |= {p.name: _telling(tell, photo) for photo, p in enumerate(pictures)}
+            self._listen({p.name: _telling(tell, photo) for photo, p in enumerate(pictures)})
         verdict: Waiting = asyncio.get_running_loop().create_future()
         self._go(self._burst(pictures, verdict), len(pictures))
         try:
             return await self._in_time(verdict, pictures)
         finally:
-            for picture in pictures:
-                self._tells.pop(picture.name, None)
+            self._unlisten(pictures)
 
     async def close(self) -> None:
         """Take nothing more, and wait for what is on its way."""
@@ -216,6 +217,16 @@ class Desk:
         self._kinds += [self.practice.kind(v.base, [label for _, label in v.votes]) for v in live]
         if len(self._kinds) >= MANY:
             _ = self.drift
+
+    def _listen(self, tells: dict[str, Tell]) -> None:
+        self._tells |= tells
+        self.asker.tell = self._heard
+
+    def _unlisten(self, pictures: Sequence[Picture]) -> None:
+        for picture in pictures:
+            self._tells.pop(picture.name, None)
+        if not self._tells:
+            self.asker.tell = None
 
     def _heard(self, name: str, place: int, label: str | None) -> None:
         if tell := self._tells.get(name):
