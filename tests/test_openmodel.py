@@ -86,7 +86,7 @@ def agrees(description: str) -> OnnxModel:
     assert isinstance(closed, OnnxClassifier)
     batch = pictures(model)
     logits = model.head.logits(model.features(batch))
-    outputs = np.concatenate([closed.logits([one]) for one in batch]).reshape(len(batch), -1)
+    outputs = np.concatenate([closed.run(one[None]) for one in batch]).reshape(len(batch), -1)
     assert logits.argmax(axis=1).tolist() == outputs.argmax(axis=1).tolist()
     assert (model.fingerprint, model.labels) == (closed.fingerprint, closed.labels)
     return model
