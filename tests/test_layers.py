@@ -21,8 +21,9 @@ ROWS = [
     ["practice"],
     ["look", "noise"],
     ["session", "estimator", "scorefile", "report", "checkup", "choosing"],
-    ["console"],
+    ["console", "fleet"],
     ["runs", "demonstration", "accounts", "openruns", "service", "tuneruns"],
+    ["fleetruns"],
     ["cli"],
 ]
 HEAVY = {
@@ -36,6 +37,7 @@ HEAVY = {
     "pandas",
     "pyarrow",
     "pydantic",
+    "ray",
     "rich",
 }
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from functools import partial, wraps
 from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from secondlook import __version__
 
 if TYPE_CHECKING:
+    from secondlook.fleetruns import Machines
     from secondlook.practice import Use
     from secondlook.session import Wishes
 
@@ -35,9 +36,13 @@ Help = typer.Option
 Ask = partial(typer.Option, rich_help_panel="Asking")
 Serve = partial(typer.Option, rich_help_panel="Serving")
 Act = partial(typer.Option, rich_help_panel="Acting on it")
+Fleet = partial(typer.Option, rich_help_panel="Many machines")
 _CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
 _LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an .npz, or an official data set."
-_LEDGER = "Where answers are kept: a path, or off. By default in your data folder; off for a model on this machine."
+_LEDGER = (
+    "Where answers are kept: a path, postgresql://…, or off. In your data folder by default; off for local models."
+)
+_ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 _BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 _TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
 
@@ -90,6 +95,20 @@ def _use(
     return Use(adaptive, max_error, level, coverage)
 
 
+def _machines(
+    engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here",
+    address: Annotated[str | None, Fleet(help="A Ray cluster; auto is the one of this machine.")] = None,
+    workers: Annotated[int | None, Fleet(help="Workers; one a processor if left out.", min=1)] = None,
+    shard: Annotated[int, Fleet(help="Pictures in one file of the result, about.", min=1)] = 1000,
+    max_bad: Annotated[str | None, Fleet(help="Stop when more pictures are unreadable: 20, or 1%.")] = None,
+) -> "Machines | None":
+    if engine == "here":
+        return None
+    from secondlook.fleetruns import Machines
+
+    return Machines(address, workers, shard, max_bad)
+
+
 def _gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds the options of `gather` to a command, which they reach as its one argument `name`."""
     shared = signature(gather).parameters
@@ -112,6 +131,7 @@ def _gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[...
 
 _asks = _gathers("wishes", _wishes)
 _acts = _gathers("use", _use)
+_spreads = _gathers("machines", _machines)
 
 
 def _print_version(wanted: bool) -> None:
@@ -254,13 +274,15 @@ def look(
 
 
 @app.command()
+@_spreads
 @_acts
 @_asks
 def score(
-    pictures: PicturesArgument,
+    pictures: Annotated[list[str], typer.Argument(help=_ANYWHERE, show_default=False)],
     use: "Use",
     wishes: "Wishes",
-    out: Annotated[Path, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet.")],
+    machines: "Machines | None",
+    out: Annotated[str, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet; a folder on Ray.")],
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     take: TakeOption = None,
@@ -273,10 +295,18 @@ def score(
       secondlook score photos/ -o verdicts.csv
 
       secondlook score photos/ -o verdicts.parquet --budget +10000 --dry-run
-    """
-    from secondlook import runs
 
-    complete = runs.score(runs.found(pictures, take), profile, classifier, out, use, wishes, json)
+      secondlook score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
+    """
+    if machines:
+        from secondlook import fleetruns
+
+        complete = fleetruns.score(pictures, take, profile, classifier, out, use, machines, wishes, json)
+    else:
+        from secondlook import runs
+
+        found = runs.found([Path(path) for path in pictures], take)
+        complete = runs.score(found, profile, classifier, Path(out), use, wishes, json)
     raise typer.Exit(0 if complete else NOT_SCORED)
 
 

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from secondlook.asking import Asker
 from secondlook.profile import Figure, Result
+from secondlook.session import fastest_loop
 
 T = TypeVar("T")
 OUT = Console()
@@ -52,16 +53,8 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     async def main() -> T:
         return await work()
 
-    with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(main())
-
-
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ SecondLookError
 ├── LedgerError           a ledger that cannot be opened, read or written
 ├── BudgetError           the budget is spent
 ├── MissingExtra          an optional part that is not installed
+├── FleetError            machines that did not do their part
 └── ClassifierError       the classifier did not give an answer
     ├── PassingError      it may answer if asked again later
     ├── PermanentError    it will not answer this, however often it is asked
@@ -56,6 +57,10 @@ class MissingExtra(SecondLookError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} need: pip install 'secondlook[{extra}]'")
+
+
+class FleetError(SecondLookError):
+    """Machines that did not do their part."""
 
 
 class ClassifierError(SecondLookError):

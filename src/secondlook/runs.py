@@ -83,7 +83,7 @@ def fit(
 def look(paths: list[Path], profile_path: Path, classifier: str | None, use: Use, wishes: Wishes, json: bool) -> int:
     """Print a verdict for each picture; how many have none."""
     profile, pictures = Profile.load(profile_path), found(paths)
-    practice = _practice(use, profile)
+    practice = practice_of(use, profile)
 
     async def work() -> list[Verdict | Unscored]:
         async with (
@@ -119,7 +119,7 @@ def score(
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
     profile = Profile.load(profile_path)
-    practice = _practice(use, profile)
+    practice = practice_of(use, profile)
     file = ScoreFile(out, {"profile": profile.model_dump(mode="json"), "use": asdict(use)})
     todo = [picture for picture in pictures if not file.done(picture.name)]
     if len(todo) < len(pictures):
@@ -167,7 +167,7 @@ def evaluate(
 ) -> None:
     """Show how a profile fares on labelled pictures, beside full trust and constant trust, and keeps its promises."""
     profile = Profile.load(profile_path)
-    practice = _practice(use, profile)
+    practice = practice_of(use, profile)
 
     async def work() -> tuple[looking.Polled, int]:
         async with (
@@ -211,7 +211,7 @@ def report(
         saved.votes if saved else None,
         (saved.truths or _truths(saved.votes, shown)) if saved else None,
         shown,
-        _practice(replace(use, max_error=None), profile),
+        practice_of(replace(use, max_error=None), profile),
         noise=NoiseFile.load(noise) if noise else None,
         days=ledger.stats(books) if books else (),
         price_micros=micros(price) if price else 0,
@@ -301,7 +301,8 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         OUT.print(need.line(), highlight=False)
 
 
-def _practice(use: Use, profile: Profile) -> Practice:
+def practice_of(use: Use, profile: Profile) -> Practice:
+    """The practice that the options mean; says so if they promise what the profile cannot back."""
     practice = use.of(profile)
     if practice.accept == NEVER:
         many = f"{len(practice.held_out.confidence)} labelled pictures"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -46,14 +47,14 @@ async def opened(description: str, wishes: Wishes) -> AsyncIterator[Asker]:
     """An asker for the described classifier; closed, with everything saved, when the block is left."""
     classifier = connect(description)
     if wishes.price is not None:
-        classifier = _priced(classifier, micros(wishes.price))
+        classifier = priced(classifier, micros(wishes.price))
     ledger = open_ledger(classifier, wishes)
     try:
         spent = ledger.spent(classifier.fingerprint) if ledger else None
         if ledger:
             ledger.introduce(classifier.fingerprint, description)
         pace = Pace(concurrency=wishes.concurrency, per_second=wishes.rate)
-        yield Asker(classifier, ledger, pace, _budget(wishes, classifier, spent), wishes.seed, wishes.canaries)
+        yield Asker(classifier, ledger, pace, budget(wishes, classifier, spent), wishes.seed, wishes.canaries)
     finally:
         await classifier.close()
         if ledger:
@@ -73,6 +74,15 @@ def ledger_place(classifier: AnyClassifier, wishes: Wishes) -> str | None:
     return wishes.ledger or str(default_path())
 
 
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
 def micros(money: str) -> int:
     """Millionths of the currency: '0.0015' → 1500."""
     try:
@@ -84,7 +94,8 @@ def micros(money: str) -> int:
     return int(value)
 
 
-def _budget(wishes: Wishes, classifier: AnyClassifier, spent: Spend | None) -> Budget:
+def budget(wishes: Wishes, classifier: AnyClassifier, spent: Spend | None) -> Budget:
+    """The limits that the wishes mean, given what the ledger has spent so far."""
     queries = _total(wishes.budget, int, spent.queries if spent else 0, "--budget")
     money = _total(wishes.money, micros, spent.micros if spent else 0, "--money")
     daily = None if wishes.money_per_day is None else micros(wishes.money_per_day)
@@ -110,7 +121,8 @@ def _total(wish: str | None, read: Callable[[str], int], spent: int, option: str
     return amount + (spent if wish.startswith("+") else 0)
 
 
-def _priced(classifier: AnyClassifier, price: int) -> AnyClassifier:
+def priced(classifier: AnyClassifier, price: int) -> AnyClassifier:
+    """The classifier at another price, in millionths of the currency."""
     try:
         classifier.terms = replace(classifier.terms, price_micros=price)  # type: ignore[misc]
     except AttributeError:

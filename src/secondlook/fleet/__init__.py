@@ -1,0 +1,1 @@
+"""Many machines: pictures scored on Ray, with the verdicts of one machine."""

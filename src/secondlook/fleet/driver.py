@@ -1,0 +1,223 @@
+"""Sends units to workers on Ray and hears what became of them; nothing but summaries ever comes here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from secondlook.errors import FleetError, LedgerError, MissingExtra, SecondLookError
+from secondlook.fleet.courier import Away, Line, patient
+from secondlook.fleet.keeper import Keeper
+from secondlook.fleet.shards import Summary
+from secondlook.fleet.sources import Unit, units
+from secondlook.fleet.worker import Job, Scorer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from ray.actor import ActorHandle
+    from ray.data import Dataset
+
+STORE = 256 << 20
+"""Bytes of memory for objects in a cluster of our own; units and summaries are small."""
+SILENCE = 1.0
+"""Seconds without a summary after which a run says that it is still there."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines that Ray runs on."""
+
+    cpus: int
+
+
+@contextmanager
+def running(address: str | None = None, cpus: int | None = None) -> Iterator[Cluster]:
+    """Ray, for as long as the block runs: the cluster at an address, or one on this machine with so many processors.
+
+    Ray neither reports its use over the network nor opens its dashboard, unless the user's own settings say so.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise MissingExtra("Fleets", "ray") from None
+    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE} if address is None else {}
+    ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield Cluster(max(1, int(ray.cluster_resources().get("CPU", 1))))
+    finally:
+        ray.shutdown()
+
+
+class RayLine(Line):
+    """The way to a keeper that is an actor."""
+
+    def __init__(self, keeper: ActorHandle[Keeper]) -> None:
+        self._keeper = keeper
+
+    def call(self, method: str, *arguments: object) -> Any:
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
+        try:
+            return ray.get(getattr(self._keeper, method).remote(*arguments))
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayActorError as error:
+            raise Away(" ".join(str(error).split())[:200]) from None
+
+
+@contextmanager
+def keeping(place: str | None, per_second: float | None) -> Iterator[RayLine]:
+    """The way to a new keeper, which runs on this machine, beside the ledger."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    # Without a ledger it could not tell what it had granted, so it is not started anew.
+    options = {"num_cpus": 0, "max_restarts": -1 if place else 0, "scheduling_strategy": here}
+    keeper = ray.remote(_Keeper).options(**options).remote(place, per_second, os.getcwd())
+    line = RayLine(keeper)
+    try:
+        yield line
+    finally:
+        with suppress(Away, LedgerError):
+            line.call("close")
+        ray.kill(keeper)
+
+
+class _Keeper(Keeper):
+    """A keeper as an actor: it knows whether it was started anew."""
+
+    def __init__(self, place: str | None, per_second: float | None, folder: str) -> None:
+        import ray
+
+        os.chdir(folder)
+        super().__init__(place, per_second, ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+class Run:
+    """A job under way; iterate over it for a summary of each unit, and None whenever there is nothing new."""
+
+    def __init__(self, paths: Sequence[str], size: int, job: Job, line: Line, workers: int) -> None:
+        self._line = line
+        self._workers = workers
+        self._heard: SimpleQueue[Summary | Exception | None] = SimpleQueue()
+        self._reason = ""
+        self._stopped: set[str] | None = None
+        """The workers that have stopped, once they were told to."""
+        dataset = _dataset(paths, size, job, line, workers)
+        Thread(target=self._listen, args=(dataset,), name="listener", daemon=True).start()
+
+    def __iter__(self) -> Iterator[Summary | None]:
+        while True:
+            self._tell()
+            try:
+                heard = self._heard.get(timeout=SILENCE)
+            except Empty:
+                yield None
+                continue
+            if isinstance(heard, Exception):
+                raise FleetError(f"the run on Ray broke off: {_shortly(heard)}; run again to go on") from heard
+            if heard is None or self._over(heard):
+                return
+            yield heard
+
+    def stop(self, reason: str) -> None:
+        """Have no more questions sent from about now on; what is in flight is waited for."""
+        self._reason = self._reason or reason
+
+    def _tell(self) -> None:
+        if self._reason and self._stopped is None:
+            self._stopped = set()
+            patient(lambda: self._line.call("stop", self._reason))
+
+    def _over(self, summary: Summary) -> bool:
+        """Whether every worker has said that it stopped."""
+        if self._stopped is None:
+            return False
+        self._stopped |= {summary.stopped} if summary.stopped else set()
+        return len(self._stopped) >= self._workers
+
+    def _listen(self, dataset: Dataset) -> None:
+        try:
+            for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                for text in batch["summary"].to_pylist():
+                    self._heard.put(Summary.read(text))
+            self._heard.put(None)
+        except Exception as error:
+            self._heard.put(error)
+
+
+def _dataset(paths: Sequence[str], size: int, job: Job, line: Line, workers: int) -> Dataset:
+    """A summary of each unit, one a row, as soon as somebody iterates over it."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # One unit a block, since a block is what a worker takes at a time.
+    context.target_max_block_size = 1
+    order = {"paths": list(paths), "size": size, "folder": job.folder}
+    # Listing claims no processor: all of them may be the workers'.
+    listed = ray.data.from_items([order]).flat_map(_listed, num_cpus=0)
+    return listed.map_batches(
+        _Working,
+        fn_constructor_args=(job, line),
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=1,
+    )
+
+
+def _listed(order: dict[str, Any]) -> Iterator[dict[str, bytes]]:
+    """A row for each unit; a listing that fails is a row, too."""
+    try:
+        os.chdir(order["folder"])
+        for unit in units(order["paths"], order["size"]):
+            yield {"unit": pickle.dumps(unit)}
+    except (SecondLookError, OSError) as error:
+        yield {"unit": pickle.dumps(str(error))}
+
+
+class _Working:
+    """A worker as Ray Data calls it. One that could not begin says so of every unit."""
+
+    def __init__(self, job: Job, line: Line) -> None:
+        import ray
+
+        self._scorer: Scorer | SecondLookError
+        try:
+            self._scorer = Scorer(job, line, ray.get_runtime_context().get_actor_id())
+        except SecondLookError as error:
+            self._scorer = error
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        # Pickles from our own listing, which travelled within the cluster alone.
+        todo: list[Unit | str] = [pickle.loads(unit.as_py()) for unit in batch["unit"]]  # noqa: S301
+        return pa.table({"summary": [self._work(unit).text() for unit in todo]})
+
+    def _work(self, unit: Unit | str) -> Summary:
+        if isinstance(unit, str):
+            return Summary("", error=unit)
+        if isinstance(self._scorer, SecondLookError):
+            return Summary(unit.identity, error=str(self._scorer))
+        return self._scorer.work(unit)
+
+
+def _shortly(error: Exception) -> str:
+    """What happened, without the way to it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
