@@ -241,14 +241,21 @@ async def test_an_answer_without_a_label_leaves_the_picture_unscored(tmp_path: P
     assert row == Unscored("pictures.npz#0", "the classifier's answer held no label")
 
 
+async def stop_after(asker: Asker, answers: int) -> None:
+    while asker.progress.answered < answers:
+        await asyncio.sleep(0.005)
+    asker.stop()
+
+
 async def test_stopping_waits_for_what_is_in_flight_and_gives_the_rest_back(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path / "pictures.npz", 200)
     with fault_server(delay=0.02) as server:
         classifier = connect(server.describe(tmp_path))
         ledger = SqliteLedger(tmp_path / "ledger.db")
         asker = Asker(classifier, ledger, HURRY)
-        asyncio.get_running_loop().call_later(0.3, asker.stop)
+        stopping = asyncio.create_task(stop_after(asker, 50))
         await everything(asker, pictures)
+        await stopping
         account = ledger.spent(classifier.fingerprint)
         await classifier.close()
         ledger.close()
