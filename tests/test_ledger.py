@@ -7,8 +7,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from kept import LocalLine, keeping
 from ledger_players import (
     LIMITLESS,
     PRICE,
@@ -41,13 +42,12 @@ from ledger_players import (
 )
 
 from secondlook.errors import LedgerError
+from secondlook.fleet.courier import RemoteLedger
 from secondlook.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, open_at, verify
 from secondlook.votes import Answer
 
 if TYPE_CHECKING:
     from postgres_server import Server
-
-Opened = Callable[[], Ledger]
 
 
 @pytest.fixture(scope="session")
@@ -61,32 +61,48 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A ledger that does not exist yet; whatever a test does with it, its books balance in the end."""
-    if request.param == "sqlite":
-        yield str(tmp_path / "new" / "ledger.db")
-        assert verify(tmp_path / "new" / "ledger.db") == []
-    else:
+@contextmanager
+def balanced(kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A ledger that does not exist yet; whatever is done with it, its books balance in the end."""
+    if kind == "postgres":
         address = request.getfixturevalue("server").emptied()
         yield address
         from postgres_server import unbalanced
 
         assert unbalanced(address) == []
+    else:
+        path = request.getfixturevalue("tmp_path") / "new" / "ledger.db"
+        yield str(path)
+        assert verify(path) == []
 
 
-@pytest.fixture
-def opened(where: str) -> Iterator[Opened]:
-    """Opens the same ledger once more, as another process would."""
-    ledgers: list[Ledger] = []
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
+    with balanced(request.param, request) as where:
+        yield where
 
-    def open_another() -> Ledger:
-        ledgers.append(open_at(where))
-        return ledgers[-1]
 
-    yield open_another
-    for each in ledgers:
-        each.close()
+class Opened:
+    """Opens the same ledger once more, as another process or another worker of a fleet would."""
+
+    def __init__(self, where: str, line: LocalLine | None) -> None:
+        self.where = where
+        self.ledgers: list[Ledger] = []
+        self._line = line
+
+    def __call__(self) -> Ledger:
+        worker = f"worker {len(self.ledgers)}/1"
+        self.ledgers.append(RemoteLedger(self._line, worker) if self._line else open_at(self.where))
+        return self.ledgers[-1]
+
+
+@pytest.fixture(params=["sqlite", "postgres", "kept"])
+def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    with balanced(request.param, request) as where, ExitStack() as stack:
+        opened = Opened(where, stack.enter_context(keeping(where)) if request.param == "kept" else None)
+        yield opened
+        for each in opened.ledgers:
+            each.close()
 
 
 @pytest.fixture
@@ -410,6 +426,20 @@ class AccountingInSqlite(Accounting):
             self.folder.cleanup()
 
 
+class AccountingAtTheKeeper(AccountingInSqlite):
+    def new(self) -> Ledger:
+        self.folder = tempfile.TemporaryDirectory()
+        self.stack = ExitStack()
+        line = self.stack.enter_context(keeping(str(Path(self.folder.name) / "ledger.db")))
+        return RemoteLedger(line, "worker/1")
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        if hasattr(self, "stack"):
+            self.stack.close()
+        super().teardown()
+
+
 class AccountingInPostgres(Accounting):
     address = ""
 
@@ -439,6 +469,8 @@ TestAccountingWithoutLedger = Accounting.TestCase
 TestAccountingWithoutLedger.settings = settings(max_examples=60, stateful_step_count=20)
 TestAccountingInSqlite = AccountingInSqlite.TestCase
 TestAccountingInSqlite.settings = settings(max_examples=20, stateful_step_count=15)
+TestAccountingAtTheKeeper = AccountingAtTheKeeper.TestCase
+TestAccountingAtTheKeeper.settings = settings(max_examples=20, stateful_step_count=15)
 
 
 # --- threads
@@ -524,14 +556,15 @@ def test_another_sessions_spend_counts_at_once(opened: Opened) -> None:
     assert intend(theirs, [11], budget).refused
 
 
-def test_a_canary_is_kept_beside_the_answer(ledger: Ledger, where: str) -> None:
+def test_a_canary_is_kept_beside_the_answer(opened: Opened) -> None:
+    ledger = opened()
     [name] = intend(ledger, [1]).granted
     answer(ledger, [name])
     for said in ("cat", "dog", "cat"):
         ledger.recheck(name, Answer(said))
     ledger.flush().result()
     assert ledger.find([name])[name].label == label(name)
-    assert told(where, "SELECT label FROM checks ORDER BY at") == [("cat",), ("dog",), ("cat",)]
+    assert told(opened.where, "SELECT label FROM checks ORDER BY at") == [("cat",), ("dog",), ("cat",)]
 
 
 def test_what_a_dead_session_was_granted_can_be_taken_over_without_being_counted_again(opened: Opened) -> None:

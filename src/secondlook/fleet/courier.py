@@ -6,11 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from secondlook.asking import Progress
-from secondlook.errors import LedgerError
+from secondlook.errors import LedgerError, SecondLookError
 from secondlook.fleet.keeper import Flight, Parcel, Reply
 from secondlook.ledger import Account
 from secondlook.ledger.clerk import Clerk
@@ -119,7 +120,8 @@ class Courier(Clerk):
         return error if isinstance(error, LedgerError) else LedgerError(f"the keeper of the ledger failed: {error}")
 
     def finish(self) -> None:
-        """The keeper hears no more of this worker, and what it left in flight may be asked by others."""
+        with suppress(Away, SecondLookError):
+            self._line.call("leave", self._worker)
 
     def save(self, batch: Batch) -> None:
         if not batch:

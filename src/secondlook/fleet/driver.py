@@ -51,12 +51,26 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[Clu
     except ImportError:
         raise MissingExtra("Fleets", "ray") from None
     own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE} if address is None else {}
-    ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+    with _quiet():
+        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield Cluster(max(1, int(ray.cluster_resources().get("CPU", 1))))
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray's core says on the error stream that it will say nothing there; what goes wrong it raises."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 class RayLine(Line):

@@ -115,6 +115,10 @@ class Keeper:
             del self._heard[name]
         self._heard[worker] = time.monotonic()
 
+    async def leave(self, worker: str) -> None:
+        """A worker goes; what it has in flight may be asked by others."""
+        self._heard.pop(worker, None)
+
     async def beat(self, worker: str, progress: Progress) -> str:
         """A sign of life; why the worker should stop, or nothing."""
         self._heard[worker] = time.monotonic()
@@ -155,7 +159,7 @@ class Keeper:
         if parcel.wishes:
             await asyncio.sleep(max(0.0, self._opens - time.monotonic()))
         self._settle(worker, parcel)
-        adopted = [self._ledger.adopt(*flight) for flight in parcel.flights]
+        adopted = [self._adopt(worker, flight) for flight in parcel.flights]
         asked = [self._intend(worker, wish) for wish in parcel.wishes]
         booked = [self._ledger.book(*booking) for booking in parcel.bookings]
         for check in parcel.checks:
@@ -201,6 +205,10 @@ class Keeper:
         self._let_go(worker, [*grant.answered, *grant.held, *grant.refused])
         known = {*grant.granted, *grant.answered, *grant.refused}
         return replace(grant, held=[entry.key for entry in wish.entries if entry.key not in known])
+
+    def _adopt(self, worker: str, flight: Flight) -> Future[list[bytes]]:
+        free = [key for key in flight.keys if not self._held(worker, key)]
+        return self._ledger.adopt(flight.fingerprint, free, flight.price)
 
     def _take_over(self, worker: str, keys: list[bytes]) -> list[bytes]:
         self._flying.update(dict.fromkeys(keys, worker))
