@@ -35,3 +35,10 @@ test-torch: .venv-torch/.installed-torch-test # torch modules as open models, in
 
 .venv-torch/.installed-torch-test: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-torch torch-test
+
+.PHONY: soak bench-engine
+soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills at random moments
+	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
+
+bench-engine: $(VENV)/.installed-dev # asking over HTTP beside a bare aiohttp loop
+	$(BIN)/python benchmarks/engine.py

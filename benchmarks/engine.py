@@ -1,0 +1,214 @@
+"""What the engine costs over HTTP: the asker with its ledger on disk, beside a bare aiohttp loop.
+
+    python benchmarks/engine.py [rounds] [pictures] [folder]
+
+The server is a process of its own. Rounds alternate: bare, engine, bare, engine, …; each round of the engine is
+compared with the bare rounds on both sides of it, and the medians count. The ledger is a new file each time, in the
+given folder, which must be on a real disk for the figures to mean anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import numpy as np
+from aiohttp import web
+
+from secondlook.asking import Asker
+from secondlook.classifiers import Pixels
+from secondlook.classifiers.transport import Manners, Secrets, Transport
+from secondlook.images import Image
+from secondlook.ledger import Budget, SqliteLedger
+from secondlook.pictures import Picture
+from secondlook.session import fastest_loop
+from secondlook.views import Panel, base_question, questions, render
+from secondlook.votes import Answer, Row
+
+CONCURRENCY = 32
+SIDE = 58
+"""A picture of 58 × 58 × 3 bytes is a body of about 10 KB."""
+PANEL = Panel.parse("again*8")
+"""Asked about again and again as it is: rendering has a benchmark of its own."""
+STEP = 16
+"""Bytes from one picture to the next."""
+GOALS = {"throughput": 0.85, "processor time": 1.6}
+
+
+class RawPixels:
+    """The transport of every HTTP connector, with the pixels themselves as the body, which costs no encoding."""
+
+    labels = None
+
+    def __init__(self, url: str) -> None:
+        manners = Manners(concurrency=CONCURRENCY)
+        self.terms = manners.terms()
+        self.fingerprint = "benchmark:raw"
+        self._transport = Transport(manners, Secrets())
+        self._door = self._transport.door("POST", url, {"content-type": "application/octet-stream"})
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return pixels.tobytes()
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        (body,) = batch
+        reply = await self._door.send(body)
+        return [Answer(json.loads(reply.body)["label"], status=reply.status)]
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Different pictures that cost nothing to make: each is a window on one long noise."""
+
+    long: bytes
+
+    @classmethod
+    def for_pictures(cls, count: int) -> Noise:
+        return cls(np.random.default_rng(0).bytes(SIDE * SIDE * 3 + STEP * count))
+
+    def image(self, name: str) -> Image:
+        window = np.frombuffer(self.long, np.uint8, SIDE * SIDE * 3, STEP * int(name))
+        return Image.of(window.reshape(SIDE, SIDE, 3))
+
+    def pictures(self, count: int) -> Iterator[Picture]:
+        return (Picture(str(n), None, self) for n in range(count))
+
+
+class Cost(NamedTuple):
+    """Seconds a request, by the clock and of this process's processors."""
+
+    wall: float
+    cpu: float
+
+
+async def classify(request: web.Request) -> web.Response:
+    await request.read()
+    return web.Response(body=b'{"label": "ant", "score": 0.5}', content_type="application/json")
+
+
+async def serve() -> None:
+    app = web.Application()
+    app.add_routes([web.post("/classify", classify)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server in its own process."""
+    with subprocess.Popen([sys.executable, __file__, "serve"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/classify"
+        finally:
+            process.kill()
+
+
+def bodies(noise: Noise, count: int) -> list[bytes]:
+    images = [picture.image() for picture in noise.pictures(count)]
+    shown = [render(image, [base_question(image), *questions(image, PANEL, 0)]) for image in images]
+    return [pixels.tobytes() for views in shown for pixels in views]
+
+
+async def bare(url: str, bodies: list[bytes]) -> int:
+    """As many answers as bodies, with nothing between the bodies and aiohttp."""
+    labels: list[str] = []
+    left = iter(bodies)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONCURRENCY)) as session:
+
+        async def work() -> None:
+            for body in left:
+                async with session.post(url, data=body) as response:
+                    labels.append((await response.json())["label"])
+
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+    return len(labels)
+
+
+async def engine(url: str, noise: Noise, count: int, ledger: SqliteLedger) -> int:
+    classifier = RawPixels(url)
+    asker = Asker(classifier, ledger, budget=Budget(queries=10**9))
+    try:
+        rows = [row async for row in asker.ask(noise.pictures(count), PANEL)]
+    finally:
+        await classifier.close()
+    assert all(isinstance(row, Row) for row in rows)
+    return asker.progress.answered
+
+
+def measure(work: Callable[[], Awaitable[int]], expected: int) -> Cost:
+    wall, cpu = time.perf_counter(), time.process_time()
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        done = runner.run(_awaited(work))
+    assert done == expected, f"{done} answers instead of {expected}"
+    return Cost((time.perf_counter() - wall) / done, (time.process_time() - cpu) / done)
+
+
+async def _awaited(work: Callable[[], Awaitable[int]]) -> int:
+    return await work()
+
+
+def compare(url: str, rounds: int, pictures: int, folder: Path) -> tuple[list[Cost], list[Cost]]:
+    noise = Noise.for_pictures(pictures)
+    sent = bodies(noise, pictures)
+    plain, ours = [], []
+    measure(lambda: bare(url, sent[:2000]), min(2000, len(sent)))
+    for n in range(rounds):
+        plain.append(measure(lambda: bare(url, sent), len(sent)))
+        with SqliteLedger(folder / f"{n}.db") as ledger:
+            ours.append(measure(lambda ledger=ledger: engine(url, noise, pictures, ledger), len(sent)))
+        print(f"round {n + 1}: bare {_show(plain[-1])}, engine {_show(ours[-1])}", flush=True)
+    plain.append(measure(lambda: bare(url, sent), len(sent)))
+    return plain, ours
+
+
+def _show(cost: Cost) -> str:
+    return f"{1 / cost.wall:6.0f} requests/s, {1e6 * cost.cpu:4.0f} µs of processor each"
+
+
+def report(plain: list[Cost], ours: list[Cost]) -> bool:
+    around = [Cost(*map(statistics.mean, zip(*sides, strict=True))) for sides in zip(plain, plain[1:], strict=False)]
+    pairs = list(zip(around, ours, strict=False))
+    speed = statistics.median(base.wall / own.wall for base, own in pairs)
+    cpu = statistics.median(own.cpu / base.cpu for base, own in pairs)
+    print(f"throughput of the engine / bare aiohttp: {speed:.2f} (goal: at least {GOALS['throughput']})")
+    print(f"processor time a request / bare aiohttp: {cpu:.2f} (goal: at most {GOALS['processor time']})")
+    return speed >= GOALS["throughput"] and cpu <= GOALS["processor time"]
+
+
+def main() -> None:
+    rounds, pictures = (int(text) for text in (*sys.argv[1:3], "7", "1000")[:2])
+    folder = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(__file__).parent
+    loop = fastest_loop().__module__.partition(".")[0]
+    questions = pictures * (len(PANEL) + 1)
+    print(f"{rounds} rounds of {questions} requests of {SIDE * SIDE * 3} bytes, {CONCURRENCY} at a time")
+    print(f"on {loop}, {os.cpu_count()} processors")
+    with server() as url, tempfile.TemporaryDirectory(dir=folder) as temporary:
+        reached = report(*compare(url, rounds, pictures, Path(temporary)))
+    sys.exit(0 if reached else 1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["serve"]:
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(serve())
+    else:
+        main()
