@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -185,7 +186,7 @@ def _show(cost: Cost) -> str:
 
 
 def report(plain: list[Cost], ours: list[Cost]) -> bool:
-    around = [Cost(*map(statistics.mean, zip(*sides, strict=True))) for sides in zip(plain, plain[1:], strict=False)]
+    around = [Cost(*map(statistics.mean, zip(*sides, strict=True))) for sides in pairwise(plain)]
     pairs = list(zip(around, ours, strict=False))
     speed = statistics.median(base.wall / own.wall for base, own in pairs)
     cpu = statistics.median(own.cpu / base.cpu for base, own in pairs)
