@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from uuid import uuid4
 
 from secondlook.asking import Asker, Unscored
@@ -65,8 +64,11 @@ class Scorer:
         self._shards = Shards(job.out)
         self._practice = job.use.of(job.profile)
         self._runner = asyncio.Runner(loop_factory=fastest_loop())
+        self._ledger = self._opened_ledger()
         self._asker = self._runner.run(self._open())
-        Thread(target=self._beats, name="beats", daemon=True).start()
+        self._closing = Event()
+        self._beats = Thread(target=self._keep_beating, name="beats", daemon=True)
+        self._beats.start()
 
     def work(self, unit: Unit) -> Summary:
         """Write the verdicts of a unit, unless an earlier run did; what cannot be done is told, never raised."""
@@ -76,6 +78,15 @@ class Scorer:
             return Summary(unit.identity, error=str(error))
         finally:
             self._beat()
+
+    def close(self) -> None:
+        """Let go of the classifier and the ledger."""
+        self._closing.set()
+        self._beats.join()
+        self._runner.run(self._asker.classifier.close())
+        self._runner.close()
+        if self._ledger:
+            self._ledger.close()
 
     async def _do(self, unit: Unit) -> Summary:
         if self._job.dry:
@@ -88,9 +99,9 @@ class Scorer:
         if job.price_micros is not None:
             classifier = priced(classifier, job.price_micros)
         pace = LeasedPace(concurrency=job.concurrency, per_second=job.per_second, line=self._line)
-        return Asker(classifier, self._ledger(), pace, job.budget, job.seed, job.canaries)
+        return Asker(classifier, self._ledger, pace, job.budget, job.seed, job.canaries)
 
-    def _ledger(self) -> Ledger | None:
+    def _opened_ledger(self) -> Ledger | None:
         """The keeper's, or else a line of our own to a database that is made for many."""
         if not self._job.shared:
             self._line.hello(self._name)
@@ -114,9 +125,8 @@ class Scorer:
         await asyncio.to_thread(self._shards.add, summary, records)
         return summary
 
-    def _beats(self) -> None:
-        while True:
-            time.sleep(BEAT)
+    def _keep_beating(self) -> None:
+        while not self._closing.wait(BEAT):
             self._beat()
 
     def _beat(self) -> None:
