@@ -45,7 +45,7 @@ class SecondLook(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         classifier: Callable[..., object] | AnyClassifier | str | None = None,
         views: str | None = None,
-        belief: str | Belief = "probit",
+        belief: str | Belief = "jury",
         seed: int = 0,
     ) -> None:
         self.classifier = classifier
