@@ -77,7 +77,7 @@ def test_fifty_labels_help_more_with_a_prior_than_without_and_do_it_no_harm(prio
     taught = np.mean([loss(fit_towards(prior, *some), *test) for some in few])
     alone = np.mean([loss(Jury().fit(*some), *test) for some in few])
     assert taught < alone - 0.005
-    assert taught < loss(prior, *test) + 0.003
+    assert taught < loss(prior, *test) + 0.002
 
 
 def test_a_jury_that_was_taught_knows_how_uncertain_it_is(prior: Jury) -> None:
@@ -98,10 +98,10 @@ def test_a_closer_prior_keeps_the_weights_closer(prior: Jury) -> None:
     assert inside == sorted(inside, reverse=True)
 
 
-def test_the_evidence_is_high_for_the_difference_that_there_is(prior: Jury) -> None:
+def test_the_difference_that_there_is_has_the_highest_weight(prior: Jury) -> None:
     near, far = (tabulate(*world(400, seed=11, hardness=hardness)) for hardness in (1.0, 2.5))
-    evidence = [[_posterior(prior, patterns, d).evidence for d in DIFFERENCES] for patterns in (near, far)]
-    assert np.argmax(evidence[0]) < np.argmax(evidence[1])
+    weights = [[_posterior(prior, patterns, d).weight for d in DIFFERENCES] for patterns in (near, far)]
+    assert np.argmax(weights[0]) < np.argmax(weights[1])
 
 
 def test_a_prior_that_does_not_fit_is_refused(prior: Jury) -> None:

@@ -3,7 +3,8 @@
 The open jury's weights are the prior mean of the fit. How far the closed classifier may differ from them is τ, and the
 open jury's own uncertainty comes on top: the prior's covariance is that of the open jury plus τ²·I. No single τ is
 chosen, since fifty pictures cannot tell; the fits for several are averaged, each by how likely it makes the truths
-(Laplace's approximation of the evidence). So few labelled pictures move the weights little and many move them freely.
+(Laplace's approximation of the evidence) and by 1/τ, since models are more often alike than not. So few labelled
+pictures move the weights little and many move them freely.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def fit_towards(prior: Jury, votes: Votes, truths: Codes) -> Jury:
 
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """What the truths leave of a prior: the likeliest parameters, their covariance, and the log evidence."""
+    """What the truths leave of a prior: the likeliest parameters, their covariance, and the log of its weight."""
 
     theta: Floats
     covariance: Floats
-    evidence: float
+    weight: float
 
 
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
@@ -49,13 +50,14 @@ def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior
     theta, curvature = _lowest(bowl)
     depth = bowl.at(theta)[0] + float(bowl.anchor @ bowl.pull @ bowl.anchor) / 2
     volume = float(np.linalg.slogdet(bowl.pull)[1] - np.linalg.slogdet(curvature)[1])
-    return _Posterior(theta, np.asarray(np.linalg.inv(curvature), np.float64), volume / 2 - depth)
+    weight = volume / 2 - depth - float(np.log(difference))
+    return _Posterior(theta, np.asarray(np.linalg.inv(curvature), np.float64), weight)
 
 
 def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
-    """The mean of several posteriors by their evidence, with the covariance of the mixture."""
-    evidence = np.array([each.evidence for each in posteriors])
-    weight = np.exp(evidence - evidence.max()) / np.exp(evidence - evidence.max()).sum()
+    """The mean of several posteriors by their weight, with the covariance of the mixture."""
+    logs = np.array([each.weight for each in posteriors])
+    weight = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
     thetas = np.array([each.theta for each in posteriors])
     theta = weight @ thetas
     within = np.einsum("t,tij->ij", weight, np.array([each.covariance for each in posteriors]))

@@ -84,7 +84,7 @@ class Measured:
     noise: Noise
     """As it is: views mostly lower the margin, so its mean is below 0."""
     centred: Noise
-    """Each picture's noise less its own mean, as the propositions assume: the paper's Var and KS are of this size."""
+    """Each picture's noise less its own mean, which the paper's propositions assume to be 0."""
     transfer_error: float
     """The root mean square of σ(−F_n⁻¹(1 − p_A)) − σ(wᵀz + b): Proposition 2 with the mean cumulative."""
     gaussian_error: float
