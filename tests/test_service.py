@@ -24,7 +24,8 @@ from secondlook.images import decode, encode_jpeg
 from secondlook.look import Verdict
 from secondlook.pictures import Picture
 from secondlook.profile import Profile
-from secondlook.service.bodies import Opened, Upload
+from secondlook.service.bodies import Held, Opened, Upload
+from secondlook.service.events import Shown
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"
@@ -104,15 +105,28 @@ def test_events_tell_the_picture_its_views_each_answer_and_the_verdict(service: 
     told = events(reply.body)
     names = [name for name, _ in told]
     assert names[0] == "picture"
-    assert names[-1] == "verdict"
+    assert names.count("verdict") == 1
+    assert max(at for at, name in enumerate(names) if name == "answer") < names.index("verdict")
     assert [view["view"] for view in told[0][1]["views"]] == [str(view) for view in PANEL]
     answers = {said["place"]: said["label"] for name, said in told if name == "answer"}
-    verdict = told[-1][1]
+    verdict = dict(told)["verdict"]
     assert verdict == service.form("/v1/look", ("shirt.png", shirt)).json()
     assert answers == {0: verdict["base"]} | {n: vote["label"] for n, vote in enumerate(verdict["votes"], 1)}
     views = {said["place"]: said["picture"] for name, said in told if name == "view"}
     mirrored = decode(base64.b64decode(views[1].partition(",")[2]), "mirrored").pixels
     assert (mirrored == decode(shirt, "shirt").pixels[:, ::-1]).all()
+
+
+def test_a_large_picture_is_not_kept_decoded_while_it_is_looked_at() -> None:
+    small, large = (
+        Opened(Upload("x", encode_jpeg(np.zeros((side, side, 3), np.uint8), 80)), 10**7) for side in (300, 1500)
+    )
+    kept, let_go = Shown.of(small, 128), Shown.of(large, 128)
+    assert isinstance(kept.source, Held)
+    assert let_go.source is large
+    assert (let_go.width, let_go.height) == (1500, 1500)
+    thumbnail = decode(base64.b64decode(let_go.thumbnail.partition(",")[2]), "thumbnail")
+    assert thumbnail.pixels.shape == (128, 128, 3)
 
 
 def test_events_of_a_burst_tell_each_photo(service: Service) -> None:

@@ -20,9 +20,9 @@ from secondlook.errors import ChangedError, ClassifierError, ImageError, Permane
 from secondlook.images import Image
 from secondlook.pictures import Picture
 from secondlook.practice import Practice
+from secondlook.service.bodies import Held
 from secondlook.service.desk import Desk
 from secondlook.service.limits import Limits
-from secondlook.service.oip import Held
 from secondlook.service.replies import Refusal
 from secondlook.views import Panel
 from secondlook.votes import Answer

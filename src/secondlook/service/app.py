@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 from secondlook import __version__
 from secondlook.asking import Asker
 from secondlook.errors import ImageError
-from secondlook.images import Image
 from secondlook.look import Verdict
 from secondlook.pictures import Source
 from secondlook.practice import Practice
@@ -28,11 +27,9 @@ from secondlook.service.desk import Desk
 from secondlook.service.guards import Guard, Tokens
 from secondlook.service.limits import Limits
 from secondlook.service.metrics import Metrics
-from secondlook.service.oip import Held
 from secondlook.service.profiles import Promise
 from secondlook.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
 from secondlook.service.static import read_page
-from secondlook.views import questions
 
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Paths that need no token, besides the files of the page."""
@@ -88,6 +85,7 @@ class _Looking:
         self._desk, self._limits, self._metrics = desk, house.limits, metrics
         self._panel = house.profile.views()
         self._views = tuple(map(str, self._panel))
+        self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
 
     def add_to(self, app: FastAPI) -> None:
         """Register the routes."""
@@ -123,17 +121,20 @@ class _Looking:
         return _json(VerdictReply.of(verdict, uploads[0].name))
 
     async def look_events(self, request: Request) -> Response:
-        """The same as events: the picture, its views, each answer as it comes, and the verdict."""
+        """The same as events: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
         self._desk.admit(1)
         upload = await bodies.one(request, self._limits)
-        image = await self._image(upload)
+        shown = await self._shown(upload, events.PICTURE_SIDE)
 
-        async def work(emit: events.Emit) -> VerdictReply:
-            emit("picture", await asyncio.to_thread(events.shown_picture, image, upload.name, self._views))
-            looked = self._timed(self._desk.look(Held(image), events.answers(emit)))
-            asked = await asyncio.to_thread(questions, image, self._panel, self._desk.asker.seed)
-            verdict, _ = await asyncio.gather(looked, events.draw(emit, image, asked))
-            return VerdictReply.of(verdict, upload.name)
+        async def work(emit: events.Emit) -> None:
+            emit("picture", events.picture_event(shown, upload.name, self._views))
+            drawing = asyncio.create_task(self._draw(emit, shown.source))
+            try:
+                verdict = await self._timed(self._desk.look(shown.source, events.answers(emit)))
+                emit("verdict", VerdictReply.of(verdict, upload.name).model_dump())
+                await drawing
+            finally:
+                drawing.cancel()
 
         return _stream(work)
 
@@ -141,14 +142,15 @@ class _Looking:
         """The same as events: the photos, each answer as it comes, and the verdict."""
         self._desk.admit(1)
         uploads = await self._photos(request)
-        images = [await self._image(upload) for upload in uploads]
+        first, *others = [await self._shown(upload, events.PICTURE_SIDE) for upload in uploads]
 
-        async def work(emit: events.Emit) -> VerdictReply:
-            emit("picture", events.shown_picture(images[0], uploads[0].name, [u.name for u in uploads[1:]]))
-            for place, image in enumerate(images[1:], 1):
-                emit("view", {"place": place, "picture": events.thumbnail(image, events.VIEW_SIDE)})
-            verdict = await self._timed(self._desk.burst([Held(image) for image in images], events.answers(emit)))
-            return VerdictReply.of(verdict, uploads[0].name)
+        async def work(emit: events.Emit) -> None:
+            emit("picture", events.picture_event(first, uploads[0].name, [u.name for u in uploads[1:]]))
+            for place, photo in enumerate(others, 1):
+                emit("view", {"place": place, "picture": photo.thumbnail})
+            sources = [photo.source for photo in (first, *others)]
+            verdict = await self._timed(self._desk.burst(sources, events.answers(emit)))
+            emit("verdict", VerdictReply.of(verdict, uploads[0].name).model_dump())
 
         return _stream(work)
 
@@ -157,7 +159,7 @@ class _Looking:
         try:
             self._desk.admit(1)
             body = await bodies.read(request, self._limits)
-            asked = oip.read(body, request.headers.get(oip.HEADER_LENGTH), self._limits)
+            asked = await asyncio.to_thread(oip.read, body, request.headers.get(oip.HEADER_LENGTH), self._limits)
             self._desk.admit(len(asked.sources))
             verdicts = await asyncio.gather(*(self._timed(self._desk.look(source)) for source in asked.sources))
             return asked.reply(verdicts)
@@ -173,11 +175,15 @@ class _Looking:
     def _opened(self, upload: Upload) -> Source:
         return Opened(upload, self._limits.pixels)
 
-    async def _image(self, upload: Upload) -> Image:
+    async def _shown(self, upload: Upload, side: int) -> events.Shown:
         try:
-            return await asyncio.to_thread(self._opened(upload).image, upload.name)
+            return await asyncio.to_thread(events.Shown.of, self._opened(upload), side)
         except ImageError as error:
             raise Refusal("picture", str(error)) from None
+
+    async def _draw(self, emit: events.Emit, source: Source) -> None:
+        async with self._drawing:
+            await events.draw(emit, source, self._panel, self._desk.asker.seed)
 
     async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
         try:
@@ -264,6 +270,6 @@ def _json(reply: VerdictReply | LooksReply | profiles.ProfileReply) -> Response:
     return Response(reply.model_dump_json(), media_type=bodies.JSON)
 
 
-def _stream(work: Callable[[events.Emit], Awaitable[VerdictReply]]) -> Response:
+def _stream(work: Callable[[events.Emit], Awaitable[None]]) -> Response:
     headers = {"x-accel-buffering": "no"}
     return StreamingResponse(events.stream(work), headers=headers, media_type="text/event-stream")

@@ -22,6 +22,8 @@ from secondlook.service.replies import Refusal
 
 LONGEST_NAME = 200
 """Characters that are kept of the name of a picture."""
+LARGE = 65_536
+"""Bytes of JSON that are too many to be read while others wait."""
 FIELDS = 16
 """Parts of a form that are not files."""
 EXAMPLE = (
@@ -82,6 +84,16 @@ class Opened:
             return decode(self._upload.data, self._upload.name, self._pixels)
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The source of a picture whose pixels are at hand."""
+
+    held: Image
+
+    def image(self, name: str) -> Image:
+        return self.held
+
+
 async def read(request: Request, limits: Limits) -> bytes:
     """The whole body, if it is small enough and comes in time."""
     announced = request.headers.get("content-length", "0")
@@ -113,7 +125,7 @@ async def one(request: Request, limits: Limits) -> Upload:
     if kind.startswith(RAW):
         return Upload("picture", await read(request, limits))
     if kind == JSON:
-        return _decoded(parsed(PictureBody, await read(request, limits)))
+        return _decoded(await parsed(PictureBody, await read(request, limits)))
     uploads = await _form(request, limits)
     if len(uploads) != 1:
         raise Refusal("request", f"the form holds {len(uploads)} files; send one, or use /v1/looks or /v1/burst")
@@ -134,7 +146,7 @@ async def _some(
     request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody], least: int
 ) -> list[Upload]:
     if _kind(request) == JSON:
-        uploads = [_decoded(body) for body in parsed(model, await read(request, limits)).images]
+        uploads = [_decoded(body) for body in (await parsed(model, await read(request, limits))).images]
     else:
         uploads = await _form(request, limits)
     if not least <= len(uploads) <= limits.pictures:
@@ -142,8 +154,13 @@ async def _some(
     return uploads
 
 
-def parsed(model: type[Parsed], body: bytes) -> Parsed:
-    """JSON as a checked model; a Refusal says what is wrong with it."""
+async def parsed(model: type[Parsed], body: bytes) -> Parsed:
+    """JSON as a checked model; a Refusal says what is wrong with it. Others do not wait for a large one."""
+    return await asyncio.to_thread(checked, model, body) if len(body) > LARGE else checked(model, body)
+
+
+def checked(model: type[Parsed], body: bytes) -> Parsed:
+    """The same at once."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

@@ -48,9 +48,9 @@ VERDICT = {
 EVENTS = (
     'event: picture\ndata: {"name": "shirt.png", "views": [{"view": "mirror", "caption": "mirrored"}]}\n\n'
     'event: answer\ndata: {"place": 0, "label": "Shirt"}\n\n'
-    'event: view\ndata: {"place": 1, "picture": "data:image/png;base64,iVBORw0KGgo="}\n\n'
     'event: answer\ndata: {"place": 1, "label": "Coat"}\n\n'
     'event: verdict\ndata: {"label": "Shirt", "confidence": 0.74}\n\n'
+    'event: view\ndata: {"place": 1, "picture": "data:image/png;base64,iVBORw0KGgo="}\n\n'
 )
 
 
@@ -105,7 +105,7 @@ def _some(model: str, least: int) -> Route:
 
 _SEVERAL, _PHOTOS = _some("PicturesBody", 1), _some("BurstBody", 2)
 _VERDICT = _good("the verdict", JSON, {**_schema("VerdictReply"), "example": VERDICT})
-_EVENTS = _good("events, the last one `verdict` or `problem`", "text/event-stream", {"example": EVENTS})
+_EVENTS = _good("events; one of them is `verdict` or `problem`", "text/event-stream", {"example": EVENTS})
 _INFERENCE = {JSON: _schema("InferenceBody"), "application/octet-stream": FILE}
 _INFERRED = {
     "description": "label and confidence",

@@ -6,12 +6,15 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import cv2
 
 from secondlook.images import Image, encode_jpeg, encode_png
-from secondlook.service.replies import Refusal, VerdictReply, caption
-from secondlook.views import Question, render
+from secondlook.pictures import Source
+from secondlook.service.bodies import Held
+from secondlook.service.replies import Refusal, caption
+from secondlook.views import Panel, Question, questions, render
 
 Emit = Callable[[str, dict[str, object]], None]
 """Sends an event: its name and what it says."""
@@ -21,6 +24,8 @@ MOST_DRAWN = 24
 VIEW_SIDE, PICTURE_SIDE = 128, 512
 """Pixels of the longer side of a thumbnail."""
 QUALITY = 82
+KEPT = 2_000_000
+"""Pixels of the largest picture that stays decoded while it is looked at."""
 HEARTBEAT = 15.0
 """Seconds after which a silent stream says that it is alive."""
 
@@ -30,8 +35,8 @@ def event(name: str, says: dict[str, object]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(says)}\n\n".encode()
 
 
-async def stream(work: Callable[[Emit], Awaitable[VerdictReply]]) -> AsyncIterator[bytes]:
-    """The events of some work, and last the verdict that it came to or the problem that ended it."""
+async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
+    """The events of some work, with the problem that ended it as the last one if there was one."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def emit(name: str, says: dict[str, object]) -> None:
@@ -39,7 +44,7 @@ async def stream(work: Callable[[Emit], Awaitable[VerdictReply]]) -> AsyncIterat
 
     async def run() -> None:
         try:
-            emit("verdict", (await work(emit)).model_dump())
+            await work(emit)
         except Refusal as refusal:
             emit("problem", refusal.problem().model_dump())
         finally:
@@ -66,17 +71,35 @@ def answers(emit: Emit) -> Callable[[int, str | None], None]:
     return lambda place, label: emit("answer", {"place": place, "label": label})
 
 
-async def draw(emit: Emit, image: Image, questions: Sequence[Question]) -> None:
-    """Emits the views of a picture as they are drawn, from the very pixels that the classifier is shown."""
-    for place, question in enumerate(questions[:MOST_DRAWN], 1):
-        emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
-
-
-def shown_picture(image: Image, name: str, views: Sequence[str]) -> dict[str, object]:
+def picture_event(shown: Shown, name: str, views: Sequence[str]) -> dict[str, object]:
     """The first event: what is looked at, and how."""
-    height, width, _ = image.pixels.shape
-    names = [{"view": view, "caption": caption(view)} for view in views]
-    return {"name": name, "width": width, "height": height, "picture": thumbnail(image, PICTURE_SIDE), "views": names}
+    named = [{"view": view, "caption": caption(view)} for view in views]
+    return {"name": name, "width": shown.width, "height": shown.height, "picture": shown.thumbnail, "views": named}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture as people see it, and where its pixels are."""
+
+    width: int
+    height: int
+    thumbnail: str
+    source: Source
+
+    @classmethod
+    def of(cls, source: Source, side: int) -> Shown:
+        """Decodes the picture; a large one is let go, and decoded anew where its pixels are needed."""
+        image = source.image("")
+        height, width, _ = image.pixels.shape
+        kept = Held(image) if height * width <= KEPT else source
+        return cls(width, height, thumbnail(image, side), kept)
+
+
+async def draw(emit: Emit, source: Source, panel: Panel, seed: int) -> None:
+    """Emits the views of a picture as they are drawn, from the very pixels that the classifier is shown."""
+    image = await asyncio.to_thread(source.image, "")
+    for place, question in enumerate(questions(image, panel[:MOST_DRAWN], seed), 1):
+        emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
 
 
 def thumbnail(image: Image, side: int) -> str:

@@ -21,7 +21,7 @@ from secondlook.errors import ImageError
 from secondlook.images import Image
 from secondlook.look import Verdict
 from secondlook.pictures import Source
-from secondlook.service.bodies import EXAMPLE, JSON, Opened, Upload, from_base64, parsed
+from secondlook.service.bodies import EXAMPLE, JSON, Held, Opened, Upload, checked, from_base64
 from secondlook.service.limits import Limits
 from secondlook.service.replies import Refusal
 
@@ -112,16 +112,6 @@ class ErrorReply(BaseModel):
 
 
 @dataclass(frozen=True)
-class Held:
-    """The source of a picture that came as pixels."""
-
-    held: Image
-
-    def image(self, name: str) -> Image:
-        return self.held
-
-
-@dataclass(frozen=True)
 class Inference:
     """A request that was read."""
 
@@ -148,7 +138,7 @@ class Inference:
 def read(body: bytes, header_length: str | None, limits: Limits) -> Inference:
     """The pictures and wishes of a request; a Refusal says what is wrong with it."""
     end = len(body) if header_length is None else _length(header_length, len(body))
-    asked = parsed(InferenceBody, body[:end])
+    asked = checked(InferenceBody, body[:end])
     sources = _sources(asked.inputs[0], body[end:], limits)
     if not 1 <= len(sources) <= limits.pictures:
         raise Refusal("request", f"there are {len(sources)} pictures; send 1 to {limits.pictures} in one request")

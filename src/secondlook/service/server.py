@@ -103,6 +103,8 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
 def run(path: Path, classifier: str | None, use: Use, wishes: Wishes, place: Place, limits: Limits) -> None:
     """Serve a profile at a place until a signal comes."""
+    if wishes.dry_run:
+        raise SecondLookError("pictures are asked about as they come, so there is nothing to estimate: no --dry-run")
     profile, tokens = Profile.load(path), Tokens.read(place.token_file)
     check_address(place.host, tokens)
     chosen = promising(use, profile)

@@ -52,7 +52,7 @@ export async function sample(file) {
   return (await send(`/page/samples/${file}`)).blob();
 }
 
-/** The events of a look at one picture, or at a burst of photos; the last one is `verdict` or `problem`. */
+/** The events of a look at one picture, or at a burst of photos; one of them is `verdict` or `problem`. */
 export async function* look(files, signal) {
   const form = new FormData();
   for (const file of files) form.append(files.length > 1 ? "images" : "image", file, file.name ?? "picture");
