@@ -94,6 +94,12 @@ def test_an_address_that_others_can_reach_needs_a_token(profile: Path) -> None:
         check_address(host, Tokens())
 
 
+def test_there_is_nothing_to_estimate(profile: Path) -> None:
+    done = run("serve", "-p", profile, "--dry-run")
+    assert done.returncode == 1
+    assert "--dry-run" in done.stderr
+
+
 def test_a_port_that_is_taken_is_said_in_one_line(profile: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("serve", "-p", profile, "--port", taken.getsockname()[1])
@@ -198,6 +204,10 @@ def test_it_speaks_https_with_a_certificate(profile: Path, tmp_path: Path) -> No
         subprocess.run(["openssl", *make.split(), *names], check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("there is no openssl to make a certificate with")
+    wrong = run("serve", "-p", profile, "--port", 0, "--tls-cert", key, "--tls-key", certificate)
+    assert wrong.returncode == 1
+    assert "certificate" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
     with serving(profile, certificate=str(certificate), key=str(key)) as running:
         assert running.url.startswith("https://")
         trust = ssl.create_default_context(cafile=str(certificate))

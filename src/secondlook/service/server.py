@@ -145,6 +145,10 @@ async def serve(classifier: str, house: House, wishes: Wishes, place: Place, lis
             ssl_certfile=place.certificate,
             ssl_keyfile=place.key,
         )
+        try:
+            config.load()
+        except OSError as error:
+            raise SecondLookError(f"the certificate or its key cannot be used: {error}; check both files") from None
         console.say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
         await uvicorn.Server(config).serve(sockets=[listening])
 
