@@ -142,7 +142,8 @@ class _Looking:
         """The same as events: the photos, each answer as it comes, and the verdict."""
         self._desk.admit(1)
         uploads = await self._photos(request)
-        first, *others = [await self._shown(upload, events.PICTURE_SIDE) for upload in uploads]
+        first = await self._shown(uploads[0], events.PICTURE_SIDE)
+        others = [await self._shown(upload, events.VIEW_SIDE) for upload in uploads[1:]]
 
         async def work(emit: events.Emit) -> None:
             emit("picture", events.picture_event(first, uploads[0].name, [u.name for u in uploads[1:]]))

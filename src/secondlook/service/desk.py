@@ -101,8 +101,10 @@ class Desk:
             return State(False, "the service is shutting down", PAUSE)
         if self._trouble is None:
             return State(True)
+        if isinstance(self._trouble, ChangedError):
+            return State(False, str(self._trouble))
         left = self._rested_at - time.monotonic()
-        if isinstance(self._trouble, ChangedError) or left > 0 or self._running:
+        if left > 0 or self._running:
             return State(False, str(self._trouble), max(left, 1.0))
         self.asker.resume()
         self._trouble = None
@@ -249,7 +251,7 @@ class Desk:
             raise Refusal("time", detail, seconds) from None
         if isinstance(told, Verdict):
             return told
-        raise await self._refusal(next(p for p in pictures if p.name == told.name), told.reason)
+        raise await self._refusal(next((p for p in pictures if p.name == told.name), pictures[0]), told.reason)
 
     async def _refusal(self, picture: Picture, reason: str) -> Refusal:
         """Why there is no verdict: the budget, trouble with the classifier, or a picture that cannot be used."""
