@@ -1,8 +1,4 @@
-"""Answers of the five models about their pictures, asked once through the product's own asker and kept.
-
-python experiments/collected.py pilot            the candidates and the paper's grids, about the pilot pictures
-python experiments/collected.py panel [MODEL …]  the general panel and the tuned one, about all pictures
-python experiments/collected.py paper [MODEL …]  the paper's transforms at their best setting, about all pictures
+"""Answers of five models about their pictures, asked once through the product's own asker and kept.
 
 Answers go to $SECONDLOOK_EXPERIMENTS or ~/.cache/secondlook-experiments, a file for each model and view; what is
 there is not asked again, so a run that was ended goes on. Data and models are looked for in ../shared.

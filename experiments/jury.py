@@ -1,0 +1,320 @@
+"""How the jury fares beside the paper's method and the model's own softmax, over 20 random splits.
+
+python experiments/jury.py [MODEL …]      results/jury.csv, one line for each model, method and number of queries
+python experiments/jury.py promises       results/jury_promises.csv, thresholds and sets over 200 random splits
+python experiments/jury.py figures        the SVGs of docs/method.md, from the CSVs
+
+Votes come from experiments/collected.py, which asks for those that are missing. Lines of other models stay in the CSV.
+Each figure is the mean over the splits, with the 2.5 and 97.5 percentiles of the splits.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from collected import MODELS, Model, logits, votes
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from secondlook import fitting, scoring, tuning
+from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit
+from secondlook.fitting import Outcome, Thrift
+from secondlook.jury import Jury, Prefixes
+from secondlook.tuning import Plan
+from secondlook.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
+from secondlook.votes import Codes, Distribution, Floats, Votes
+
+RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+SPLITS = 20
+PROMISED = 200
+SIZES = (1, 2, 4, 8, 16)
+AIMS = (2, 4, 8)
+"""Fixed panels that early stopping, with all sixteen views at hand, should be as good as."""
+METRICS = ("accuracy", "ece", "auroc", "aurc", "brier_even", "brier", "nll", "base_auroc")
+Rows = NDArray[np.intp]
+
+SETTINGS = {
+    "small": {
+        "gaussian": "gaussian:0.01 gaussian:0.05 gaussian:0.1",
+        "elastic": "elastic:10,2 elastic:20,5 elastic:50,5 elastic:70,10",
+        "rotation": "rotation:10 rotation:20 rotation:30",
+        "affine": "affine:0,0.1,0.1 affine:10,0,0.1 affine:10,0.1,0 affine:10,0.1,0.1",
+    },
+    "photos": {
+        "gaussian": "gaussian:0.05 gaussian:0.1",
+        "elastic": "elastic:20,5 elastic:50,5",
+        "rotation": "rotation:10 rotation:20",
+        "affine": "affine:10,0.1,0 affine:10,0.1,0.1",
+    },
+}
+"""Settings of the paper's grids that the pilot pictures choose from: its milder part, where the best ones lie."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method at one number of queries on one split."""
+
+    method: str
+    queries: float
+    values: dict[str, float]
+
+
+def measured(method: str, outcome: Outcome, base: tuple[Floats, NDArray[np.bool_]] | None, classes: int) -> Score:
+    """The figures of an outcome; `base` is what is believed of the base answer, where that is something else."""
+    scores = outcome.scores()
+    even = scoring.brier_even(outcome.confidence, outcome.correct, classes)
+    about_base = base or (outcome.confidence, outcome.correct)
+    return Score(
+        method,
+        outcome.queries,
+        {
+            "accuracy": scores.accuracy,
+            "ece": scores.ece,
+            "auroc": scores.auroc or 0.5,
+            "aurc": scores.aurc,
+            "brier_even": even,
+            "brier": scores.brier,
+            "nll": scores.nll,
+            "base_auroc": scoring.auroc(*about_base) or 0.5,
+        },
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One random split of a model's pictures."""
+
+    model: Model
+    truths: Codes
+    fit: Rows
+    test: Rows
+
+    def believed(self, method: str, belief: Belief, said: Votes) -> Score:
+        """How a belief, fitted on one part, fares on the other."""
+        fitted = belief.fit(said.take(self.fit), self.truths[self.fit])
+        heard, truth = said.take(self.test), self.truths[self.test]
+        outcome = fitting.outcome(fitted, heard, truth)
+        base = None
+        if isinstance(fitted, Jury):
+            own = replace(fitted, ballot="base")
+            base = own.confidence(heard), heard.base == truth
+        return measured(method, outcome, base, said.classes)
+
+    def adaptive(self, said: Votes, aims: Sequence[int]) -> Iterator[Score]:
+        """Early stopping that aims at the Brier score of the first few views; learned on the fitting part."""
+        train, truth = said.take(self.fit), self.truths[self.fit]
+        heard, known = said.take(self.test), self.truths[self.test]
+        juries = Prefixes().fit(train, truth).seated()
+        taught, tested = fitting.grow(juries, train, truth), fitting.grow(juries, heard, known)
+        own = np.column_stack(
+            [replace(j, ballot="base").confidence(heard.under(range(s))) for s, j in enumerate(juries)]
+        )
+        trials = fitting.trials(Jury(), train, truth)
+        for fixed in aims:
+            rule = fitting.rule(taught, Thrift(fixed), fitting.price(trials, Thrift(fixed)))
+            asked = rule.asked(tested.confidence())
+            base = own[np.arange(len(asked)), asked], heard.base == known
+            method = f"jury adaptive, {len(said.panel)} views, as good as {fixed}"
+            yield measured(method, tested.stopped(rule), base, said.classes)
+
+    def white_box(self, output: Floats) -> Iterator[Score]:
+        """The model's own softmax, raw and with the temperature that suits the fitting part best."""
+        for method, temperature in (("softmax", 1.0), ("softmax, temperature", self._temperature(output))):
+            chance = np.exp(log_softmax(output[self.test] / temperature, axis=1))
+            yield measured(method, _dense(method, chance, self.truths[self.test]), None, chance.shape[1])
+
+    def _temperature(self, output: Floats) -> float:
+        truth = self.truths[self.fit]
+
+        def loss(log_t: float) -> float:
+            logs = log_softmax(output[self.fit] / np.exp(log_t), axis=1)
+            return -float(logs[np.arange(len(truth)), truth].mean())
+
+        return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
+
+
+def _dense(name: str, chance: Floats, truth: Codes) -> Outcome:
+    """A full table of probabilities as an outcome."""
+    labels = np.broadcast_to(np.arange(chance.shape[1], dtype=np.int32), chance.shape)
+    distribution = Distribution(labels, chance, chance.shape[1])
+    label = chance.argmax(axis=1).astype(np.int32)
+    own = distribution.of(truth)
+    return Outcome(
+        name, 1, label, chance.max(axis=1), label == truth, distribution.brier(truth), distribution.nll(truth), own
+    )
+
+
+def splits(model: Model, count: int = SPLITS) -> list[Split]:
+    truths = model.truths()
+    return [Split(model, truths, *model.split(seed)) for seed in range(count)]
+
+
+@cache
+def paper_views(model: Model) -> dict[str, View]:
+    """For each of the paper's transforms the setting that does best on the pilot pictures, by the Brier score."""
+    truths = model.truths()[model.order()[: model.pilot]]
+
+    def brier(view: View) -> float:
+        said = votes(model, Panel((view,) * model.draws), "pilot")
+        return float(fitting.cross_fit(Gaussian(), said, truths).brier.mean())
+
+    settings = SETTINGS["small" if len(model.labels) <= 10 else "photos"]
+    return {family: min(Panel.parse(views), key=brier) for family, views in settings.items()}
+
+
+@cache
+def tuned(model: Model) -> tuple[Panel, Panel, tuning.Gain]:
+    """What `tune` chooses on the pilot pictures; what it would choose by greed alone; and what choosing gains."""
+    said = votes(model, Panel(CANDIDATES), "pilot")
+    truths = model.truths()[model.order()[: model.pilot]]
+    plan = tuning.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
+    columns = climbed(said, truths, plan)
+    heard = said.under(columns)
+    general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
+    gain = tuning.gain(heard, truths, general, plan.longest)
+    greedy = Panel(tuple(CANDIDATES[columns[c]] for c in tuning.grow(heard, truths, plan.longest)))
+    return (greedy if gain.clear() else GENERAL), greedy, gain
+
+
+def climbed(said: Votes, truths: Codes, plan: Plan) -> list[int]:
+    """The candidates of the last rung, each rung deciding by the pictures that were asked about up to it."""
+    columns, seen = list(range(len(said.panel))), 0
+    keep = [list(CANDIDATES).index(view) for view in GENERAL]
+    for rung, following in zip(plan.rungs, plan.rungs[1:], strict=False):
+        seen += rung.pictures
+        heard = said.take(slice(seen)).under(columns)
+        kept = tuning.survivors(heard, truths[:seen], [columns.index(k) for k in keep], following.views)
+        columns = [columns[k] for k in kept]
+    return columns
+
+
+def lines(model: Model) -> dict[tuple[str, int], list[Score]]:
+    """Every method at every number of queries, on each split."""
+    general = votes(model, GENERAL16)
+    chosen, greedy, gain = tuned(model)
+    print(f"{model.name}: tuned gains {gain.mean:+.4f} ± {gain.error:.4f}: {chosen}; by greed: {greedy}", flush=True)
+    own = {name: votes(model, panel) for name, panel in (("jury tuned", chosen), ("jury greedy", greedy))}
+    paper = {family: votes(model, Panel((view,) * model.draws)) for family, view in paper_views(model).items()}
+    print(f"{model.name}: {', '.join(map(str, paper_views(model).values()))}", flush=True)
+    output = logits(model)
+    found: dict[tuple[str, int], list[Score]] = defaultdict(list)
+    for number, split in enumerate(splits(model)):
+        for place, line in enumerate(split_lines(split, general, own, paper, output)):
+            found[line.method, place].append(line)
+        print(f"{model.name}: split {number + 1} of {SPLITS}", flush=True)
+    return found
+
+
+def split_lines(
+    split: Split, general: Votes, own: dict[str, Votes], paper: dict[str, Votes], output: Floats
+) -> Iterator[Score]:
+    yield split.believed("naive", Naive(), general)
+    yield split.believed("constant", Constant(), general)
+    for family, said in paper.items():
+        for size in sorted({s for s in (*SIZES, len(said.panel)) if s <= len(said.panel)}):
+            yield split.believed(f"paper, {family}", Gaussian(), said.under(range(size)))
+            yield split.believed(f"probit, {family}", Probit(), said.under(range(size)))
+    for size in SIZES:
+        yield split.believed("probit, general views", Probit(), general.under(range(size)))
+        yield split.believed("jury", Jury(), general.under(range(size)))
+    for name, said in own.items():
+        for size in (s for s in SIZES if s <= len(said.panel)):
+            yield split.believed(name, Jury(), said.under(range(size)))
+    yield from split.adaptive(general, AIMS)
+    yield from split.adaptive(general.under(range(len(GENERAL))), [len(GENERAL)])
+    yield from split.white_box(output)
+
+
+COLUMNS = ("model", "method", "queries", *(f"{m}{end}" for m in METRICS for end in ("", "_low", "_high")))
+
+
+def summary(model: Model, found: dict[tuple[str, int], list[Score]]) -> list[list[str]]:
+    rows = []
+    for (method, _), same in found.items():
+        cells = [model.name, method, f"{np.mean([line.queries for line in same]):.4g}"]
+        for metric in METRICS:
+            values = np.array([line.values[metric] for line in same])
+            cells += [f"{x:.5f}" for x in (values.mean(), *np.percentile(values, [2.5, 97.5]))]
+        rows.append(cells)
+    return rows
+
+
+def write(path: Path, columns: Iterable[str], rows: list[list[str]], models: set[str]) -> None:
+    """Replace the lines of these models and leave the others as they are."""
+    kept = []
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            kept = [row for row in list(csv.reader(file))[1:] if row[0] not in models]
+    order = list(MODELS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(sorted([*kept, *rows], key=lambda row: order.index(row[0])))
+
+
+PROMISES = ("model", "promise", "asked", "stated", "splits", "broken", "kept", "accepted")
+
+
+def promises(model: Model) -> list[list[str]]:
+    """Thresholds and sets from the fitting part's held-out folds, against what the test part shows."""
+    said = votes(model, GENERAL)
+    wrong: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    covered: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    for split in splits(model, PROMISED):
+        train, truth = said.take(split.fit), split.truths[split.fit]
+        held_out = fitting.cross_fit(Jury(), train, truth).held_out()
+        jury = Jury().fit(train, truth)
+        heard, known = said.take(split.test), split.truths[split.test]
+        confidence, right = jury.confidence(heard), jury.predict(heard) == known
+        for max_error in (0.01, 0.02, 0.05, 0.1):
+            threshold = held_out.threshold(max_error, 0.95)
+            accepted = confidence >= (np.inf if threshold is None else threshold)
+            wrong[max_error].append((float((~right)[accepted].mean()) if accepted.any() else 0.0, accepted.mean()))
+        distribution = jury.distribution(heard)
+        for coverage in (0.9, 0.95):
+            sets = held_out.conformal(coverage).sets(distribution)
+            covered[coverage].append((sets.hold(distribution, known).mean(), sets.sizes().mean()))
+    return [
+        *(_promise(model, "error at most", e, pairs, [w > e for w, _ in pairs], 0.05) for e, pairs in wrong.items()),
+        *(_promise(model, "sets hold", c, pairs, [h < c for h, _ in pairs], None) for c, pairs in covered.items()),
+    ]
+
+
+def _promise(
+    model: Model,
+    what: str,
+    value: float,
+    pairs: list[tuple[float, float]],
+    broken: list[bool],
+    stated: float | None,
+) -> list[str]:
+    seen, size = np.mean(pairs, axis=0)
+    share = f"{np.mean(broken):.4f}"
+    return [
+        model.name, what, f"{value:g}", "" if stated is None else f"{stated:g}", str(len(pairs)), share,
+        f"{seen:.5f}", f"{size:.4f}",
+    ]  # fmt: skip
+
+
+def main() -> None:
+    names = [name for name in sys.argv[1:] if name in MODELS] or [name for name in MODELS if name != "clothes"]
+    if "promises" in sys.argv:
+        for name in names:
+            write(RESULTS / "jury_promises.csv", PROMISES, promises(MODELS[name]), {name})
+        return
+    for name in names:
+        write(RESULTS / "jury.csv", COLUMNS, summary(MODELS[name], lines(MODELS[name])), {name})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""What transfers from an open model to a closed one: the noise in latent space, its cumulative, the jury's weights.
+
+python experiments/transfer.py settings     the best setting of each transform, on ResNet-20's pilot pictures
+python experiments/transfer.py noise        Var, KS and the propositions on ResNet-20 and ResNet-32
+python experiments/transfer.py cumulatives  F_n of Gaussian views on ResNet-20, for `closed`
+python experiments/transfer.py closed       Φ and F_n on three closed models, as in the paper's Table 3
+python experiments/transfer.py jury         a jury's weights from an open model, with 0 to 1,000 labels, 20 splits
+
+Tables go to experiments/results, figures to docs/figures. Answers are kept where `collected` keeps them. All models
+are on this machine; *closed* ones are asked for labels alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from collected import CACHE, MODELS, Model, votes
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import spearmanr
+
+from secondlook import fitting, scoring
+from secondlook.beliefs import Ballot, Gaussian, Objective, Transfer
+from secondlook.figures import points_svg
+from secondlook.fitting import Outcome
+from secondlook.jury import Jury
+from secondlook.jury_transfer import fit_towards
+from secondlook.latent import Cumulative
+from secondlook.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
+from secondlook.openmodel import open_onnx
+from secondlook.views import GENERAL, GRIDS, Panel, View, parse
+from secondlook.votes import Codes, Floats, Votes
+
+RESULTS = Path(__file__).parent / "results"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+PICTURES, DRAWS, ASKED = 1000, 50, 10
+OPEN = MODELS["resnet20"]
+PHOTO_VIEWS = ("gaussian:0.01", "gaussian:0.05", "gaussian:0.1", "gaussian:0.2")
+"""Half of the paper's grid, since photos take forty times as long."""
+
+
+def main(task: str) -> None:
+    began, cpu = time.time(), os.times()
+    {"settings": settings, "noise": noise, "cumulatives": cumulatives, "closed": closed, "jury": jury}[task]()
+    used = sum(os.times()[:2]) - sum(cpu[:2])
+    print(f"{task}: {time.time() - began:.0f} s, of which {used:.0f} s on a processor", flush=True)
+
+
+# The setting of each transform ---------------------------------------------------------------------------------------
+
+
+def settings() -> None:
+    """For each transform of the paper the setting with the least Brier score, by its Gaussian belief, S = 10."""
+    rows = []
+    for family, views in GRIDS.items():
+        losses = {view: _pilot_loss(OPEN, view, Gaussian()) for view in views}
+        best = min(losses, key=lambda view: losses[view])
+        rows += [
+            {"transform": family, "view": str(view), "brier": loss, "best": int(view == best)}
+            for view, loss in losses.items()
+        ]
+    write("transfer_settings.csv", rows)
+
+
+def _pilot_loss(model: Model, view: View, belief: Gaussian | Transfer) -> float:
+    """The loss on the pilot pictures of the belief that was fitted on them."""
+    polled, truths = votes(model, Panel((view,) * ASKED), "pilot"), model.truths()[model.order()[: model.pilot]]
+    found = fitting.outcome(belief.fit(polled, truths), polled, truths)
+    return found.scores().ece if belief.objective == "ece" else found.scores().brier
+
+
+def _chosen() -> list[View]:
+    with (RESULTS / "transfer_settings.csv").open(newline="") as file:
+        return [parse(row["view"]) for row in csv.DictReader(file) if row["best"] == "1"]
+
+
+# Var, KS and the propositions ----------------------------------------------------------------------------------------
+
+
+def noise() -> None:
+    """The noise of the four transforms, and how well counting views tells the model's own probability."""
+    views, rows = _chosen(), []
+    for name in ("resnet20", "resnet32"):
+        model = MODELS[name]
+        opened = open_onnx(model.description())
+        found = [p for p in probes(opened, model.pictures[:PICTURES], views, DRAWS) if isinstance(p, Probe)]
+        survey = fold(found, views, DRAWS)
+        filed(survey, opened, model.title, 0).save(CACHE / f"noise-{name}.json")
+        for place, measured in enumerate(survey.noises):
+            rows.append({"model": model.title, "pictures": PICTURES, "draws": DRAWS, **_figures(measured)})
+            rows[-1] |= _agreement(measured, found, place)
+            if model is OPEN:
+                _draw(model, measured, found, place)
+        print(model.title, "done", flush=True)
+    write("transfer_noise.csv", rows)
+
+
+def _figures(measured: Measured) -> dict[str, object]:
+    row: dict[str, object] = {"view": measured.view, "kept": measured.kept}
+    for kind, noise in (("", measured.noise), ("centred_", measured.centred)):
+        row |= {f"{kind}var": noise.var, f"{kind}ks": noise.normal.ks, f"{kind}a": noise.normal.a}
+        row |= {f"{kind}paper_ks": noise.paper.ks, f"{kind}paper_a": noise.paper.a}
+        row |= {f"{kind}{key}": value for key, value in asdict(noise.shape).items()}
+    return row
+
+
+def _margins(found: Sequence[Probe], place: int) -> tuple[Floats, Floats]:
+    """The model's own σ(wᵀz + b) and the share of views that kept the label."""
+    readings = [probe.readings[place] for probe in found]
+    own = expit(np.array([reading.margin for reading in readings]))
+    return own, np.array([(reading.labels == reading.label).mean() for reading in readings])
+
+
+def _agreement(measured: Measured, found: Sequence[Probe], place: int) -> dict[str, float]:
+    own, share = _margins(found, place)
+    told = {
+        "transfer": transferred(measured.noise, share),
+        "centred": transferred(measured.centred, share),
+        "gaussian": normal(measured.noise, share),
+        "centred_gaussian": normal(measured.centred, share),
+        "share": share,
+    }
+    row = {f"rms_{name}": float(np.sqrt(((y - own) ** 2).mean())) for name, y in told.items()}
+    return row | {"spearman": float(spearmanr(share, own).statistic)}
+
+
+def _draw(model: Model, measured: Measured, found: Sequence[Probe], place: int) -> None:
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    stem = f"noise-{model.name}-{measured.view.partition(':')[0]}"
+    title = f"{model.title}, {measured.view}"
+    (FIGURES / f"{stem}.svg").write_text(drawn(measured.noise, title), "utf-8")
+    (FIGURES / f"{stem}-centred.svg").write_text(drawn(measured.centred, f"{title}, centred"), "utf-8")
+    own, share = _margins(found, place)
+    figure = points_svg(
+        own,
+        transferred(measured.noise, share),
+        title=f"{title}: Proposition 2 on a real model",
+        x_label="the model's own probability of A against B",
+        y_label="told by the views",
+        remarks=[f"root mean square difference {measured.transfer_error:.3f}, S = {DRAWS}, {len(own):,} pictures"],
+    )
+    (FIGURES / f"{stem}-proposition.svg").write_text(figure, "utf-8")
+
+
+# Φ and F_n on closed models ------------------------------------------------------------------------------------------
+
+
+def cumulatives() -> None:
+    """F_n of all Gaussian views of the paper's grid on the open model."""
+    opened, views = open_onnx(OPEN.description()), GRIDS["gaussian"]
+    survey = fold(probes(opened, OPEN.pictures[:PICTURES], views, DRAWS), views, DRAWS)
+    filed(survey, opened, OPEN.title, 0).save(CACHE / "noise-gaussian.json")
+
+
+def closed() -> None:
+    """Φ, F_n and F_n of centred noise on three closed models; setting and a come from the fitting part."""
+    learned = {item.view: item for item in NoiseFile.load(CACHE / "noise-gaussian.json").noises}
+    rows = []
+    photos = {view: learned[view] for view in PHOTO_VIEWS}
+    for name in ("resnet32", "resnet8", "mobilenetv2"):
+        for ballot in ("base", "vote"):
+            for objective in ("brier", "ece"):
+                known = photos if name == "mobilenetv2" else learned
+                rows += _compared(MODELS[name], known, ballot, objective)
+        print(name, "done", flush=True)
+    write("transfer_closed.csv", rows)
+
+
+def _compared(
+    model: Model, learned: dict[str, Measured], ballot: Ballot, objective: Objective
+) -> list[dict[str, object]]:
+    outcomes: dict[str, Outcome] = {}
+    rows: list[dict[str, object]] = []
+    for cumulative in ("Φ", "F_n", "F_n centred"):
+        beliefs = {view: _believed(cumulative, item, ballot, objective) for view, item in learned.items()}
+        losses = {view: _pilot_loss(model, parse(view), belief) for view, belief in beliefs.items()}
+        view = min(losses, key=lambda one: losses[one])
+        belief, outcomes[cumulative] = _tested(model, view, beliefs[view])
+        gap = scoring.paired_difference(outcomes[cumulative].brier, outcomes["Φ"].brier)
+        rows.append(
+            {"model": model.title, "ballot": ballot, "objective": objective, "cumulative": cumulative}
+            | {"view": view, "a": belief.a, "S": ASKED, "test": len(outcomes[cumulative].brier)}
+            | asdict(outcomes[cumulative].scores())
+            | {"brier_less_phi": gap.mean, "low": gap.low, "high": gap.high}
+            | {"ks": _ks(model, view, cumulative, learned[view])}
+        )
+    return rows
+
+
+def _believed(cumulative: str, item: Measured, ballot: Ballot, objective: Objective) -> Gaussian | Transfer:
+    if cumulative == "Φ":
+        return Gaussian(ballot=ballot, objective=objective)
+    noise = item.noise if cumulative == "F_n" else item.centred
+    return Transfer(noise=noise.cumulative, ballot=ballot, objective=objective)
+
+
+def _tested(model: Model, view: str, belief: Gaussian | Transfer) -> tuple[Gaussian | Transfer, Outcome]:
+    polled, truths = votes(model, Panel((parse(view),) * ASKED)), model.truths()
+    fit, test = model.split(0)
+    fitted = belief.fit(polled.take(fit), truths[fit])
+    return fitted, fitting.outcome(fitted, polled.take(test), truths[test])
+
+
+_OWN: dict[tuple[str, str], Measured] = {}
+
+
+def _ks(model: Model, view: str, cumulative: str, item: Measured) -> float:
+    """sup_x between the model's own mean cumulative, which only an open model shows, and what was believed of it."""
+    if (model.name, view) not in _OWN:
+        views = [parse(view)]
+        found = probes(open_onnx(model.description()), model.pictures[:200], views, 20)
+        _OWN[model.name, view] = fold(found, views, 20).noises[0]
+    own = _OWN[model.name, view]
+    if cumulative == "Φ":
+        return own.noise.normal.ks
+    believed = item.noise if cumulative == "F_n" else item.centred
+    return _gap((own.noise if cumulative == "F_n" else own.centred).cumulative, believed.cumulative)
+
+
+def _gap(one: Cumulative, other: Cumulative) -> float:
+    """The least of sup_x |F(x) − G(x/a)| over a."""
+    x = np.array(one.x)
+    scales = np.geomspace(0.05, 20, 400)
+    return min(float(np.abs(np.array(one.f) - np.interp(x / s, other.x, other.f)).max()) for s in scales)
+
+
+# The jury's weights --------------------------------------------------------------------------------------------------
+
+
+def jury() -> None:
+    """A jury fitted on an open model and used on a closed one, as it is and as the prior of a fit."""
+    rows: list[dict[str, object]] = []
+    for source, target in (("resnet20", "resnet32"), ("resnet20", "resnet8"), ("resnet20", "mobilenetv2")):
+        rows += _splits(MODELS[source], MODELS[target])
+        print(source, target, "done", flush=True)
+    write("transfer_jury.csv", rows)
+    write("transfer_jury_summary.csv", _summary(rows))
+
+
+def _splits(source: Model, target: Model) -> list[dict[str, object]]:
+    teacher, pupil = votes(source, GENERAL), votes(target, GENERAL)
+    known, truths, rows = source.truths(), target.truths(), []
+    same = source.data == target.data
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(len(pupil))
+        taught = order[:1000] if same else np.random.default_rng(seed).permutation(len(teacher))[:1000]
+        labelled, test = _parts(order[1000:] if same else order)
+        prior = Jury().fit(teacher.take(taught), known[taught])
+        for count in (0, 50, 200, 1000):
+            rows += _fits(
+                prior, pupil, truths, labelled[:count], test, {"from": source.title, "to": target.title, "seed": seed}
+            )
+    return rows
+
+
+def _parts(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pictures to label, up to 1,000 or half, and pictures to test on."""
+    count = min(1000, len(order) // 2)
+    return order[:count], order[count:]
+
+
+def _fits(
+    prior: Jury, pupil: Votes, truths: Codes, labelled: NDArray[np.intp], test: NDArray[np.intp], row: dict[str, object]
+) -> list[dict[str, object]]:
+    some, known = pupil.take(labelled), truths[labelled]
+    juries = {"prior": fit_towards(prior, some, known)}
+    if len(labelled):
+        juries["scratch"] = Jury().fit(some, known)
+    return [
+        {
+            **row,
+            "labels": len(labelled),
+            "fit": name,
+            **asdict(fitting.outcome(one, pupil.take(test), truths[test]).scores()),
+        }
+        for name, one in juries.items()
+    ]
+
+
+def _summary(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Means over the splits, their standard deviations, and in how many splits the prior helped."""
+    keys = dict.fromkeys((row["from"], row["to"], row["labels"], row["fit"]) for row in rows)
+    summary = []
+    for source, target, labels, fit in keys:
+        part = [r for r in rows if (r["from"], r["to"], r["labels"], r["fit"]) == (source, target, labels, fit)]
+        line: dict[str, object] = {"from": source, "to": target, "labels": labels, "fit": fit, "splits": len(part)}
+        for key in ("accuracy", "ece", "auroc", "brier", "nll"):
+            values = np.array([float(str(r[key])) for r in part])
+            line |= {key: values.mean(), f"{key}_sd": values.std(ddof=1)}
+        summary.append(line)
+    return summary
+
+
+def write(name: str, rows: Iterable[dict[str, object]]) -> None:
+    """A table as CSV, with six decimals."""
+    rows = list(rows)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / name).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
