@@ -33,6 +33,10 @@ from secondlook.votes import NO_LABEL, Answer, Row
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
 CHUNKS_AHEAD = 3
+MOST_AHEAD = 1024
+"""Questions that stand in the ledger before it is their turn, at most: after a crash they count as maybe paid."""
+AHEAD = 0.1
+"""Seconds for which these should last, so that a fast classifier never waits for the disk."""
 
 PRESSURE = (429, 503)
 """Statuses that ask for fewer calls at a time."""
@@ -198,6 +202,10 @@ class Asker:
         self._replies = replies
         self._price = classifier.terms.price_micros
         self._asking: dict[bytes, _Job] = {}
+        self._due: deque[_Job] = deque()
+        self._ahead = self._least_ahead = 2 * self._gate.most * classifier.terms.batch
+        self._entering = False
+        self._entered_at = 0.0
         self._ready: deque[_Batch] = deque()
         self._senders = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -222,6 +230,8 @@ class Asker:
         """Send nothing more; what is in flight is waited for, and the pictures left are not scored."""
         self._reason = self._reason or reason
         self._stopping.set()
+        self._settle(self._due, self._reason)
+        self._due.clear()
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
@@ -381,7 +391,10 @@ class Asker:
             job.settle(reason)
         async with self._checking:
             await self._check()
-        await self._intend([job for job in jobs if job.answer is None], 1)
+        if self.stopped:
+            self._settle(jobs, self._reason)
+        self._due.extend(job for job in jobs if job.answer is None)
+        self._enter_more()
 
     def _prepare(self, work: list[tuple[Image, list[_Job]]]) -> list[tuple[_Job, str]]:
         """Render and encode, in slices, so that a large picture is never held in all its views at once.
@@ -402,20 +415,44 @@ class Asker:
 
     # From questions to answers -------------------------------------------------------------------------------------
 
-    async def _intend(self, jobs: list[_Job], attempt: int) -> None:
-        """Enter the questions in the ledger, durably, and queue those that may be sent now.
+    def _enter_more(self) -> None:
+        """See to it that the senders do not run out of questions while the next ones are written to disk."""
+        if not self._due or self._entering:
+            return
+        if len(self._ready) * self.classifier.terms.batch <= self._ahead // 2:
+            self._entering = True
+            self._start(self._enter())
 
-        What another process has in flight is waited for rather than bought twice.
+    async def _enter(self) -> None:
+        """Enter the questions that are due in the ledger, no more of them than keeps the senders busy for a while."""
+        lasted, self._entered_at = time.monotonic() - self._entered_at, time.monotonic()
+        if lasted < AHEAD:
+            self._ahead = max(self._ahead, min(2 * self._ahead, MOST_AHEAD))
+        elif lasted > 4 * AHEAD:
+            self._ahead = max(self._least_ahead, self._ahead // 2)
+        await self._intend([self._due.popleft() for _ in range(min(len(self._due), self._ahead))], 1)
+        self._entering = False
+        self._enter_more()
+
+    async def _intend(self, jobs: list[_Job], attempt: int, wait: float = 0.0) -> None:
+        """Enter questions in the ledger, durably, and queue those that may be sent now.
+
+        What another process has in flight is looked for again later rather than bought twice.
         """
-        patience = 0.05
-        while jobs and not self.stopped:
-            entries = [job.entry for job in jobs]
+        if wait:
+            await self._sleep(wait)
+        if self.stopped:
+            self._settle(jobs, self._reason)
+            return
+        entries = [job.entry for job in jobs]
+        try:
             intent = self._ledger.intend(self.classifier.fingerprint, entries, self._price, self._budget)
-            jobs = self._granted(jobs, await asyncio.wrap_future(intent), attempt)
-            if jobs:
-                await self._sleep(patience)
-                patience = min(1.0, 2 * patience)
-        self._settle(jobs, self._reason)
+            held = self._granted(jobs, await asyncio.wrap_future(intent), attempt)
+        except Exception as error:
+            self._break(jobs, error)
+            return
+        if held:
+            self._start(self._intend(held, attempt, min(1.0, 2 * wait or 0.05)))
 
     def _granted(self, jobs: list[_Job], grant: Grant, attempt: int) -> list[_Job]:
         """Do what the ledger says: queue, take an answer, give up; those left over are held by another process."""
@@ -447,7 +484,9 @@ class Asker:
     async def _send_all(self) -> None:
         try:
             while self._ready:
-                await self._send(self._ready.popleft())
+                batch = self._ready.popleft()
+                self._enter_more()
+                await self._send(batch)
         finally:
             self._senders -= 1
 
@@ -533,11 +572,8 @@ class Asker:
         await self._sleep(min(max(backoff, error.retry_after or 0.0), self._pace.longest))
         if self.stopped:
             self._give_up(batch.jobs, str(error))
-            return
-        try:
+        else:
             await self._intend(batch.jobs, batch.attempt + 1)
-        except Exception as broken:
-            self._break(batch.jobs, broken)
 
     def _end(self, error: ClassifierError) -> None:
         self._fatal = self._fatal or error
@@ -560,7 +596,7 @@ class Asker:
         self._ledger.give_up([job.entry.key for job in jobs])
         self._settle(jobs, reason)
 
-    def _settle(self, jobs: list[_Job], reason: str) -> None:
+    def _settle(self, jobs: Iterable[_Job], reason: str) -> None:
         for job in jobs:
             job.settle(reason)
 
