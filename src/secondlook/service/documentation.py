@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
 
 from secondlook.service.bodies import EXAMPLE, FORM, JSON, BurstBody, PictureBody, PicturesBody
 from secondlook.service.oip import ErrorReply, InferenceBody, InferenceReply
@@ -54,10 +55,11 @@ EVENTS = (
 )
 
 
-def described(app: FastAPI) -> Route:
-    """The OpenAPI document of the application."""
+def described(app: FastAPI, more: list[BaseRoute]) -> Route:
+    """The OpenAPI document of the application, and of more routes than FastAPI knows."""
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        routes = [*more, *app.routes]
+        schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=routes)
         _, models = models_json_schema([(model, "serialization") for model in MODELS], ref_template=REFERENCE)
         bearer = {"type": "http", "scheme": "bearer"}
         schema["components"] = {"schemas": models["$defs"], "securitySchemes": {"token": bearer}}
