@@ -23,9 +23,15 @@ class LocalLine(Line):
 
     def call(self, method: str, *arguments: object) -> Any:
         self.calls.append(method)
-        if self.keeper is None:
+        keeper = self.keeper
+        if keeper is None:
             raise Away("killed")
-        return asyncio.run_coroutine_threadsafe(getattr(self.keeper, method)(*arguments), self._loop).result(60)
+        done = asyncio.run_coroutine_threadsafe(getattr(keeper, method)(*arguments), self._loop)
+        try:
+            return done.result(60)
+        finally:
+            if keeper is not self.keeper:
+                raise Away("killed before its reply was heard")
 
     def kill(self) -> None:
         """What becomes of the keeper's process is told in other tests; here its ledger merely falls silent."""
