@@ -36,6 +36,13 @@ test-torch: .venv-torch/.installed-torch-test # torch modules as open models, in
 .venv-torch/.installed-torch-test: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-torch torch-test
 
+.PHONY: test-fleet
+test-fleet: .venv-fleet/.installed-fleet-test # a Ray of two nodes, in an environment of its own
+	.venv-fleet/bin/python -m pytest tests/with_ray
+
+.venv-fleet/.installed-fleet-test: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-fleet fleet-test
+
 .PHONY: soak bench-engine
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills at random moments
 	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
