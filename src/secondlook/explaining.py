@@ -49,7 +49,11 @@ def percent(share: float) -> str:
 
 
 def adjective(view: str) -> str:
-    """What a view looks like: `mirror+turn:10` is mirrored and turned left."""
+    """What a view looks like, or nothing where it is no view.
+
+    >>> adjective("mirror+turn:10"), adjective("shift:0,-0.1"), adjective("photo.jpg")
+    ('mirrored and left-turned', 'raised', '')
+    """
     try:
         return _adjective(parse(view))
     except ViewError:
@@ -81,11 +85,21 @@ def _adjective(view: View) -> str:
             return " and ".join(_adjective(part) for part in parts)
         case Turn(degrees=degrees):
             return "left-turned" if degrees > 0 else "right-turned"
+        case Shift():
+            return _shift(view)
         case Zoom(factor=factor):
             return "enlarged" if factor > 1 else "shrunken"
         case Tone():
             return _tone(view)
     return WORDS.get(type(view), "changed")
+
+
+def _shift(shift: Shift) -> str:
+    if shift.right and shift.down:
+        return "shifted"
+    if shift.right:
+        return "right-shifted" if shift.right > 0 else "left-shifted"
+    return "lowered" if shift.down > 0 else "raised"
 
 
 def _tone(tone: Tone) -> str:
@@ -104,7 +118,6 @@ def _tone(tone: Tone) -> str:
 WORDS: dict[type[View], str] = {
     Again: "repeated",
     Mirror: "mirrored",
-    Shift: "shifted",
     Blur: "blurred",
     Gaussian: "noisy",
     Rotation: "turned",

@@ -115,6 +115,16 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{round(100 * share, 1):g}{SPACE}%"
 
 
+def roughly(count: int) -> str:
+    """A count that is an estimate: rounded up to two digits.
+
+    >>> roughly(208_252), roughly(99), roughly(151)
+    ('210,000', '99', '160')
+    """
+    step = 10 ** max(0, len(str(count)) - 2)
+    return f"{-(-count // step) * step:,}"
+
+
 # Parts of the page ---------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +268,8 @@ def _environment() -> Environment:
         "three": lambda value: "–" if value is None else f"{value:.3f}",
         "upward": upward,
         "whole": lambda count: f"{count:,}",
+        "roughly": roughly,
+        "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
         "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
         "ends": _ends,
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
