@@ -16,18 +16,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from secondlook.classifiers import AnyClassifier
 from secondlook.errors import ClassifierError, ImageError, PassingError, PermanentError
 from secondlook.images import Image
-from secondlook.ledger.protocol import Budget, Entry, Grant, Ledger, key
+from secondlook.ledger.protocol import Budget, Entry, Grant, Ledger, keys, tail
 from secondlook.ledger.unrecorded import Unrecorded
 from secondlook.pacing import Gate, Pace
 from secondlook.pictures import Picture
 from secondlook.trust import Canary, Trust
-from secondlook.views import RENDERER, Panel, Question, base_question, questions, render
+from secondlook.views import RENDERER, Panel, Question, View, base_question, questions, render
 from secondlook.votes import NO_LABEL, Answer, Row
 
 CHUNK_BYTES = 16_000_000
@@ -316,11 +316,10 @@ class Asker:
         except ImageError as error:
             return Unscored(picture.name, str(error))
         asked = (base_question(image), *questions(image, panel, self.seed))
-        return _Open(picture, image, [_Job(question, self._entry(question)) for question in asked])
-
-    def _entry(self, question: Question) -> Entry:
-        digest, view, seed, index = question.digest, str(question.view), question.seed, question.index
-        return Entry(key(self.classifier.fingerprint, digest, view, seed, index, RENDERER), digest, view, seed, index)
+        texts = [_text(view, seed, index) for _, view, seed, index in asked]
+        names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
+        entered = zip(names, asked, texts, strict=True)
+        return _Open(picture, image, [_Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered])
 
     def _look_up(self, jobs: list[_Job]) -> None:
         known = self._ledger.find([job.entry.key for job in jobs])
@@ -630,6 +629,12 @@ class Asker:
             self._spend(1)
             (answer,) = await self.classifier.label([prepared])
         return answer
+
+
+@lru_cache(maxsize=4096)
+def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture."""
+    return str(view), tail(str(view), seed, index, RENDERER)
 
 
 def _report(tell: Tell, name: str, place: int, answer: Answer | str) -> None:

@@ -245,7 +245,8 @@ class Door:
         content = response.content
         parts: list[bytes] = []
         size = 0
-        while part := await content.readany():
+        while not content.at_eof():
+            part = await content.readany()
             parts.append(part)
             size += len(part)
             if size > self._most:

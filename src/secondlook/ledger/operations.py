@@ -99,7 +99,7 @@ class Stop(NamedTuple):
 Operation = Record | Intent | Booking | Release | Surrender | Adoption | Check | Introduction | Flush | Stop
 
 
-Awaited = Intent | Booking | Adoption | Flush
+AWAITED = (Intent, Booking, Adoption, Flush)
 """What somebody waits for, and may withdraw."""
 
 
@@ -130,10 +130,7 @@ class Batch:
         keys = _touched(operation)
         if not self.keys.isdisjoint(keys):
             return False
-        if (
-            not isinstance(operation, Intent | Booking | Adoption | Flush)
-            or operation.future.set_running_or_notify_cancel()
-        ):
+        if not isinstance(operation, AWAITED) or operation.future.set_running_or_notify_cancel():
             self.keys.update(keys)
             self._put(operation)
         return True

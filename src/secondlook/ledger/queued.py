@@ -113,8 +113,8 @@ class QueuedLedger:
         return intent.future
 
     def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
-        self._usable()
-        if not self._clerk.sent(key):
+        if self._closed or self._clerk.failure or not self._clerk.sent(key):
+            self._usable()
             raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
         self._check_text(answer.label)
         self._clerk.put(Record(key, answer, latency, attempts))
