@@ -149,6 +149,7 @@ function entry(shown) {
   const share = document.createElement("strong");
   share.textContent = percent(verdict.confidence);
   const decision = document.createElement("small");
+  decision.className = "unseen";
   decision.textContent = DECISIONS[verdict.decision] ?? "Burst";
   button.append(image, words, share, decision);
   button.addEventListener("click", () => again(shown));

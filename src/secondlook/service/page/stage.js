@@ -4,6 +4,12 @@ const SVG = "http://www.w3.org/2000/svg";
 const RADIUS = 37; // per cent of the stage
 const byId = (id) => document.getElementById(id);
 
+function shape(name, attributes) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
 function place(index, count) {
   const angle = (2 * Math.PI * index) / count - Math.PI / 2;
   return [Math.cos(angle), Math.sin(angle)];
@@ -17,13 +23,9 @@ export class Stage {
   #lines = [];
 
   constructor() {
-    const ghost = byId("ghost");
     for (let index = 0; index < 8; index++) {
       const [x, y] = place(index, 8);
-      const square = document.createElementNS(SVG, "rect");
-      const values = { x: 74 * x - 17.5, y: 74 * y - 17.5, width: 35, height: 35, rx: 7 };
-      for (const [key, value] of Object.entries(values)) square.setAttribute(key, value);
-      ghost.append(square);
+      byId("ghost").append(shape("rect", { x: 74 * x - 17.5, y: 74 * y - 17.5, width: 35, height: 35, rx: 7 }));
     }
   }
 
@@ -42,13 +44,13 @@ export class Stage {
   #spread(views) {
     const count = views.length;
     this.#root.style.setProperty("--thumb", `${Math.min(17.5, (0.8 * 2 * Math.PI * RADIUS) / Math.max(count, 1))}cqi`);
-    this.#items = views.map((view, index) => this.#item(view, index, count));
+    this.#items = views.map((_, index) => this.#item(index, count));
     this.#fan.replaceChildren(...this.#items.map(({ root }) => root));
     this.#lines = views.map((_, index) => this.#line(index, count));
     this.#rays.replaceChildren(...this.#lines);
   }
 
-  #item(view, index, count) {
+  #item(index, count) {
     const root = document.createElement("li");
     const [x, y] = place(index, count);
     root.style.setProperty("--x", (RADIUS * x).toFixed(2));
@@ -61,15 +63,12 @@ export class Stage {
     const said = document.createElement("span");
     said.className = "said";
     root.append(image, caption, said);
-    return { root, image, caption, said, view };
+    return { root, image, caption, said };
   }
 
   #line(index, count) {
     const [x, y] = place(index, count);
-    const line = document.createElementNS(SVG, "line");
-    const values = { x1: 30 * x, y1: 30 * y, x2: 58 * x, y2: 58 * y };
-    for (const [key, value] of Object.entries(values)) line.setAttribute(key, value);
-    return line;
+    return shape("line", { x1: 30 * x, y1: 30 * y, x2: 58 * x, y2: 58 * y });
   }
 
   draw(look, index) {
@@ -81,7 +80,9 @@ export class Stage {
 
   answers(look) {
     const against = look.verdict?.label ?? look.base;
-    byId("base").textContent = look.base === undefined ? "" : (look.base ?? "no label");
+    const base = byId("base");
+    base.textContent = look.base === undefined ? "" : (look.base ?? "no label");
+    base.dataset.state = look.base === against ? "agree" : "differ";
     look.views.forEach((view, index) => this.#light(look, view, index, against));
   }
 

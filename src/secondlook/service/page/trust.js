@@ -4,7 +4,7 @@ import { reliability } from "./api.js";
 import { percent } from "./dial.js";
 
 const byId = (id) => document.getElementById(id);
-const COLUMNS = { accuracy: "Accuracy", ece: "ECE", auroc: "AUROC", brier: "Brier" };
+const COLUMNS = { accuracy: "accuracy", ece: "ECE", auroc: "AUROC", brier: "Brier" };
 
 function make(name, text = "") {
   const made = document.createElement(name);
