@@ -1,0 +1,181 @@
+"""What an experiment is about: a model, its labelled pictures, and how much is asked of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.collected import MODELS, SHARED, Model
+from secondlook.classifiers import connect
+from secondlook.classifiers.onnx import OnnxClassifier
+from secondlook.datasets import open_labelled
+from secondlook.errors import DataError, PermanentError
+from secondlook.pictures import Picture
+from secondlook.views import GRIDS, Panel, View
+from secondlook.votes import Codes
+
+Rows = NDArray[np.intp]
+SEED = 2024
+"""Of the permutation that parts labelled pictures from test pictures."""
+
+SMALL = ("resnet8", "resnet20", "resnet32")
+PHOTOS = ("efficientnet", "mobilenetv2")
+DEMO = "clothes"
+DATASETS = {10: "CIFAR-10", 100: "CIFAR-100", 1000: "Imagenet"}
+"""The paper's dataset for a number of classes."""
+
+QUICK = {
+    family: Panel.parse(views).views
+    for family, views in {
+        "gaussian": "gaussian:0.05 gaussian:0.1 gaussian:0.2",
+        "elastic": "elastic:20,5 elastic:50,5 elastic:70,10",
+        "rotation": "rotation:10 rotation:20 rotation:30",
+        "affine": "affine:0,0,0.1 affine:10,0,0.1 affine:10,0.1,0.1",
+    }.items()
+}
+"""Three settings of each transform instead of the paper's whole grid."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How many pictures and draws each step takes."""
+
+    labelled: int
+    """m: the first pictures of the permutation, on which everything is chosen and fitted."""
+    tested: int
+    """The pictures after them, on which everything is tested."""
+    grid: int
+    """How many of the labelled pictures choose a transform's setting."""
+    grid_draws: int
+    draws: int
+    """S."""
+    noise: int
+    """How many of the labelled pictures show the noise in latent space."""
+    noise_draws: int
+    settings: Mapping[str, Sequence[View]]
+    """The settings that each transform is searched over."""
+
+
+def scale(pictures: int, classes: int, quick: bool) -> Scale:
+    """A tenth of the pictures labels as in the paper, and S is the paper's for so many classes."""
+    labelled = max(pictures // 10, min(50, pictures // 2))
+    draws = 50 if classes <= 10 else 10 if classes <= 100 else 2
+    most = 500 if classes <= 100 else 200
+    full = Scale(
+        labelled=labelled,
+        tested=pictures - labelled,
+        grid=min(labelled, 500),
+        grid_draws=min(draws, 10),
+        draws=draws,
+        noise=min(labelled, most),
+        noise_draws=max(draws, 10),
+        settings=GRIDS,
+    )
+    if not quick:
+        return full
+    few = replace(full, draws=min(draws, 10), grid_draws=min(draws, 5), grid=min(labelled, 100))
+    return replace(few, noise=min(labelled, 50), noise_draws=10, settings=QUICK)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model and its labelled pictures."""
+
+    name: str
+    title: str
+    description: str
+    pictures: Sequence[Picture]
+    lender: Model | None = None
+    """Where answers to the same questions may lie already."""
+
+    @cached_property
+    def classifier(self) -> OnnxClassifier:
+        found = connect(self.description)
+        if not isinstance(found, OnnxClassifier):
+            raise PermanentError(f"{self.description!r} is not an ONNX model; these experiments read its logits too")
+        return found
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Every label, in the order of the model's output."""
+        return self.classifier.labels
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data: the paper's where the number of classes tells it."""
+        if self.lender is not None and self.lender.name == DEMO:
+            return "Fashion-MNIST"
+        return DATASETS.get(len(self.labels), f"{len(self.labels)} classes")
+
+    @cached_property
+    def truths(self) -> Codes:
+        """(n,): the code of each picture's truth."""
+        codes = {label: code for code, label in enumerate(self.labels)}
+        strange = sorted({str(p.truth) for p in self.pictures} - set(codes))
+        if strange:
+            raise DataError(
+                f"{len(strange)} truths such as {strange[0]!r} are no labels of {self.title}, "
+                f"whose labels are such as {self.labels[0]!r}; name the labels in {self.description!r} as the data do"
+            )
+        return np.array([codes[str(p.truth)] for p in self.pictures], np.int32)
+
+    @cached_property
+    def order(self) -> Rows:
+        """The places of the pictures in the order in which parts of them are taken."""
+        return np.random.default_rng(SEED).permutation(len(self.pictures))
+
+    def labelled(self, size: Scale) -> Rows:
+        return self.order[: size.labelled]
+
+    def tested(self, size: Scale) -> Rows:
+        return self.order[size.labelled : size.labelled + size.tested]
+
+
+def known(name: str) -> Subject:
+    """One of the models that these experiments were made with."""
+    model = MODELS[name]
+    if name != DEMO:
+        need(SHARED / "models" / model.file, "a model of the experiments")
+        need(SHARED / "data" / model.data, "the pictures of the experiments")
+    return Subject(name, model.title, model.description(), model.pictures, model)
+
+
+def own(description: str, pictures: Sequence[Picture]) -> Subject:
+    """A model that a TOML file or `onnx:model.onnx` describes, and somebody's pictures."""
+    path = Path(description.removeprefix("onnx:"))
+    if description not in MODELS:
+        need(path, "a description of an ONNX model (docs/connectors.md says how to write one)")
+    title = MODELS[description].title if description in MODELS else path.stem
+    told = MODELS[description].description() if description in MODELS else description
+    return Subject(re.sub(r"[^A-Za-z0-9]+", "-", title.lower()), title, told, pictures)
+
+
+def chosen(
+    models: Sequence[str], data: Path | None, truths: Path | None, quick: bool, usual: Sequence[str]
+) -> list[Subject]:
+    """The subjects that a command names; without names the usual ones, and with `quick` the embedded clothes."""
+    if data is not None:
+        if not models:
+            raise DataError("--data needs --model: the TOML description of the ONNX model that is asked about them")
+        pictures = open_labelled(data, truths)
+        return [own(model, pictures) for model in models]
+    names = list(models) or ([DEMO] if quick else list(usual))
+    strange = [name for name in names if name not in MODELS]
+    if strange:
+        raise DataError(f"no model is called {strange[0]!r}: there are {', '.join(MODELS)}; give --data for others")
+    return [known(name) for name in names]
+
+
+def need(path: Path, what: str) -> None:
+    """An error that names what was looked for, where it is not there."""
+    if not path.exists():
+        raise DataError(
+            f"{str(path)!r} is not there: looked for {what}; give --data and --model, or run with --quick on the "
+            "embedded pictures"
+        )

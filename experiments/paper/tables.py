@@ -1,0 +1,365 @@
+"""The paper's Tables 1 to 4 for models of ours: rows of plain values, each beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from scipy.stats import pearsonr
+
+from experiments.paper import published
+from experiments.paper.answers import Answers, Readings, draws_of
+from experiments.paper.subjects import Rows, Scale, Subject
+from secondlook import fitting, scoring
+from secondlook.beliefs import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
+from secondlook.fitting import Outcome
+from secondlook.jury import Jury
+from secondlook.latent import Cumulative
+from secondlook.views import GENERAL16, Panel, View
+from secondlook.votes import Codes, Distribution, Floats, Votes
+
+Row = dict[str, object]
+BALLOTS: tuple[Ballot, ...] = ("base", "vote")
+RACE = 3
+"""Settings of a transform that are asked about all pictures of the search; the others stop at a quarter of them."""
+STEPS = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Figure 2's numbers of draws, as shares of S: 10, 20, 30, 40 and 50."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Votes under one panel about the labelled and the tested pictures, with their truths."""
+
+    fit: Votes
+    fit_truths: Codes
+    test: Votes
+    test_truths: Codes
+
+    def outcome(self, belief: Belief) -> tuple[Belief, Outcome]:
+        """The belief as fitted on one part, and how it fares on the other."""
+        fitted = belief.fit(self.fit, self.fit_truths)
+        return fitted, fitting.outcome(fitted, self.test, self.test_truths)
+
+    def under(self, views: int) -> Parts:
+        columns = range(views)
+        return replace(self, fit=self.fit.under(columns), test=self.test.under(columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """One subject at one scale, with its answers."""
+
+    answers: Answers
+    size: Scale
+
+    @property
+    def subject(self) -> Subject:
+        return self.answers.subject
+
+    @cached_property
+    def settings(self) -> dict[str, View]:
+        """The best setting of each transform."""
+        return {family: self._settle(views) for family, views in self.size.settings.items()}
+
+    def _settle(self, views: Sequence[View]) -> View:
+        """A grid search over setting and a, by the Brier score of the base ballot, in two rungs."""
+        rows = self.subject.labelled(self.size)[: self.size.grid]
+        ranked = sorted(views, key=lambda view: self._loss(view, rows[: max(10, len(rows) // 4)]))
+        return min(ranked[:RACE], key=lambda view: self._loss(view, rows))
+
+    def _loss(self, view: View, rows: Rows) -> float:
+        said, truths = self.answers.votes(draws_of(view, self.size.grid_draws), rows), self.subject.truths[rows]
+        return fitting.outcome(Gaussian().fit(said, truths), said, truths).scores().brier
+
+    def parts(self, panel: Panel) -> Parts:
+        """The answers about labelled and tested pictures, asked together."""
+        fit, test = self.subject.labelled(self.size), self.subject.tested(self.size)
+        said = self.answers.votes(panel, np.concatenate([fit, test]))
+        cut, truths = len(fit), self.subject.truths
+        return Parts(said.take(slice(cut)), truths[fit], said.take(slice(cut, None)), truths[test])
+
+    def drawn(self, family: str) -> Parts:
+        """The answers to S draws of a transform in its best setting."""
+        return self.parts(draws_of(self.settings[family], self.size.draws))
+
+    def noise(self, view: View) -> Readings:
+        return self.answers.noise(view, self.subject.labelled(self.size)[: self.size.noise], self.size.noise_draws)
+
+
+# Tables 1 and 2 ------------------------------------------------------------------------------------------------------
+
+
+def results(study: Study) -> Iterator[Row]:
+    """The rows of one model: naive, the paper's four transforms by two ballots, Probit, jury and the white box."""
+    naive = study.parts(Panel(())).outcome(Naive())[1]
+    make = _Maker(study, naive)
+    yield make.row("Naive", "naive", "base", naive)
+    outcomes: dict[tuple[str, Ballot], Outcome] = {}
+    for family in ("gaussian", "affine", "elastic", "rotation"):
+        if family not in study.settings:
+            continue
+        parts, view = study.drawn(family), study.settings[family]
+        for ballot in BALLOTS:
+            fitted, found = parts.outcome(Gaussian(ballot=ballot))
+            outcomes[family, ballot] = found
+            told = {"view": str(view), "a": getattr(fitted, "a", None)} | _noise(study.noise(view))
+            told |= _gap("gaussian", found, outcomes.get(("gaussian", ballot)))
+            yield make.row(family.title(), "gaussian", ballot, found, told)
+        for ballot in BALLOTS:
+            fitted, found = parts.outcome(Probit(ballot=ballot))
+            yield make.row(
+                family.title(), "probit", ballot, found, {"view": str(view), "a": getattr(fitted, "a", None)}
+            )
+    yield from _jury(study, make)
+    yield from _white_box(study, make)
+
+
+def _jury(study: Study, make: _Maker) -> Iterator[Row]:
+    """The general panel's first views: as many as the paper draws, or all sixteen."""
+    panel = GENERAL16[: study.size.draws]
+    fitted, found = study.parts(panel).outcome(Jury())
+    yield make.row("Jury", "jury", "vote", found)
+    if isinstance(fitted, Jury):
+        parts = study.parts(panel)
+        own = fitting.outcome(replace(fitted, ballot="base"), parts.test, parts.test_truths)
+        yield make.row("Jury", "jury", "base", own)
+
+
+def _white_box(study: Study, make: _Maker) -> Iterator[Row]:
+    """The model's own softmax, raw and with the temperature that suits the labelled pictures best."""
+    fit, test = study.subject.labelled(study.size), study.subject.tested(study.size)
+    output, truths = study.answers.logits(np.concatenate([fit, test])), study.subject.truths
+    best = _temperature(output[: len(fit)], truths[fit])
+    for name, temperature in (("Softmax", 1.0), ("Softmax, temperature", best)):
+        chance = np.exp(log_softmax(output[len(fit) :] / temperature, axis=1))
+        yield make.row(name, "softmax", "base", dense(chance, truths[test]), {"a": 1.0 / temperature})
+
+
+def _temperature(output: Floats, truths: Codes) -> float:
+    def loss(log_t: float) -> float:
+        logs = log_softmax(output / np.exp(log_t), axis=1)
+        return -float(logs[np.arange(len(truths)), truths].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
+
+
+def dense(chance: Floats, truths: Codes) -> Outcome:
+    """A full table of probabilities (n, K) as an outcome."""
+    labels = np.broadcast_to(np.arange(chance.shape[1], dtype=np.int32), chance.shape)
+    told = Distribution(labels, chance, chance.shape[1])
+    label = chance.argmax(axis=1).astype(np.int32)
+    brier, nll = told.brier(truths), told.nll(truths)
+    return Outcome("softmax", 1, label, chance.max(axis=1), label == truths, brier, nll, told.of(truths))
+
+
+def _noise(readings: Readings) -> Row:
+    plain, centred = readings.plain, readings.centred
+    return {
+        "var": plain.var,
+        "ks": plain.normal.ks,
+        "centred_var": centred.var,
+        "centred_ks": centred.normal.ks,
+        "noise_pictures": len(readings.margin),
+        "noise_draws": readings.noise.shape[1],
+    }
+
+
+def _gap(name: str, found: Outcome, other: Outcome | None) -> Row:
+    """How much the Brier score differs from another's on the same pictures, with its interval."""
+    if other is None or other is found:
+        return {}
+    gap = scoring.paired_difference(found.brier, other.brier)
+    return {f"brier_less_{name}": gap.mean, f"less_{name}_low": gap.low, f"less_{name}_high": gap.high}
+
+
+COLUMNS = (
+    *("dataset", "model", "method", "belief", "ballot", "view", "S", "queries", "a", "labelled", "tested"),
+    *(f"{metric}{end}" for metric in ("acc", "ece", "auroc", "brier") for end in ("", "_low", "_high")),
+    *("brier_full", "var", "ks", "centred_var", "centred_ks", "noise_pictures", "noise_draws"),
+    *("brier_less_naive", "less_naive_low", "less_naive_high"),
+    *("brier_less_gaussian", "less_gaussian_low", "less_gaussian_high"),
+    *("paper_model", "paper_S", *(f"paper_{metric}" for metric in published.METRICS)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    """Makes the rows of one study."""
+
+    study: Study
+    naive: Outcome
+
+    def row(self, method: str, belief: str, ballot: Ballot, found: Outcome, more: Row | None = None) -> Row:
+        subject, size = self.study.subject, self.study.size
+        even = scoring.brier_even_losses(found.confidence, found.correct, len(subject.labels))
+        full, found = float(found.brier.mean()), replace(found, brier=even)
+        told: Row = {
+            "dataset": subject.dataset,
+            "model": subject.title,
+            "method": method,
+            "belief": belief,
+            "ballot": ballot,
+            "S": round(found.queries) - 1,
+            "queries": found.queries,
+            "labelled": size.labelled,
+            "tested": len(found.correct),
+            "brier_full": full,
+        }
+        told |= _figures(found) | _gap("naive", found, self.naive) | self._paper(method, belief) | (more or {})
+        return {column: told.get(column, "") for column in COLUMNS}
+
+    def _paper(self, method: str, belief: str) -> Row:
+        if belief not in ("naive", "gaussian"):
+            return {}
+        subject = self.study.subject
+        dataset = "CIFAR-10" if subject.dataset == "Fashion-MNIST" else subject.dataset
+        model = published.nearest(dataset, subject.title, float(self.naive.correct.mean()))
+        line = published.row(dataset, model, method)
+        if line is None:
+            return {}
+        values = {f"paper_{name}": value for name, value in line.values.items() if value is not None}
+        return {"paper_model": line.model, "paper_S": line.S, **values}
+
+
+def _figures(found: Outcome) -> Row:
+    scores, ends = found.scores(), found.intervals()
+    told: Row = {}
+    for short, name in (("acc", "accuracy"), ("ece", "ece"), ("auroc", "auroc"), ("brier", "brier")):
+        low, high = getattr(ends, name) or ("", "")
+        told |= {short: getattr(scores, name), f"{short}_low": low, f"{short}_high": high}
+    return told
+
+
+# Figure 2 ------------------------------------------------------------------------------------------------------------
+
+
+def growth(study: Study) -> Iterator[Row]:
+    """Brier against S, for each transform and ballot, a anew for each S, less the score at the smallest S."""
+    for family, view in study.settings.items():
+        whole = study.drawn(family)
+        for ballot in BALLOTS:
+            first = None
+            for draws in dict.fromkeys(max(1, round(step * study.size.draws)) for step in STEPS):
+                fitted, found = whole.under(draws).outcome(Gaussian(ballot=ballot))
+                first = first or found
+                gap, ends = scoring.paired_difference(found.brier, first.brier), found.intervals().brier
+                yield {
+                    "dataset": study.subject.dataset,
+                    "model": study.subject.title,
+                    "transform": family,
+                    "view": str(view),
+                    "ballot": ballot,
+                    "S": draws,
+                    "a": getattr(fitted, "a", None),
+                    "tested": len(found.correct),
+                    "brier": float(found.brier.mean()),
+                    "brier_low": ends[0],
+                    "brier_high": ends[1],
+                    "less_first": gap.mean,
+                    "less_first_low": gap.low,
+                    "less_first_high": gap.high,
+                }
+
+
+# Table 3 -------------------------------------------------------------------------------------------------------------
+
+TRANSFERRED = 10
+"""S of Table 3."""
+
+
+def transfer(source: Study, target: Study) -> Iterator[Row]:
+    """Φ against F_n of the source, for Gaussian views on the target; the setting by each objective."""
+    objectives: tuple[Objective, ...] = ("ece", "brier")
+    for objective in objectives:
+        for ballot in BALLOTS:
+            for cumulative in ("Φ", "F_n"):
+                yield _transferred(source, target, objective, ballot, cumulative)
+
+
+def _transferred(source: Study, target: Study, objective: Objective, ballot: Ballot, cumulative: str) -> Row:
+    views = target.size.settings["gaussian"]
+    rows = target.subject.labelled(target.size)[: target.size.grid]
+    beliefs = {view: _believed(source, view, cumulative, ballot, objective) for view in views}
+    view = min(views, key=lambda one: _loss(target, one, beliefs[one], rows))
+    fitted, found = target.parts(draws_of(view, TRANSFERRED)).outcome(beliefs[view])
+    own = target.noise(view).plain
+    learned = source.noise(view).plain.cumulative
+    return {
+        "open": source.subject.title,
+        "dataset": target.subject.dataset,
+        "model": target.subject.title,
+        "objective": objective,
+        "ballot": ballot,
+        "cumulative": cumulative,
+        "view": str(view),
+        "S": TRANSFERRED,
+        "a": getattr(fitted, "a", None),
+        "tested": len(found.correct),
+        **_figures(found),
+        "ks": own.normal.ks if cumulative == "Φ" else gap(own.cumulative, learned),
+    }
+
+
+def _believed(source: Study, view: View, cumulative: str, ballot: Ballot, objective: Objective) -> Gaussian | Transfer:
+    if cumulative == "Φ":
+        return Gaussian(ballot=ballot, objective=objective)
+    return Transfer(noise=source.noise(view).plain.cumulative, ballot=ballot, objective=objective)
+
+
+def _loss(target: Study, view: View, belief: Gaussian | Transfer, rows: Rows) -> float:
+    said, truths = target.answers.votes(draws_of(view, TRANSFERRED), rows), target.subject.truths[rows]
+    scores = fitting.outcome(belief.fit(said, truths), said, truths).scores()
+    return scores.ece if belief.objective == "ece" else scores.brier
+
+
+def gap(one: Cumulative, other: Cumulative) -> float:
+    """The least of sup_x |F(x) − G(x/a)| over a."""
+    x, f = np.array(one.x), np.array(one.f)
+    return min(float(np.abs(f - np.interp(x / s, other.x, other.f)).max()) for s in np.geomspace(0.05, 20, 400))
+
+
+# Table 4 -------------------------------------------------------------------------------------------------------------
+
+
+def correlations(rows: Iterable[dict[str, str]]) -> Iterator[Row]:
+    """Pearson's r and p of Var and KS with ECE, AUROC and Brier over runs, of each dataset and of all together."""
+    runs = [row for row in rows if row["belief"] == "gaussian"]
+    for ballot in BALLOTS:
+        mine = [row for row in runs if row["ballot"] == ballot]
+        for statistic in ("var", "ks", "centred_var", "centred_ks"):
+            for dataset in [*dict.fromkeys(row["dataset"] for row in mine), "All datasets"]:
+                part = [row for row in mine if dataset in (row["dataset"], "All datasets")]
+                yield {"source": "ours", "ballot": ballot} | _correlated(dataset, statistic, part)
+
+
+def recomputed() -> Iterator[Row]:
+    """The same from the numbers that the paper prints in its Tables 1 and 2."""
+    runs = [line for line in published.lines() if line.table < 3 and line.method != "Naive"]
+    values = [{"dataset": line.dataset, **{k: str(v) for k, v in line.values.items()}} for line in runs]
+    for statistic in ("var", "ks"):
+        for dataset in (*dict.fromkeys(line.dataset for line in runs), "All datasets"):
+            part = [row for row in values if dataset in (row["dataset"], "All datasets")]
+            yield {"source": "paper, recomputed", "ballot": ""} | _correlated(dataset, statistic, part)
+
+
+def printed() -> Iterator[Row]:
+    """The paper's Table 4 as printed."""
+    for line in published.correlations():
+        told: Row = {"source": "paper, printed", "ballot": "", "dataset": line["dataset"]}
+        told |= {"statistic": line["statistic"].lower(), "runs": ""}
+        yield told | {f"{m}_{x}": float(line[f"{m}_{x}"]) for m in ("ece", "auroc", "brier") for x in "rp"}
+
+
+def _correlated(dataset: str, statistic: str, runs: Sequence[dict[str, str]]) -> Row:
+    told: Row = {"dataset": dataset, "statistic": statistic, "runs": len(runs)}
+    x = np.array([float(row[statistic]) for row in runs])
+    for metric in ("ece", "auroc", "brier"):
+        y = np.array([float(row[metric]) for row in runs])
+        flat = len(runs) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0
+        r, p = ("", "") if flat else pearsonr(x, y)
+        told |= {f"{metric}_r": r if flat else float(r), f"{metric}_p": p if flat else float(p)}
+    return told
