@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
-from secondlook.fleet.courier import Away, Line
-from secondlook.fleet.keeper import Keeper
+from secondlook.fleet.courier import Line
+from secondlook.fleet.keeper import Away, Keeper
 
 
 class LocalLine(Line):

@@ -301,6 +301,32 @@ def test_a_keeper_that_was_killed_learns_from_ledger_and_workers_what_is_in_flig
     assert verify(tmp_path / "ledger.db") == []
 
 
+def test_a_keeper_that_was_replaced_behind_a_workers_back_keeps_its_answers(tmp_path: Path) -> None:
+    with keeping(str(tmp_path / "ledger.db")) as line, RemoteLedger(line, "worker/1") as ledger:
+        granted = intend(ledger, range(3)).granted
+        line.kill()
+        line.revive()
+        answer(ledger, granted)
+        assert len(ledger.find(granted)) == 3
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 3, 0)
+
+
+def test_a_worker_that_only_waits_tells_a_new_keeper_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secondlook.ledger.clerk.BEAT", 0.05)
+    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 2.0)
+    with (
+        keeping(str(tmp_path / "ledger.db")) as line,
+        RemoteLedger(line, "waiting/1") as waiting,
+        RemoteLedger(line, "asking/1") as asking,
+    ):
+        granted = intend(waiting, range(3)).granted
+        line.kill()
+        line.revive()
+        assert intend(asking, range(3)).held == granted
+
+
 def test_workers_ask_and_answer_on_while_the_keeper_is_killed_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

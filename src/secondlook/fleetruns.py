@@ -18,8 +18,8 @@ from secondlook.classifiers import Terms, connect
 from secondlook.console import ERR, print_json, safe, say
 from secondlook.decisions import Drift
 from secondlook.errors import DataError, FleetError
-from secondlook.fleet.courier import Away
 from secondlook.fleet.driver import Cluster, RayLine, Run, keeping, running
+from secondlook.fleet.keeper import Away
 from secondlook.fleet.shards import Shards, Summary
 from secondlook.fleet.worker import Job
 from secondlook.ledger import Budget, Spend, open_at

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from secondlook.asking import Progress
 from secondlook.errors import LedgerError, SecondLookError
-from secondlook.fleet.keeper import Flight, Parcel, Reply
+from secondlook.fleet.keeper import Away, Flight, Parcel, Reply
 from secondlook.ledger import Account
 from secondlook.ledger.clerk import Clerk
 from secondlook.ledger.operations import Batch
@@ -24,10 +24,6 @@ PATIENCE = 120.0
 """Seconds to wait for a keeper that is being started anew."""
 
 T = TypeVar("T")
-
-
-class Away(Exception):
-    """The keeper is gone; it may be back soon."""
 
 
 class Line(ABC):
@@ -124,8 +120,8 @@ class Courier(Clerk):
             self._line.call("leave", self._worker)
 
     def save(self, batch: Batch) -> None:
-        if not batch:
-            return
+        if not batch and not self._flying:
+            return  # with something in flight an empty parcel goes: a keeper that was started anew must hear of it
         reply = self._carried(Parcel.of(batch))
         for key in (*(record.key for record in batch.records), *batch.released, *batch.surrendered):
             self._flying.pop(key, None)

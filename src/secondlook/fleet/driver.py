@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,17 +14,19 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from secondlook.errors import FleetError, LedgerError, MissingExtra, SecondLookError
-from secondlook.fleet.courier import Away, Line, patient
-from secondlook.fleet.keeper import Keeper
+from secondlook.fleet.courier import Line, patient
+from secondlook.fleet.keeper import Away, Keeper
 from secondlook.fleet.shards import Summary
 from secondlook.fleet.sources import Unit, units
-from secondlook.fleet.worker import Job, Scorer
+from secondlook.fleet.worker import Job, Scorer, enter
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from ray.actor import ActorHandle
     from ray.data import Dataset
 
+AUTO = "auto"
+"""The address of the cluster that this machine belongs to."""
 STORE = 256 << 20
 """Bytes of memory for objects in a cluster of our own; units and summaries are small."""
 SILENCE = 1.0
@@ -50,14 +53,39 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[Clu
         import ray.data
     except ImportError:
         raise MissingExtra("Fleets", "ray") from None
-    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE} if address is None else {}
-    with _quiet():
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+    if address is None:
+        _start("local", num_cpus=cpus, include_dashboard=False, object_store_memory=STORE)
+    else:
+        _reach(address)
+        _start(address)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield Cluster(max(1, int(ray.cluster_resources().get("CPU", 1))))
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raises unless somebody answers at `host:port`, since Ray would wait for minutes; `auto` it finds by itself."""
+    if address == AUTO:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise FleetError(
+            f"no Ray cluster answers at {address} ({error}); give host:port of its head, often port 6379, or auto"
+        ) from None
+
+
+def _start(address: str, **own: object) -> None:
+    import ray
+
+    try:
+        with _quiet():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise FleetError(f"Ray did not start at {address}: {_shortly(error)}") from None
 
 
 @contextmanager
@@ -196,8 +224,8 @@ def _dataset(paths: Sequence[str], size: int, job: Job, line: Line, workers: int
 
 def _listed(order: dict[str, Any]) -> Iterator[dict[str, bytes]]:
     """A row for each unit; a listing that fails is a row, too."""
+    enter(order["folder"])
     try:
-        os.chdir(order["folder"])
         for unit in units(order["paths"], order["size"]):
             yield {"unit": pickle.dumps(unit)}
     except (SecondLookError, OSError) as error:

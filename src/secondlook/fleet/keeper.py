@@ -19,14 +19,18 @@ from secondlook.asking import Progress
 from secondlook.errors import LedgerError
 from secondlook.ledger import Account, Budget, Entry, Grant, Unrecorded, open_at
 from secondlook.ledger.operations import Batch, Check, Introduction, Record
-from secondlook.ledger.sessions import DEAD
+from secondlook.ledger.sessions import BEAT, DEAD
 from secondlook.pacing import Rate
 from secondlook.votes import Answer
 
 AHEAD = 0.25
 """Seconds of the whole pace that one lease covers."""
-GRACE = 3.0
-"""Seconds in which workers tell a keeper that was started anew what they have in flight; they speak every second."""
+GRACE = BEAT + 1.0
+"""Seconds in which workers tell a keeper that was started anew what they have in flight."""
+
+
+class Away(Exception):
+    """The keeper is gone and may be back soon, or it is back and knows nothing of the worker yet."""
 
 
 class Wish(NamedTuple):
@@ -121,7 +125,8 @@ class Keeper:
 
     async def beat(self, worker: str, progress: Progress) -> str:
         """A sign of life; why the worker should stop, or nothing."""
-        self._heard[worker] = time.monotonic()
+        if worker in self._heard:
+            self._heard[worker] = time.monotonic()
         self._progress[worker] = progress
         return self._stop
 
@@ -154,7 +159,13 @@ class Keeper:
         return await asyncio.to_thread(self._ledger.spent, fingerprint)
 
     async def carry(self, worker: str, parcel: Parcel) -> Reply:
-        """Do what is in a parcel; all of it is on disk when the reply comes."""
+        """Do what is in a parcel; all of it is on disk when the reply comes.
+
+        A worker that has not said hello to this keeper is sent away to do so: what it has in flight must be known
+        before its answers are, or they would be taken for those of a stranger.
+        """
+        if worker not in self._heard:
+            raise Away("it was started anew")
         self._heard[worker] = time.monotonic()
         if parcel.wishes:
             await asyncio.sleep(max(0.0, self._opens - time.monotonic()))

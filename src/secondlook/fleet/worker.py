@@ -13,7 +13,8 @@ from uuid import uuid4
 from secondlook.asking import Asker, Unscored
 from secondlook.classifiers import connect
 from secondlook.errors import ImageError, SecondLookError
-from secondlook.fleet.courier import Away, LeasedPace, Line, RemoteLedger
+from secondlook.fleet.courier import LeasedPace, Line, RemoteLedger
+from secondlook.fleet.keeper import Away
 from secondlook.fleet.shards import Shards, Summary
 from secondlook.fleet.sources import Unit
 from secondlook.images import Image
@@ -53,12 +54,17 @@ class Job:
     """Whether to say what would be asked, and ask nothing."""
 
 
+def enter(folder: str) -> None:
+    """Have relative paths begin where the command was given, on machines that have that folder."""
+    if Path(folder).is_dir():
+        os.chdir(folder)
+
+
 class Scorer:
     """Scores units for a job, for as long as its process lives."""
 
     def __init__(self, job: Job, line: Line, actor: str) -> None:
-        if Path(job.folder).is_dir():
-            os.chdir(job.folder)
+        enter(job.folder)
         self._job, self._line = job, line
         self._name = f"{actor}/{uuid4().hex}"
         self._shards = Shards(job.out)
@@ -104,7 +110,6 @@ class Scorer:
     def _opened_ledger(self) -> Ledger | None:
         """The keeper's, or else a line of our own to a database that is made for many."""
         if not self._job.shared:
-            self._line.hello(self._name)
             return None
         if self._job.ledger and self._job.ledger.startswith(POSTGRES):
             return open_at(self._job.ledger)
