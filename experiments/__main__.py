@@ -32,8 +32,11 @@ class Wishes:
     source: str | None
     quick: bool
     pictures: int | None
+    labelled: int | None
     tested: int | None
     draws: int | None
+    grid: int | None
+    noise: int | None
     results: Path
     figures: Path
     cache: Path
@@ -47,8 +50,27 @@ class Wishes:
         if limit < 40:
             raise DataError(f"{limit} pictures are too few to label some and test others; give 40 or more")
         size = scale(min(limit, len(subject.pictures)), len(subject.labels), self.quick)
-        size = replace(size, tested=min(self.tested or size.tested, size.tested), draws=self.draws or size.draws)
+        size = self._smaller(size if self.quick else _past_pilot(size, subject))
         return Study(Answers(subject, self.cache, Meter(subject.title, _planned(size))), size)
+
+    def _smaller(self, size: Scale) -> Scale:
+        """The scale with what was asked for; parts that chose or showed something stay within the labelled part."""
+        labelled = min(self.labelled or size.labelled, size.labelled)
+        return replace(
+            size,
+            labelled=labelled,
+            tested=min(self.tested or size.tested, size.tested),
+            draws=self.draws or size.draws,
+            grid=min(self.grid or size.grid, labelled),
+            noise=min(self.noise or size.noise, labelled),
+        )
+
+
+def _past_pilot(size: Scale, subject: Subject) -> Scale:
+    """The scale with tests only on pictures that had no part in choosing the jury's panel of general views."""
+    pilot = 0 if subject.lender is None or subject.lender.name == DEMO else subject.lender.pilot
+    start = max(size.start, pilot)
+    return replace(size, start=start, tested=size.start + size.tested - start)
 
 
 def _planned(size: Scale) -> int:
@@ -184,8 +206,11 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--open", help="the open model of table3, by its name")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} pictures, few draws, the embedded clothes")
     parser.add_argument("--pictures", type=int, help="take only so many pictures, labelled ones among them")
-    parser.add_argument("--tested", type=int, help="test on only so many pictures, the first of the test part")
+    parser.add_argument("--labelled", type=int, help="fit on only so many pictures; a tenth of all if left out")
+    parser.add_argument("--tested", type=int, help="test on only so many pictures, the first after the labelled part")
     parser.add_argument("--draws", type=int, help="S; the paper's for the number of classes if left out")
+    parser.add_argument("--grid", type=int, help="choose settings on only so many of the labelled pictures")
+    parser.add_argument("--noise", type=int, help="measure Var and KS on only so many of the labelled pictures")
     parser.add_argument("--results", type=Path, help="where CSVs go")
     parser.add_argument("--figures", type=Path, help="where SVGs go")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where answers are kept")
@@ -200,8 +225,11 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         source=told.open,
         quick=told.quick,
         pictures=told.pictures,
+        labelled=told.labelled,
         tested=told.tested,
         draws=told.draws,
+        grid=told.grid,
+        noise=told.noise,
         results=results,
         figures=figures,
         cache=told.cache,

@@ -47,9 +47,11 @@ class Scale:
     """How many pictures and draws each step takes."""
 
     labelled: int
-    """m: the first pictures of the permutation, on which everything is chosen and fitted."""
+    """The first pictures of the permutation, on which everything is chosen and fitted: the paper's m, or fewer."""
+    start: int
+    """Where in the permutation the pictures begin on which everything is tested: m, or later."""
     tested: int
-    """The pictures after them, on which everything is tested."""
+    """How many they are."""
     grid: int
     """How many of the labelled pictures choose a transform's setting."""
     grid_draws: int
@@ -63,12 +65,13 @@ class Scale:
 
 
 def scale(pictures: int, classes: int, quick: bool) -> Scale:
-    """A tenth of the pictures labels as in the paper, and S is the paper's for so many classes."""
+    """A tenth of the pictures are labelled ones as in the paper, and S is the paper's for so many classes."""
     labelled = max(pictures // 10, min(50, pictures // 2))
     draws = 50 if classes <= 10 else 10 if classes <= 100 else 2
     most = 500 if classes <= 100 else 200
     full = Scale(
         labelled=labelled,
+        start=labelled,
         tested=pictures - labelled,
         grid=min(labelled, 500),
         grid_draws=min(draws, 10),
@@ -134,7 +137,7 @@ class Subject:
         return self.order[: size.labelled]
 
     def tested(self, size: Scale) -> Rows:
-        return self.order[size.labelled : size.labelled + size.tested]
+        return self.order[size.start : size.start + size.tested]
 
 
 def known(name: str) -> Subject:
