@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from secondlook import figures, scoring
 from secondlook.errors import DataError
-from secondlook.figures import Line
+from secondlook.figures import Line, upward
 from secondlook.scoring import Bools, Floats
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -121,9 +121,9 @@ def test_a_threshold_says_what_it_leads_to() -> None:
     confidence, correct = np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, False, False])
     curve = scoring.risk_coverage(confidence, correct)
     root = parsed(figures.risk_coverage_svg(curve, threshold=0.5))
-    assert "at 0.5 or more: 75.0 % accepted, 33.3 % of them wrong" in words(root)
+    assert "at 0.500 or more: 75.0 % accepted, 33.3 % of them wrong" in words(root)
     root = parsed(figures.risk_coverage_svg(curve, threshold=0.95))
-    assert "no answer has a confidence of 0.95 or more" in words(root)
+    assert "no answer has a confidence of 0.950 or more" in words(root)
     assert not circles(root)
 
 
@@ -201,3 +201,11 @@ def test_a_scatter_has_a_mark_for_each_point_where_it_belongs() -> None:
 def test_a_scatter_of_columns_that_do_not_match_is_refused() -> None:
     with pytest.raises(DataError, match="different lengths"):
         figures.points_svg(X, Y[:2], title="t", x_label="x", y_label="y")
+
+
+def test_a_threshold_is_never_rounded_down() -> None:
+    for threshold in np.random.default_rng(0).random(500) ** 0.01:
+        assert float(upward(float(threshold))) >= threshold
+        assert float(upward(float(threshold))) < 1
+    assert upward(0.87) == "0.870"
+    assert upward(0.99996) == "0.999960"

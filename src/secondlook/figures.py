@@ -195,14 +195,20 @@ def _distance(curve: Reliability) -> str:
     return f"{pictures:,} pictures, off by {points:.1f} points on average"
 
 
+def upward(threshold: float) -> str:
+    """A threshold in words, never below what it is: rounded up, to three decimals or as many as tell it from 1."""
+    places = max(3, math.ceil(-math.log10(max(1e-9, 1 - threshold))) + 1)
+    return f"{math.ceil(threshold * 10**places - 1e-6) / 10**places:.{places}f}"
+
+
 def _acceptance(curve: RiskCoverage, threshold: float | None) -> list[str]:
     if threshold is None:
         return []
     kept = int((curve.threshold >= threshold).sum())
     if not kept:
-        return [f"no answer has a confidence of {threshold:.3g} or more"]
+        return [f"no answer has a confidence of {upward(threshold)} or more"]
     coverage, risk = 100 * curve.coverage[kept - 1], 100 * curve.risk[kept - 1]
-    return [f"at {threshold:.3g} or more: {coverage:.1f} % accepted, {risk:.1f} % of them wrong"]
+    return [f"at {upward(threshold)} or more: {coverage:.1f} % accepted, {risk:.1f} % of them wrong"]
 
 
 # Values to ranges

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from secondlook import __version__, figures, scoring
 from secondlook.errors import DataError
-from secondlook.figures import Line
+from secondlook.figures import Line, upward
 from secondlook.ledger import DayCost
 from secondlook.noise import drawn
 from secondlook.profile import Figure, Profile
@@ -98,12 +98,6 @@ def headline(promise: Promise) -> str:
     if promise.threshold == 0:
         return f"Accept every answer: wrong at most {error}"
     return f"Accept above {upward(promise.threshold)}: wrong at most {error}"
-
-
-def upward(threshold: float) -> str:
-    """A threshold in words, never below what it is: rounded up, to three decimals or as many as tell it from 1."""
-    places = max(3, math.ceil(-math.log10(max(1e-9, 1 - threshold))) + 1)
-    return f"{math.ceil(threshold * 10**places - 1e-6) / 10**places:.{places}f}"
 
 
 def percent(share: float | None) -> str:
@@ -274,8 +268,14 @@ def _environment() -> Environment:
         "ends": _ends,
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
         "parameters": _parameters,
+        "breakable": _breakable,
     }
     return environment
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line where it has a mark."""
+    return Markup("<wbr>").join(re.split(r"(?=[#/_])", name))
 
 
 def _ends(figure: Figure) -> str:
