@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.collected import CACHE, MODELS
 from experiments.paper import claims, drawings, pages, tables
 from experiments.paper.answers import Answers, Meter
-from experiments.paper.subjects import DEMO, PHOTOS, SMALL, Scale, Subject, chosen, known, scale
+from experiments.paper.subjects import DEMO, MILD, PHOTOS, SMALL, Scale, Subject, chosen, known, scale
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
 from secondlook.errors import DataError, SecondLookError
@@ -36,6 +36,7 @@ class Wishes:
     tested: int | None
     draws: int | None
     grid: int | None
+    mild: bool
     noise: int | None
     results: Path
     figures: Path
@@ -55,12 +56,14 @@ class Wishes:
 
     def _smaller(self, size: Scale) -> Scale:
         """The scale with what was asked for; parts that chose or showed something stay within the labelled part."""
-        labelled = min(self.labelled or size.labelled, size.labelled)
+        labelled, draws = min(self.labelled or size.labelled, size.labelled), self.draws or size.draws
         return replace(
             size,
             labelled=labelled,
             tested=min(self.tested or size.tested, size.tested),
-            draws=self.draws or size.draws,
+            draws=draws,
+            noise_draws=max(draws, 10),
+            settings=MILD if self.mild else size.settings,
             grid=min(self.grid or size.grid, labelled),
             noise=min(self.noise or size.noise, labelled),
         )
@@ -210,6 +213,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--tested", type=int, help="test on only so many pictures, the first after the labelled part")
     parser.add_argument("--draws", type=int, help="S; the paper's for the number of classes if left out")
     parser.add_argument("--grid", type=int, help="choose settings on only so many of the labelled pictures")
+    parser.add_argument("--mild", action="store_true", help="search only the mild end of the paper's grids")
     parser.add_argument("--noise", type=int, help="measure Var and KS on only so many of the labelled pictures")
     parser.add_argument("--results", type=Path, help="where CSVs go")
     parser.add_argument("--figures", type=Path, help="where SVGs go")
@@ -229,6 +233,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         tested=told.tested,
         draws=told.draws,
         grid=told.grid,
+        mild=told.mild,
         noise=told.noise,
         results=results,
         figures=figures,

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.collected import CACHE
+from experiments.collected import CACHE, FEW
 from experiments.paper.subjects import Rows, Subject
 from secondlook.errors import DataError
 from secondlook.latent import Cumulatives, Noise, describe
@@ -183,7 +183,8 @@ class Answers:
         model = self.subject.lender
         if model is None:
             return sheet
-        rows = {"all": np.arange(sheet.shape[1]), "pilot": model.order()[: model.pilot]}
+        order = model.order()
+        rows = {"all": np.arange(sheet.shape[1]), "pilot": order[: model.pilot], "few": order[:FEW]}
         for index in range(draws):
             for part, places in rows.items():
                 path = CACHE / model.name / part / f"{_file(view)}@{index}.npy"
