@@ -47,5 +47,12 @@ test-fleet: .venv-fleet/.installed-fleet-test # a Ray of two nodes, in an enviro
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills at random moments
 	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
 
+.PHONY: fuzz
+fuzz: .venv-fuzz/.installed-fuzz # every parser of outside bytes for its share of 10 minutes; SECONDS=60 for less
+	.venv-fuzz/bin/python fuzz/run.py $(or $(SECONDS),600)
+
+.venv-fuzz/.installed-fuzz: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-fuzz fuzz
+
 bench-engine: $(VENV)/.installed-dev # asking over HTTP beside a bare aiohttp loop
 	$(BIN)/python benchmarks/engine.py

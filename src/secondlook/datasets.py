@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from secondlook.errors import DataError
 from secondlook.images import MAX_PIXELS, shown
+from secondlook.matfile import read_table
 from secondlook.pictures import Picture, Stack, few, find, labelled, named_truths
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -418,11 +419,9 @@ def _devkit_truths(place: Path) -> dict[int | None, str]:
 
 
 def _meta_synsets(path: Path) -> dict[int, str]:
-    from scipy.io import loadmat
-
     with _decoding(path):
-        table = loadmat(path, squeeze_me=True, variable_names=["synsets"])["synsets"]
-        return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in np.atleast_1d(table)}
+        rows = read_table(path.read_bytes(), "synsets")
+        return {int(float(row["ILSVRC2012_ID"] or 0)): str(row["WNID"]) for row in rows}
 
 
 def _solution_truths(path: Path) -> dict[int | None, str]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from secondlook import beliefs, decisions
 from secondlook.decisions import AdaptiveRule, Conformal
-from secondlook.errors import DataError, ProfileError, ViewError
+from secondlook.errors import DataError, FitError, ProfileError, ViewError
 from secondlook.jury import Prefixes
 from secondlook.views import RENDERER, Panel
+from secondlook.votes import Row, Votes
 
 SCHEMA = 1
 Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class _Part(BaseModel):
@@ -48,6 +50,12 @@ class HeldOut(_Part):
     chance: tuple[Share, ...] = ()
     """The probability of what came true, all labels that nobody named being one option."""
 
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.correct) != len(self.confidence) or len(self.chance) not in (0, len(self.confidence)):
+            raise ValueError("there must be one confidence, one correct and one chance for each picture")
+        return self
+
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
         return decisions.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
@@ -64,14 +72,14 @@ class Adaptive(_Part):
 
     panel: str
     """The views in the order in which they are asked; it begins as the profile's panel does, and may go on."""
-    first: int = Field(ge=0)
+    first: Count
     """Views that are always asked, in one go."""
     low: tuple[float, ...]
     high: tuple[float, ...]
     """After 0, 1 … views one goes on while the confidence is between these."""
     belief: dict[str, object]
     held_out: HeldOut
-    kinds: tuple[int, ...] = ()
+    kinds: tuple[Count, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
 
     def views(self) -> Panel:
@@ -88,6 +96,8 @@ class Adaptive(_Part):
         views = len(self.views())
         if not isinstance(belief, Prefixes) or {len(belief.juries) - 1, len(self.low), len(self.high)} != {views}:
             raise DataError("its part about stopping early does not hold together; fit again")
+        if self.first > views:
+            raise DataError(f"it always asks {self.first} views of a panel that has {views}; fit again")
         return belief
 
 
@@ -112,7 +122,7 @@ class Profile(_Part):
     curve: tuple[Result, ...] = ()
     """What the first 0, 1 … views of the panel reached, where the belief is a jury."""
     adaptive: Adaptive | None = None
-    kinds: tuple[int, ...] = ()
+    kinds: tuple[Count, ...] = ()
     """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
 
     def views(self) -> Panel:
@@ -133,8 +143,8 @@ class Profile(_Part):
 
     def accuracy(self) -> float:
         """The base answer's accuracy on the labelled pictures: what constant trust believes."""
-        accuracy = self.results[0].figures["accuracy"].value
-        return float(accuracy or 0.0)
+        known = self.results[0].figures.get("accuracy") if self.results else None
+        return float((known and known.value) or 0.0)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -159,8 +169,9 @@ class Profile(_Part):
             raise ProfileError(f"the profile {name!r} has schema {version}, newer than {SCHEMA}: upgrade secondlook")
         try:
             profile = cls.model_validate(values)
-            profile.views(), profile.believer()
-            profile.adaptive and profile.adaptive.believer()
+            _try(profile.believer(), profile.views(), profile.classes)
+            if adaptive := profile.adaptive:
+                _try(adaptive.believer(), adaptive.views(), profile.classes)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the top"
@@ -181,6 +192,21 @@ class Profile(_Part):
                 f"this profile was fitted on classifier {self.fingerprint}, not on {fingerprint}; "
                 "fit again, or give the classifier it was made for"
             )
+
+
+def _try(belief: beliefs.Belief, panel: Panel, classes: int) -> None:
+    """Believe one made-up picture, so that parameters that do not fit together are found now."""
+    views = tuple(map(str, panel))
+    votes = Votes.collect([Row("", "a", ("a",) * len(views))], views, (), classes)
+    try:
+        numbers = np.concatenate([belief.confidence(votes), *belief.interval(votes)])
+        belief.distribution(votes), belief.predict(votes)
+    except FitError as error:
+        raise DataError(str(error)) from None
+    except (ValueError, IndexError, ArithmeticError) as error:
+        raise DataError(f"its belief cannot be used ({type(error).__name__}); fit again") from None
+    if not ((numbers >= 0) & (numbers <= 1)).all():
+        raise DataError("its belief gives confidences that are no probabilities; fit again")
 
 
 def figure(value: float | None, interval: tuple[float, float] | None) -> Figure:

@@ -33,6 +33,8 @@ COLUMNS = (
     "reason",
 )
 ENDINGS = (".csv", ".jsonl", ".parquet")
+UNKNOWN = "backslashreplace"
+"""What stands in a result for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class ScoreFile:
 
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
-        line = (json.dumps(record(verdict), ensure_ascii=False) + "\n").encode()
+        line = (json.dumps(record(verdict)) + "\n").encode()
         self._lines[verdict.name] = _Line(self._file.tell(), len(line))
         self._file.write(line)
 
@@ -92,13 +94,14 @@ class ScoreFile:
         return file
 
     def _read(self, file: BinaryIO) -> None:
-        """Take over whole lines; a line cut off by a crash is dropped."""
+        """Take over sound lines; one cut off by a crash is dropped, and a damaged one is as good as not there."""
         start = file.tell()
         for line in file:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            self._lines[json.loads(line)["name"]] = _Line(start, len(line))
+            if (name := _name(line)) is not None:
+                self._lines[name] = _Line(start, len(line))
             start += len(line)
         file.seek(0, os.SEEK_END)
 
@@ -110,6 +113,15 @@ class ScoreFile:
                     yield json.loads(file.read(self._lines[name].length))
                 else:
                     yield unscored_record(name, reasons.get(name, "not reached"))
+
+
+def _name(line: bytes) -> str | None:
+    """The picture that a line tells of, if it is one that `add` wrote."""
+    try:
+        told = json.loads(line)
+        return str(told["name"]) if isinstance(told, dict) and tuple(told) == COLUMNS else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def unscored_record(name: str, reason: str) -> dict[str, object]:
@@ -136,7 +148,7 @@ def record(verdict: Verdict) -> dict[str, object]:
 
 
 def _write_csv(path: Path, records: Iterable[dict[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8", errors=UNKNOWN) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for record in records:
@@ -148,7 +160,7 @@ def _cell(value: object) -> object:
 
 
 def _write_jsonl(path: Path, records: Iterable[dict[str, object]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", errors=UNKNOWN) as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
@@ -169,7 +181,12 @@ def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: 
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)
     with pq.ParquetWriter(file, schema) as writer:
         for batch in _batches(records):
-            writer.write_table(pa.Table.from_pylist(batch, schema))
+            writer.write_table(pa.Table.from_pylist([_in_utf8(row) for row in batch], schema))
+
+
+def _in_utf8(row: dict[str, object]) -> dict[str, object]:
+    name = str(row["name"])
+    return row if name.isascii() else {**row, "name": name.encode("utf-8", UNKNOWN).decode()}
 
 
 def _batches(records: Iterable[dict[str, object]], size: int = 10_000) -> Iterator[list[dict[str, object]]]:

@@ -23,6 +23,8 @@ MISSING = -1
 """The code of a view that was not asked, or whose answer held no label."""
 NO_LABEL = ""
 """The label of an answer that was given and paid, but from which no label could be read."""
+MOST_BYTES = 2**29
+"""What a votes file may take when it is unpacked: the answers about some millions of pictures."""
 OUTSIDE = -2
 """The code of a truth that is not in the vocabulary: no answer can be equal to it."""
 
@@ -241,10 +243,13 @@ def load(path: Path) -> Saved:
             int(texts["classes"]),
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
+    except (DataError, MissingExtra):
+        raise
     except FileNotFoundError:
         raise DataError(f"there is no votes file {str(path)!r}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise DataError(f"{str(path)!r} is not a votes file of secondlook: {error}") from None
+    except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{str(path)!r} is not a votes file of secondlook: {why}") from None
     if truths is not None and len(truths) != len(votes):
         raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
     return Saved(votes, truths)
@@ -257,13 +262,14 @@ def _strings(values: list[str]) -> tuple[str, ...]:
 
 
 def _load_npz(path: Path) -> tuple[Codes, Codes, bytes]:
-    import zipfile
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        _check_unpacked(sum(entry.file_size for entry in file.zip.infolist()))
+        return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
 
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from None
+
+def _check_unpacked(size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(f"it would take {size:,} bytes, and {MOST_BYTES:,} are read")
 
 
 def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
@@ -276,7 +282,10 @@ def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
 
 def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
     _, pq = _arrow()
-    table = pq.read_table(path)
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        _check_unpacked(sum(group.total_byte_size for group in groups))
+        table = file.read()
     packed = (table.schema.metadata or {})[b"secondlook"]
     codes: dict[str | None, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
     codes[None] = MISSING

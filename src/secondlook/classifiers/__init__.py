@@ -126,15 +126,16 @@ def read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise PermanentError(f"there is no classifier description {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PermanentError(f"the classifier description {str(path)!r} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(error).partition("\n")[0]
+        raise PermanentError(f"the classifier description {str(path)!r} cannot be read: {why}") from None
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
     """The lines of a text file with one label each; a PermanentError says what is wrong with it."""
     try:
         return tuple(path.read_text("utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
 
 

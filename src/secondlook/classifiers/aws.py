@@ -121,6 +121,7 @@ class RekognitionClassifier:
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
         self._description = description
         self._service = Service("rekognition", description)
+        self._reader = Reader(Paths(label="[].Name", score="[].Confidence", empty=description.empty), None)
         self.labels = labels
         self.terms = description.terms()
         self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region, labels))
@@ -148,11 +149,14 @@ class RekognitionClassifier:
         raw = json.dumps(reply.get(field), default=str).encode()
         if field not in reply:
             raise garbled(f"the reply of Rekognition has no {field}")
-        found = [one for one in reply[field] if self.labels is None or one["Name"] in self.labels]
-        if not found:
-            return Answer(self._description.empty, None, 200, raw)
-        best = max(found, key=lambda one: one["Confidence"])
-        return Answer(best["Name"], best["Confidence"] / 100, 200, raw)
+        counted = [one for one in reply[field] if self.labels is None or one.get("Name") in self.labels]
+        try:
+            found = self._reader.read(counted)
+        except Garbled as why:
+            problem = str(why)
+        else:
+            return Answer(found.label, None if found.score is None else found.score / 100, 200, raw)
+        raise garbled(f"the reply of Rekognition {self._service.masked(problem)}")
 
 
 class SageMakerClassifier:
@@ -246,7 +250,7 @@ class Service:
             reply: Mapping[str, Any] = getattr(self._opened(), operation)(**arguments)
         except (BotoCoreError, ClientError, ResponseParserError, ValueError) as error:
             failure = self._failure(error)
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError, RecursionError):
             failure = garbled(f"{self._name} sent what botocore cannot read")
         else:
             return reply

@@ -141,8 +141,7 @@ class CommandClassifier:
         if code == EX_TEMPFAIL:
             return PassingError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
         if code < 0:
-            name = signal.Signals(-code).name
-            return PassingError(f"{self._words[0]!r} was ended by {name}: {words}", garbled=True)
+            return PassingError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
         return PermanentError(f"{self._words[0]!r} left with exit code {code}: {words}; try it by hand on one picture")
 
     def _parts(self) -> dict[str, object]:
@@ -167,6 +166,13 @@ def _place(program: str, folder: Path) -> Path | str:
 def _look_up(program: str, folder: Path) -> None:
     if shutil.which(str(_place(program, folder))) is None:
         raise PermanentError(f"there is no program {program!r} that can be started; check its path and its permissions")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
 
 
 def _digest(path: Path) -> str:

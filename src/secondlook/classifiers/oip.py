@@ -243,11 +243,14 @@ class _Address(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _Address:
-        url = URL(text)
+        try:
+            url = URL(text)
+        except ValueError:
+            url = URL()
         found = ADDRESS.fullmatch(url.raw_path)
         if url.user or url.password or url.raw_query_string:
             raise PermanentError("the url of a model holds a user, password or query; send secrets in headers instead")
-        if found is None:
+        if found is None or not url.host:
             raise PermanentError(f"{text!r} does not name a model; write oip+http://host:port/model")
         server = f"{url.origin()}{found['base']}/v2"
         version = f"/versions/{found['version']}" if found["version"] else ""
@@ -476,7 +479,8 @@ class Reading(NamedTuple):
     def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
         if row.size == 1 and row.dtype.kind in "iu":
             return self._at(int(row[0])), None
-        numbers = row.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # some numbers that are none would warn
+            numbers = row.astype(np.float64)
         if row.size == 1:
             raise PermanentError("the model gives one number that is no position; choose another output = …")
         if np.isnan(numbers).any():

@@ -94,7 +94,7 @@ class Reader:
     def _named(self, said: object) -> str:
         if isinstance(said, int) and not isinstance(said, bool):
             said = self._at(said)
-        if not isinstance(said, str):
+        if not isinstance(said, str) or not _whole(said):
             raise Garbled(f"has {_shown(said)} where a label should be")
         return self._paths.rename.get(said, said)
 
@@ -104,6 +104,11 @@ class Reader:
         if not 0 <= index < len(self._labels):
             raise Garbled(f"has {index} where the position of one of {len(self._labels)} labels should be")
         return self._labels[index]
+
+
+def _whole(text: str) -> bool:
+    """Whether a text holds no half of a character, which JSON can carry and no ledger can keep."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _shown(value: object) -> str:
@@ -128,7 +133,13 @@ def _search(path: str) -> Search:
 def _numbers(values: object) -> list[float]:
     if not isinstance(values, list):
         raise Garbled(f"has {_shown(values)} where scores should be")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise Garbled(f"has {_shown(value)} where a score should be")
-    return values
+    return [_number(value) for value in values]
+
+
+def _number(value: object) -> float:
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+    except OverflowError:  # JSON knows whole numbers of any length
+        pass
+    raise Garbled(f"has {_shown(value)} where a score should be")
