@@ -191,7 +191,10 @@ def _of_name(address: str) -> Settings:
 
 def _of_url(address: str) -> Settings:
     """The settings in `http://host/v1?labels=file#model`."""
-    url = urlsplit(address)
+    try:
+        url = urlsplit(address)
+    except ValueError:
+        url = urlsplit("")
     if not url.fragment:
         raise PermanentError(f"{address!r} does not name a model; write openai+http://host/v1#model")
     return {"url": f"{url.scheme}://{url.netloc}{url.path}", "model": url.fragment, **_of_query(url.query)}
@@ -352,7 +355,10 @@ def _messages(description: Anthropic, lexicon: Lexicon, secrets: Secrets) -> Dia
 def _base(description: Description, variable: str, usual: str) -> str:
     """Where the server is, without a slash at the end."""
     text = (description.url or os.environ.get(variable) or usual).rstrip("/")
-    url = URL(text)
+    try:
+        url = URL(text)
+    except ValueError:
+        raise PermanentError(f"{text!r} is not an address; write http://host/path or https://host/path") from None
     if url.user or url.password or url.raw_query_string:
         raise PermanentError("the url of a chat model holds a user, password or query; name a key = … instead")
     return text

@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from secondlook.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
 from secondlook.classifiers.encoding import Encoding
+from secondlook.classifiers.transport import DAY, DEAREST
 from secondlook.errors import ClassifierError, PassingError, PermanentError
 from secondlook.votes import Answer
 
@@ -47,11 +48,13 @@ class Description(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: str
-    timeout: float = Field(default=60.0, gt=0, description="seconds for one picture")
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for one picture")
     concurrency: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     encoding: Encoding = Encoding()
     labels: tuple[str, ...] | None = None
-    price: Decimal = Field(default=Decimal(0), ge=0, description="of one question, if the program asks a paid service")
+    price: Decimal = Field(
+        default=Decimal(0), ge=0, le=DEAREST, description="of one question, if the program asks a paid service"
+    )
 
     @field_validator("command")
     @classmethod

@@ -71,6 +71,9 @@ ADVICE = {
     415: "it does not take this kind of body; check the kind of body and the content type",
     422: "it did not understand the body; compare its fields with the server's manual",
 }
+DAY = 86_400.0
+DEAREST = 1_000_000
+"""More than any question costs; the numbers of dearer ones would not end."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -79,13 +82,13 @@ class Manners(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    timeout: float = Field(default=60.0, gt=0, description="seconds for a whole request")
-    connect_timeout: float = Field(default=10.0, gt=0, description="seconds to reach the server")
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for a whole request")
+    connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="seconds to reach the server")
     max_reply_bytes: int = Field(default=8 << 20, gt=0)
     trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
     concurrency: int = Field(default=8, ge=1)
     per_second: float | None = Field(default=None, gt=0)
-    price: Decimal = Field(default=Decimal(0), ge=0, description="of one question, in your currency")
+    price: Decimal = Field(default=Decimal(0), ge=0, le=DEAREST, description="of one question, in your currency")
 
     def terms(self, batch: int = 1) -> Terms:
         """The same, in the words of the asker."""
