@@ -33,6 +33,7 @@ class Wishes:
     quick: bool
     pictures: int | None
     labelled: int | None
+    start: int | None
     tested: int | None
     draws: int | None
     grid: int | None
@@ -57,10 +58,13 @@ class Wishes:
     def _smaller(self, size: Scale) -> Scale:
         """The scale with what was asked for; parts that chose or showed something stay within the labelled part."""
         labelled, draws = min(self.labelled or size.labelled, size.labelled), self.draws or size.draws
+        start = max(self.start or size.start, labelled)
+        left = size.start + size.tested - start
         return replace(
             size,
             labelled=labelled,
-            tested=min(self.tested or size.tested, size.tested),
+            start=start,
+            tested=min(self.tested or left, left),
             draws=draws,
             noise_draws=max(draws, 10),
             settings=MILD if self.mild else size.settings,
@@ -210,7 +214,8 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} pictures, few draws, the embedded clothes")
     parser.add_argument("--pictures", type=int, help="take only so many pictures, labelled ones among them")
     parser.add_argument("--labelled", type=int, help="fit on only so many pictures; a tenth of all if left out")
-    parser.add_argument("--tested", type=int, help="test on only so many pictures, the first after the labelled part")
+    parser.add_argument("--start", type=int, help="test from this place of the permutation on, not from its tenth on")
+    parser.add_argument("--tested", type=int, help="test on only so many pictures from there on")
     parser.add_argument("--draws", type=int, help="S; the paper's for the number of classes if left out")
     parser.add_argument("--grid", type=int, help="choose settings on only so many of the labelled pictures")
     parser.add_argument("--mild", action="store_true", help="search only the mild end of the paper's grids")
@@ -230,6 +235,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         quick=told.quick,
         pictures=told.pictures,
         labelled=told.labelled,
+        start=told.start,
         tested=told.tested,
         draws=told.draws,
         grid=told.grid,

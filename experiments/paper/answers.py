@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.collected import CACHE, FEW
+from experiments.collected import CACHE
 from experiments.paper.subjects import Rows, Subject
 from secondlook.errors import DataError
 from secondlook.latent import Cumulatives, Noise, describe
@@ -179,17 +179,15 @@ class Answers:
         return np.full((draws, len(self.subject.pictures)), UNASKED, np.int16)
 
     def _lent(self, view: View, draws: int, sheet: Sheet) -> Sheet:
-        """The sheet with what experiments/collected.py has asked already."""
+        """The sheet with what experiments/collected.py has asked: about all pictures, or the first of its order."""
         model = self.subject.lender
         if model is None:
             return sheet
-        order = model.order()
-        rows = {"all": np.arange(sheet.shape[1]), "pilot": order[: model.pilot], "few": order[:FEW]}
         for index in range(draws):
-            for part, places in rows.items():
-                path = CACHE / model.name / part / f"{_file(view)}@{index}.npy"
-                if (sheet[index, places] == UNASKED).any() and path.exists():
-                    sheet[index, places] = np.load(path)
+            for path in (CACHE / model.name).glob(f"*/{_file(view)}@{index}.npy"):
+                column = np.load(path)
+                whole = len(column) == sheet.shape[1]
+                sheet[index, slice(None) if whole else model.order()[: len(column)]] = column
         return sheet
 
     def _lent_logits(self) -> NDArray[np.float32]:

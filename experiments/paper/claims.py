@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from experiments.paper import published
 from experiments.paper.tables import Row
 
 Rows = Sequence[dict[str, str]]
 NATURAL = ("Affine", "Elastic", "Rotation")
 
 
+PAPER = "paper"
+"""In the place of a ballot: the numbers that the paper itself prints."""
+
+
 def judged(found: Mapping[str, Rows]) -> Iterator[Row]:
-    """One row a claim and ballot, where there is something to judge it by."""
-    for ballot in ("base", "vote"):
-        runs = [r for name in ("table1", "table2") for r in found[name] if r["ballot"] == ballot]
-        photos = [r for r in found["table2"] if r["ballot"] == ballot]
-        lines = [r for r in found["figure2"] if r["ballot"] == ballot]
-        naive = {r["model"]: r for name in ("table1", "table2") for r in found[name] if r["method"] == "Naive"}
+    """One row a claim and ballot, where there is something to judge it by; the paper's own tables come third."""
+    for ballot in ("base", "vote", PAPER):
+        tables = printed() if ballot == PAPER else found
+        runs = [r for name in ("table1", "table2") for r in tables[name] if r["ballot"] == ballot]
+        photos = [r for r in tables["table2"] if r["ballot"] == ballot]
+        lines = [r for r in tables["figure2"] if r["ballot"] == ballot]
+        naive = {r["model"]: r for name in ("table1", "table2") for r in tables[name] if r["method"] == "Naive"}
         for metric in ("ece", "auroc", "brier"):
             yield from _verdict(f"every transform beats naive, {metric}", ballot, _against_naive(runs, naive, metric))
         for metric in ("ece", "auroc", "brier"):
@@ -25,10 +31,24 @@ def judged(found: Mapping[str, Rows]) -> Iterator[Row]:
         yield from _verdict("Brier improves from the smallest S to the largest", ballot, _grown(lines))
         for metric in ("ece", "brier"):
             yield from _verdict(f"S = 2 helps on photos, {metric}", ballot, _against_naive(photos, naive, metric))
-        yield from _correlated([r for r in found["table4"] if r["ballot"] == ballot], ballot)
-        pairs = [r for r in found["table3"] if r["ballot"] == ballot and r["objective"] == "ece"]
+        yield from _correlated([r for r in tables["table4"] if r["ballot"] == ballot], ballot)
+        pairs = [r for r in tables["table3"] if r["ballot"] == ballot and r["objective"] == "ece"]
         yield from _verdict("F_n improves Gaussian's ECE", ballot, _transferred(pairs, "ece"))
         yield from _verdict("F_n improves Gaussian's Brier", ballot, _transferred(pairs, "brier"))
+
+
+def printed() -> dict[str, Rows]:
+    """The paper's tables as rows like ours; it has no numbers for Figure 2."""
+    tables: dict[str, list[dict[str, str]]] = {"table1": [], "table2": [], "table3": [], "table4": [], "figure2": []}
+    for line in published.lines():
+        row = {"model": f"{line.dataset} {line.model}", "method": line.method, "ballot": PAPER, "objective": "ece"}
+        row |= {name: str(value) for name, value in line.values.items()}
+        row |= {"belief": "naive" if line.method == "Naive" else "gaussian"}
+        row |= {"cumulative": "F_n" if line.method.endswith("Fn") else "Φ"}
+        tables[f"table{line.table}"].append(row)
+    for told in published.correlations():
+        tables["table4"].append({**told, "ballot": PAPER, "runs": "its", "statistic": told["statistic"].lower()})
+    return dict(tables)
 
 
 Case = tuple[str, float]

@@ -121,10 +121,10 @@ def results(study: Study) -> Iterator[Row]:
 def _jury(study: Study, make: _Maker) -> Iterator[Row]:
     """The general panel's first views: as many as the paper draws, or all sixteen."""
     panel = GENERAL16[: study.size.draws]
-    fitted, found = study.parts(panel).outcome(Jury())
+    parts = study.parts(panel)
+    fitted, found = parts.outcome(Jury())
     yield make.row("Jury", "jury", "vote", found)
     if isinstance(fitted, Jury):
-        parts = study.parts(panel)
         own = fitting.outcome(replace(fitted, ballot="base"), parts.test, parts.test_truths)
         yield make.row("Jury", "jury", "base", own)
 
