@@ -44,7 +44,8 @@ def say(line: str) -> None:
 
 def print_json(value: object) -> None:
     """A result for a machine, on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    # Names of files that are not UTF-8 hold halves of characters, which JSON writes as it should: \udcff.
+    sys.stdout.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:

@@ -137,7 +137,7 @@ def explained(path: Path) -> Iterator[None]:
     """SQLite's and the system's failures inside come out as LedgerError."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise explain(path, error) from error
 
 
@@ -152,7 +152,7 @@ def explain(path: Path, error: Exception) -> LedgerError:
             f"{name} was locked by another program for more than {PATIENCE:.0f} s; end that program, "
             "and if the file is on a network drive move it to a local disk"
         )
-    if code == sqlite3.SQLITE_CORRUPT:
+    if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):  # of words that are damaged, too
         return LedgerError(
             f"{name} is damaged ({error}); nothing was changed: restore a backup, or name another file with --ledger"
         )

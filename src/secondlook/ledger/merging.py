@@ -60,7 +60,11 @@ def merge(into: Path, other: Path) -> Merged:
     if into.exists() and other.exists() and into.samefile(other):
         raise LedgerError(f"{str(into)!r} and {str(other)!r} are the same ledger; name two")
     with closing(readable(other)) as db, explained(into), closing(writable(into)) as target:
-        return _merge(target, Source(db, other))
+        try:
+            return _merge(target, Source(db, other))
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            why = f"does not hold together ({error!r}); see what is wrong with: secondlook ledger verify"
+    raise LedgerError(f"ledger {str(other)!r} {why}")
 
 
 class Source:
@@ -75,7 +79,8 @@ class Source:
     def rows(self, statement: str) -> Iterator[tuple[Value, ...]]:
         """The rows of a query, a few at a time."""
         with explained(self._path):
-            yield from self._db.execute(statement)
+            for row in self._db.execute(statement):  # noqa: UP028  # `yield from` would close it after the database
+                yield row
 
 
 def _merge(db: sqlite3.Connection, source: Source) -> Merged:
