@@ -47,7 +47,7 @@ def write(path: Path, material: Material) -> None:
     text, part = page(material), path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, "utf-8")
+        part.write_text(text, "utf-8", "backslashreplace")  # names of files need not be UTF-8
         os.replace(part, path)
     except OSError as error:
         with suppress(OSError):

@@ -1,0 +1,178 @@
+"""Folders and files made to harm: bombs, names that command terminals, labels that are scripts, endless archives."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+from workshop import run, write_profile
+
+from secondlook import votes
+from secondlook.errors import DataError, ImageError
+from secondlook.images import decode, encode_png
+from secondlook.views import Panel
+from secondlook.votes import Row, Votes
+
+NAMES = (
+    b"a\nb.png",
+    b"\x1b[31mred\x1b]0;owned\x07.png",
+    b"\xff\xfe.png",
+    "\u202egnp.exe.png".encode(),
+    b"<script>alert(1)<.png",
+    b"=cmd|x.png",
+    b"  .png",
+    b"[bold]x[red].png",
+    b"-rf.png",
+)
+EVIL = "<script>alert(1)</script>\x1b[31m\u202e\n"
+PANEL = Panel.parse("mirror")
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A folder with every odd name, a file that is no picture, a link to itself, and a ring of folders."""
+    folder, picture = tmp_path / "odd", encode_png(np.full((8, 8, 3), 200, np.uint8))
+    folder.mkdir()
+    for name in NAMES:
+        (folder / os.fsdecode(name)).write_bytes(picture)
+    (folder / os.fsdecode(b"bad\n\x1b[31m\xff.png")).write_bytes(b"nope")
+    (folder / "loop.png").symlink_to("loop.png")
+    (folder / "ring").symlink_to(".")
+    (tmp_path / "evil.py").write_text(f"def classify(image):\n    return {EVIL!r}\n")
+    return folder
+
+
+@pytest.fixture
+def profile(odd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(odd.parent)
+    monkeypatch.setenv("PYTHONPATH", str(odd.parent))
+    # Python is lenient about stdout where the locale is C; most users have one where it is not.
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    write_profile(odd.parent / "profile.json", "python:evil:classify", PANEL)
+    return odd.parent / "profile.json"
+
+
+def unsafe(text: str) -> set[str]:
+    """Characters that a terminal would obey."""
+    return {character for line in text.splitlines() for character in line if not character.isprintable()}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_pictures_with_odd_names_are_scored_and_bad_ones_named(odd: Path, profile: Path, ending: str) -> None:
+    out = odd.parent / f"verdicts.{ending}"
+    done = run("score", odd, "-p", profile, "-o", out)
+    assert done.returncode == 3
+    assert done.stderr.count("not scored:") == 2
+    assert "Traceback" not in done.stderr
+    assert not unsafe(done.stdout + done.stderr)
+    assert out.read_bytes().count(b"gnp.exe.png") >= 1
+
+
+def test_a_terminal_obeys_neither_names_nor_labels(odd: Path, profile: Path) -> None:
+    names = [odd / os.fsdecode(name) for name in NAMES]
+    done = run("look", "-p", profile, *names)
+    assert done.returncode == 0
+    assert "script" in done.stdout
+    assert not unsafe(done.stdout + done.stderr)
+    machine = run("look", "--json", "-p", profile, *names)
+    assert [json.loads(line)["label"] for line in machine.stdout.splitlines()] == [EVIL] * len(NAMES)
+    assert json.loads(machine.stdout.splitlines()[2])["name"].endswith("\udcff\udcfe.png")
+
+
+def test_nobody_who_may_not_read_a_file_stops_the_others(odd: Path, profile: Path) -> None:
+    secret = odd / "secret.png"
+    secret.write_bytes((odd / "=cmd|x.png").read_bytes())
+    secret.chmod(0)
+    if os.access(secret, os.R_OK):
+        secret.unlink()
+        secret.mkdir()  # root may read everything; a folder by that name cannot be read as a picture either
+    done = run("look", "-p", profile, secret, odd / "=cmd|x.png")
+    assert done.returncode in (1, 3)
+    assert "secret.png" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def bombs() -> dict[str, bytes]:
+    """Small files of large pictures, each as large as is still decoded or a little larger."""
+    side = 8_000
+    row = b"\0" + bytes(side * 3)
+    packed = zlib.compressobj(1)
+    body = b"".join(packed.compress(row) for _ in range(side)) + packed.flush()
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
+    return {
+        "png": png,
+        "webp": _saved((6_400, 6_200), "WEBP", lossless=True, quality=0, method=0),
+        "tiff": _saved((8_000, 8_000), "TIFF", compression="tiff_adobe_deflate"),
+    }
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _saved(size: tuple[int, int], kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    PIL.Image.new("RGB", size).save(file, kind, **options)
+    return file.getvalue()
+
+
+DECODE = """
+import resource, sys
+from pathlib import Path
+from secondlook.errors import ImageError
+from secondlook.images import load
+try:
+    load(Path(sys.argv[1]))
+except ImageError:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_bombs_take_less_than_a_gigabyte(tmp_path: Path) -> None:
+    for kind, data in bombs().items():
+        assert len(data) < 2_000_000
+        (tmp_path / kind).write_bytes(data)
+        command = [sys.executable, "-c", DECODE, str(tmp_path / kind)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert int(done.stdout) < 1_000_000, kind
+
+
+def test_a_drawing_in_words_is_no_png() -> None:
+    svg = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>'
+    for data in (svg, b"\x89PNG\r\n\x1a\n" + svg, b"\xff\xd8\xff" + svg):
+        with pytest.raises(ImageError):
+            decode(data, "drawing.png")
+
+
+def test_archives_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(number) for number in range(50_000)]
+    many = Votes.collect([Row(name, "cat", ("cat",)) for name in names], ["mirror"])
+    for path in (tmp_path / "votes.npz", tmp_path / "votes.parquet"):
+        votes.save(path, many)
+        assert len(votes.load(path).votes) == len(names)
+    monkeypatch.setattr(votes, "MOST_BYTES", 100_000)
+    for path in tmp_path.iterdir():
+        with pytest.raises(DataError, match="bytes"):
+            votes.load(path)
+
+
+def test_scripts_in_labels_stay_text_in_a_report(odd: Path, profile: Path) -> None:
+    rows = [Row(name.decode("utf-8", "surrogateescape"), EVIL, ("ant",)) for name in NAMES]
+    saved = odd.parent / "votes.npz"
+    votes.save(saved, Votes.collect(rows, ["mirror"]), [EVIL] * len(rows))
+    done = run("report", "--votes", saved, "--pictures", odd, "-p", profile, "-o", odd.parent / "report.html")
+    assert done.returncode == 0, done.stderr
+    page = (odd.parent / "report.html").read_text("utf-8", "surrogateescape")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
