@@ -24,16 +24,17 @@ from kept import LocalLine, keeping
 from ledger_players import PRICE, WHO, answer, entries, entry, intend, label
 from workshop import PANEL, answers, write_pictures, write_profile
 
-from secondlook.errors import DataError, ImageError, LedgerError
+from secondlook.errors import DataError, ImageError, LedgerError, ProfileError
 from secondlook.fleet.courier import LeasedRate, RemoteLedger
 from secondlook.fleet.shards import Shards, Summary
 from secondlook.fleet.sources import Listed, Unit, units
 from secondlook.fleet.worker import Job, Scorer
-from secondlook.fleetruns import MaxBad, Tally
+from secondlook.fleetruns import Machines, MaxBad, Tally, score
 from secondlook.images import decode, encode_png
 from secondlook.ledger import Account, Budget, SqliteLedger, verify
 from secondlook.pictures import find
 from secondlook.practice import Use
+from secondlook.session import Wishes
 from secondlook.votes import Answer, Row
 
 # --- sources
@@ -582,6 +583,20 @@ def test_a_dry_run_asks_nothing_and_counts_what_the_ledger_has(tmp_path: Path) -
 )
 def test_too_many_bad_pictures_stop_a_run(text: str | None, pictures: int, bad: int, stops: bool) -> None:
     assert (MaxBad.parse(text).exceeded(Tally(pictures=pictures, bad=bad)) is not None) is stops
+
+
+@pytest.mark.parametrize(
+    ("pictures", "out"),
+    [("photos", "photos/out"), ("photos/", "photos"), (".", "out"), ("s3://a/b?region=x", "s3://a/b/c?region=x")],
+)
+def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> None:
+    with pytest.raises(DataError, match="among the pictures"):
+        score([pictures], None, Path("profile.json"), None, out, Use(), Machines(), Wishes(), as_json=False)
+
+
+def test_verdicts_may_go_beside_the_pictures() -> None:
+    with pytest.raises(ProfileError, match="nowhere"):
+        score(["photos"], None, Path("nowhere"), None, "photos-out", Use(), Machines(), Wishes(), as_json=False)
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from secondlook.asking import Estimate, Progress
-from secondlook.classifiers import Terms, connect
+from secondlook.classifiers import AnyClassifier, Terms, connect
 from secondlook.console import ERR, print_json, safe, say
 from secondlook.decisions import Drift
 from secondlook.errors import DataError, FleetError
@@ -91,6 +91,7 @@ def score(
     """Write the verdicts of all pictures to a folder; whether all have one."""
     if take is not None:
         raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
+    _keep_apart(paths, out)
     profile = Profile.load(profile_path)
     practice = practice_of(use, profile)
     max_bad = MaxBad.parse(machines.max_bad)
@@ -109,47 +110,58 @@ def score(
     return _conclude(watch, out, not interrupted and not watch.tally.unscored, as_json)
 
 
+def _keep_apart(paths: Sequence[str], out: str) -> None:
+    """Verdicts among the pictures would be taken for tables of pictures."""
+    for path in paths:
+        if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):
+            raise DataError(f"the verdicts would lie among the pictures of {path}; name another folder")
+
+
+def _whole(path: str) -> str:
+    return path.partition("?")[0].rstrip("/") if "://" in path else os.path.realpath(path)
+
+
 @contextmanager
 def _prepared(
     profile: Profile, description: str, out: str, use: Use, machines: Machines, wishes: Wishes
 ) -> Iterator[tuple[Job, RayLine, int]]:
-    """A job with all that it needs, and the way to the keeper."""
+    """A job with all that it needs, the way to the keeper, and how many workers there are."""
     box = connect(description)
     if wishes.price is not None:
         box = priced(box, micros(wishes.price))
     try:
         profile.check(box.fingerprint)
-        place, terms = ledger_place(box, wishes), box.terms
-        limits = budget(wishes, box, _spent(place, box.fingerprint, description))
-        fingerprint = box.fingerprint
+        job = _job(box, profile, description, out, use, wishes)
     finally:
         asyncio.run(box.close())
     if not wishes.dry_run:
         header = {"profile": profile.model_dump(mode="json"), "use": asdict(use), "seed": wishes.seed}
-        Shards(out).begin({**header, "classifier": fingerprint})
-    rate = wishes.rate or terms.per_second
-    with running(machines.address) as cluster, keeping(place, rate) as line:
-        workers, concurrency = _crew(terms, cluster, machines, wishes)
-        yield (
-            Job(
-                profile=profile,
-                use=use,
-                classifier=description,
-                folder=os.getcwd(),
-                out=out,
-                seed=wishes.seed,
-                canaries=wishes.canaries,
-                price_micros=None if wishes.price is None else terms.price_micros,
-                ledger=place,
-                shared=bool(place) or not terms.local or limits != Budget(),
-                budget=limits,
-                per_second=rate,
-                concurrency=concurrency,
-                dry=wishes.dry_run,
-            ),
-            line,
-            workers,
-        )
+        Shards(out).begin({**header, "classifier": box.fingerprint})
+    with running(machines.address) as cluster, keeping(job.ledger, job.per_second) as line:
+        workers, concurrency = _crew(box.terms, cluster, machines, wishes)
+        yield replace(job, concurrency=concurrency), line, workers
+
+
+def _job(box: AnyClassifier, profile: Profile, description: str, out: str, use: Use, wishes: Wishes) -> Job:
+    """What every worker needs to know, before it is known how many there are."""
+    place, terms = ledger_place(box, wishes), box.terms
+    limits = budget(wishes, box, _spent(place, box.fingerprint, description))
+    return Job(
+        profile=profile,
+        use=use,
+        classifier=description,
+        folder=os.getcwd(),
+        out=out,
+        seed=wishes.seed,
+        canaries=wishes.canaries,
+        price_micros=None if wishes.price is None else terms.price_micros,
+        ledger=place,
+        shared=bool(place) or not terms.local or limits != Budget(),
+        budget=limits,
+        per_second=wishes.rate or terms.per_second,
+        concurrency=1,
+        dry=wishes.dry_run,
+    )
 
 
 def _spent(place: str | None, fingerprint: str, description: str) -> Spend | None:
