@@ -7,6 +7,7 @@ them for ten minutes, and test_fuzz.py for a moment.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 import math
@@ -25,7 +26,6 @@ from unittest import mock
 
 import numpy as np
 import PIL.Image
-from multidict import CIMultiDict, CIMultiDictProxy
 
 from secondlook import datasets, pictures, votes
 from secondlook.beliefs import Probit, dump
@@ -33,7 +33,7 @@ from secondlook.classifiers import AnyClassifier, connect, read_labels
 from secondlook.classifiers.command import CommandClassifier
 from secondlook.classifiers.http import presets
 from secondlook.classifiers.oip import OipClassifier
-from secondlook.classifiers.transport import Door, Reply
+from secondlook.classifiers.wire import BrokenError, Connection, OverlongError, Reply, Server, unpacked
 from secondlook.errors import SecondLookError
 from secondlook.images import decode
 from secondlook.jury import Jury
@@ -404,11 +404,10 @@ def reply_of(data: bytes) -> Reply:
     """Status and headers from the first line, which a mutation may change too, and the body after it."""
     head, _, body = data.partition(b"\n")
     status, _, lines = head.decode("latin-1").partition(" ")
-    headers = CIMultiDict(
-        (name, value) for name, colon, value in (line.partition(":") for line in lines.split("|")) if colon
-    )
+    parted = (line.partition(":") for line in lines.split("|"))
+    headers = {name.lower(): value for name, colon, value in parted if colon}
     number = int(status) if status.isascii() and status.isdecimal() and len(status) < 4 else 200
-    return Reply(number, CIMultiDictProxy(headers), body)
+    return Reply(number, headers, body)
 
 
 def through(work: Coroutine[object, None, T]) -> T:
@@ -426,11 +425,35 @@ def replying(*replies: Reply) -> Iterator[None]:
     """Every request gets these replies in turn, the last of them for ever."""
     left = list(replies)
 
-    async def exchange(*_: object) -> Reply:
+    async def send(*_: object) -> Reply:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    with mock.patch.object(Door, "_exchange", exchange):
+    with mock.patch.object(Server, "send", send):
         yield
+
+
+def heard(data: bytes) -> None:
+    """What a server sends, byte for byte, until it closes the connection."""
+    loop = asyncio.new_event_loop()
+    try:
+        connection = Connection(loop, 10_000)
+        connection.connection_made(mock.create_autospec(asyncio.Transport))
+        connection._reply = loop.create_future()
+        for part in (data[:40], data[40:]):
+            connection.data_received(part)
+        connection.connection_lost(None)
+        with suppress(BrokenError, OverlongError):
+            assert len(unpacked(connection._reply.result(), 10_000).body) <= 10_000
+    finally:
+        loop.close()
+
+
+WIRE = (
+    b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{"label": "cat"}',
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\ncat\r\n0\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 429 Slow\r\nRetry-After: 7\r\n\r\nlater",
+    b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n" + gzip.compress(b"cat"),
+)
 
 
 def labelled_by(text: str, *, batch: int = 1) -> Callable[[bytes], object]:
@@ -616,6 +639,7 @@ TARGETS: dict[str, Target] = {
     "part": Target(in_file("out.csv.part", read_part), part_seeds),
     "ledger": Target(in_file("ledger.db", read_ledger), ledger_seeds),
     "tokens": Target(in_file("tokens.txt", Tokens.read), lambda: (b"# one\nalice " + b"0" * 64 + b"\n",)),
+    "wire": Target(heard, lambda: WIRE),
     "reply-http": Target(labelled_by(HTTP), replies({"label": "cat"}, {"label": 3}, {"label": ["a"]})),
     "reply-ranked": Target(
         labelled_by(

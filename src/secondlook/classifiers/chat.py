@@ -33,7 +33,8 @@ from yarl import URL
 
 from secondlook.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
 from secondlook.classifiers.encoding import Encoding
-from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
+from secondlook.classifiers.transport import Manners, Secrets, Transport
+from secondlook.classifiers.wire import Reply
 from secondlook.errors import PermanentError
 from secondlook.votes import NO_LABEL, Answer
 

@@ -36,7 +36,8 @@ from secondlook.classifiers import Classifier, Pixels, Settings, described, fing
 from secondlook.classifiers.encoding import Encoding
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.classifiers.replies import Garbled, Paths, Reader
-from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
+from secondlook.classifiers.transport import Manners, Secrets, Transport
+from secondlook.classifiers.wire import Reply
 from secondlook.errors import PermanentError
 from secondlook.votes import Answer
 

@@ -40,7 +40,8 @@ from secondlook.classifiers.encoding import Encoding
 from secondlook.classifiers.http import SECRET_NAME
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.classifiers.replies import Garbled
-from secondlook.classifiers.transport import Manners, Reply, Secrets, Transport
+from secondlook.classifiers.transport import Manners, Secrets, Transport
+from secondlook.classifiers.wire import Reply
 from secondlook.errors import PermanentError
 from secondlook.votes import Answer
 

@@ -12,35 +12,29 @@ Redirects are refused, because a key must not follow one. Nothing is retried her
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
+import ssl
 import time
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from html import escape
-from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
-import aiohttp
-from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import BaseModel, ConfigDict, Field
 from yarl import URL
 
 from secondlook.classifiers import Terms
+from secondlook.classifiers.wire import BrokenError, Limits, OverlongError, Reply, Server, UnreachableError
 from secondlook.errors import ClassifierError, PassingError, PermanentError, QuotaError
 
 WORDS = 300
 """How much of a server's own words an error repeats, in characters."""
 SEARCHED = 1 << 20
 """How much of them is searched for secrets and for words about quota."""
-LARGE = 1 << 20
-"""Bytes of a body above which it is sent in pieces."""
-IDLE = 4.0
-"""Seconds that an idle connection is kept: under the 5 after which common servers close it in our face."""
 PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 PASSING = {408, 425, 429}
@@ -155,38 +149,28 @@ def _embedded(value: str) -> set[str]:
     return cores | {core.translate(str.maketrans("+/", "-_")) for core in cores}
 
 
-class Reply(NamedTuple):
-    """What a server sent back with a status of the 200s."""
-
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes
-
-
 class Transport:
     """Connections to servers, opened when the first request is sent; usable again after `close`."""
 
     def __init__(self, manners: Manners, secrets: Secrets) -> None:
         self.manners = manners
         self.secrets = secrets
-        self._session: aiohttp.ClientSession | None = None
+        self._servers: list[Server] = []
 
     def door(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Door:
         """A place to send bodies to; build it once, since all that requests share is made here."""
         return Door(self, method, _url(url, self.secrets), headers)
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        """The open session of the running loop."""
-        if self._session is None:
-            self._session = _session(self.manners)
-        return self._session
+    def server(self, url: URL) -> Server:
+        """The connections to an address."""
+        limits = Limits(self.manners.timeout, self.manners.connect_timeout, self.manners.max_reply_bytes)
+        self._servers.append(Server(url, limits, self.manners.trust_env))
+        return self._servers[-1]
 
     async def close(self) -> None:
         """Close every connection."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        for server in self._servers:
+            await server.close()
 
 
 class Door:
@@ -195,24 +179,31 @@ class Door:
     def __init__(self, transport: Transport, method: str, url: URL, headers: Mapping[str, str]) -> None:
         self._transport = transport
         self._method = method
-        self._url = url
-        self._headers = CIMultiDict(headers)
-        self._most = transport.manners.max_reply_bytes
-        self._where = transport.secrets.mask(str(url.with_query(None)))
+        self._headers = dict(headers)
+        self._where = transport.secrets.mask(str(url.with_user(None).with_query(None)))
+        self._server = transport.server(url)
+        self._shared = self._head(self._headers)
 
     async def send(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         """The reply to one request; a ClassifierError says what kind of failure it was."""
-        sent = self._headers if headers is None else CIMultiDict({**self._headers, **headers})
+        head = self._shared if headers is None else self._head({**self._headers, **headers})
         try:
-            reply = await self._exchange(body, sent)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            reply = await self._server.send(head, body)
+        except (UnreachableError, BrokenError, OverlongError, TimeoutError, OSError) as error:
             failure = self._broken(error)
         else:
             if 200 <= reply.status < 300:
                 return reply
             failure = self._refused(reply)
-        # Raised here, outside the handler, so that no exception of aiohttp, which may hold the key, hangs on to it.
+        # Raised here, outside the handler, so that the error of the network, which may hold the key, is no part of it.
         raise failure
+
+    def _head(self, headers: Mapping[str, str]) -> bytes:
+        try:
+            return self._server.head(self._method, headers)
+        except ValueError as error:
+            why = _text(str(error), self._transport.secrets)
+        raise PermanentError(f"the request to {self._where} cannot be sent: {why}; check url and headers")
 
     async def send_json(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> object:
         """The JSON value of the reply."""
@@ -236,40 +227,24 @@ class Door:
             garbled=True,
         )
 
-    async def _exchange(self, body: bytes | None, headers: CIMultiDict[str]) -> Reply:
-        # In one piece where that is quick; a large body would hold up all other requests.
-        data = body if body is None or len(body) <= LARGE else io.BytesIO(body)
-        async with self._transport.session.request(
-            self._method, self._url, data=data, headers=headers, allow_redirects=False
-        ) as response:
-            return Reply(response.status, response.headers, await self._read(response))
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        content = response.content
-        parts: list[bytes] = []
-        size = 0
-        while not content.at_eof():
-            part = await content.readany()
-            parts.append(part)
-            size += len(part)
-            if size > self._most:
-                raise PermanentError(
-                    f"{self._where} sent a reply of more than {self._most} bytes; raise max_reply_bytes if it should"
-                )
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
     def _broken(self, error: Exception) -> ClassifierError:
         """The error for a request that got no whole reply."""
-        why = f"{_text(str(error), self._transport.secrets) or type(error).__name__}"
-        if isinstance(error, (aiohttp.ClientSSLError, aiohttp.InvalidURL)):
-            return PermanentError(f"{self._where} cannot be used: {why}; check the address and its certificate")
-        if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
-            return PassingError(f"{self._where} cannot be reached: {why}; is the server up?", sent=False)
-        if isinstance(error, TimeoutError):
-            seconds = self._transport.manners.timeout
-            return PassingError(f"{self._where} did not reply within {seconds:g} s; raise timeout if it needs longer")
-        if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
-            return PermanentError(f"the request to {self._where} cannot be sent: {why}; check url and headers")
+        why = _text(str(error), self._transport.secrets) or type(error).__name__
+        manners = self._transport.manners
+        match error:
+            case ssl.SSLError():
+                return PermanentError(f"{self._where} cannot be used: {why}; check the address and its certificate")
+            case UnreachableError():
+                return PassingError(f"{self._where} cannot be reached: {why}; is the server up?", sent=False)
+            case OverlongError():
+                most = manners.max_reply_bytes
+                return PermanentError(
+                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
+                )
+            case TimeoutError():
+                return PassingError(
+                    f"{self._where} did not reply within {manners.timeout:g} s; raise timeout if it needs longer"
+                )
         return PassingError(f"{self._where} broke off before its reply was whole: {why}")
 
     def _refused(self, reply: Reply) -> ClassifierError:
@@ -355,13 +330,3 @@ def _url(url: str | URL, secrets: Secrets) -> URL:
     except ValueError:
         pass
     raise PermanentError(f"{_text(str(url), secrets)!r} is not an address; write http://host/path or https://host/path")
-
-
-def _session(manners: Manners) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=max(100, manners.concurrency), keepalive_timeout=IDLE),
-        timeout=aiohttp.ClientTimeout(total=manners.timeout, sock_connect=manners.connect_timeout),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"user-agent": "secondlook", "accept": "*/*"},
-        trust_env=manners.trust_env,
-    )
