@@ -150,7 +150,8 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
         host = headers.get(b"host", "")
-        if not self._knows(host):
+        twice = sum(name == b"host" for name, _ in scope["headers"]) > 1  # whoever stands before us may read the other
+        if twice or not self._knows(host):
             raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
