@@ -43,6 +43,13 @@ test-fleet: .venv-fleet/.installed-fleet-test # a Ray of two nodes, in an enviro
 .venv-fleet/.installed-fleet-test: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-fleet fleet-test
 
+.PHONY: soak-fleet bench-fleet
+soak-fleet: .venv-fleet/.installed-fleet-test # the driver is killed at ten moments
+	SECONDLOOK_KILLS=10 .venv-fleet/bin/python -m pytest tests/with_ray -k driver_killed
+
+bench-fleet: .venv-fleet/.installed-fleet-test # Ray beside one process, the driver's memory, ledgers
+	.venv-fleet/bin/python benchmarks/fleet.py
+
 .PHONY: soak bench-engine
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills at random moments
 	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal

