@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -108,6 +109,25 @@ def test_further_views_for_unsure_pictures_save_more_than_stopping_alone(trials:
     assert half.allowance(trials) > whole.allowance(trials) > 0
 
 
+@pytest.fixture(scope="module")
+def misled(taught: Polled) -> Polled:
+    """The same answers, but those under the first four views of the panel are worth nothing."""
+    views = taught.votes.views.copy()
+    views[:, :4] = np.random.default_rng(0).integers(10, size=(len(views), 4))
+    return replace(taught, votes=replace(taught.votes, views=views))
+
+
+def test_views_are_asked_in_the_order_of_their_worth_if_that_is_clearly_another(taught: Polled, misled: Polled) -> None:
+    order, found = fitting.order(Jury(), misled.votes, misled.codes(), 4)
+    assert sorted(order[:4]) == [4, 5, 6, 7]
+    usual = fitting.trials(Jury(), misled.votes, misled.codes())
+    assert Thrift(4).allowance(found) == pytest.approx(Thrift(4).allowance(usual))
+    early, late = (fitting.steps(trials)[2].nll.mean() for trials in (found, usual))
+    assert early < late - 0.02
+    assert fitting.steps(found)[-1].confidence == pytest.approx(fitting.steps(usual)[-1].confidence, abs=1e-4)
+    assert fitting.order(Jury(), taught.votes, taught.codes(), 4)[0] == list(range(8))
+
+
 def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
     profile = look.learn(taught, Jury(), MODEL, max_error=0.15)
     assert profile.adaptive is not None
@@ -119,7 +139,9 @@ def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
     assert profile.results[-1].queries < 9
 
 
-def test_a_profile_may_know_more_views_than_its_panel_has(taught: Polled, clothes: list[Picture]) -> None:
+def test_a_profile_may_know_more_views_than_its_panel_has(
+    taught: Polled, misled: Polled, clothes: list[Picture]
+) -> None:
     profile = look.learn(taught, Jury(), MODEL, fixed=3)
     assert str(profile.views()) == str(GENERAL[:3])
     assert len(profile.believer().weights) == 4  # type: ignore[attr-defined]
@@ -130,6 +152,7 @@ def test_a_profile_may_know_more_views_than_its_panel_has(taught: Polled, clothe
     early = verdicts(clothes[400:500], profile, Practice.thrifty(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
+    assert set(look.learn(misled, Jury(), MODEL, fixed=3).views()) < set(GENERAL.views[4:])
 
 
 def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Polled) -> None:

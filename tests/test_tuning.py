@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workshop import run
 
-from secondlook import choosing, look, tuning
+from secondlook import choosing, jury, look, tuning
 from secondlook.asking import Asker
 from secondlook.classifiers import connect
 from secondlook.errors import FitError
@@ -93,8 +93,8 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
         votes.views[:, [0, 0, 1, 2]],
         votes.classes,
     )
-    assert tuning.grow(copied, truths, 2) in ([0, 2], [1, 2])
-    assert len(tuning.grow(copied, truths, 9)) == 4
+    assert jury.grow_panel(copied, truths, 2) in ([0, 2], [1, 2])
+    assert len(jury.grow_panel(copied, truths, 9)) == 4
 
 
 def test_the_general_panel_stays_unless_another_is_clearly_better() -> None:

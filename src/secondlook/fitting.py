@@ -14,7 +14,7 @@ from secondlook import scoring
 from secondlook.beliefs import Belief, Constant, Naive
 from secondlook.decisions import AdaptiveRule, chance_of_truth, movement
 from secondlook.errors import FitError
-from secondlook.jury import Jury, Prefixes
+from secondlook.jury import Jury, Prefixes, grow_panel
 from secondlook.jury import asked as views_asked
 from secondlook.profile import HeldOut, Result, figure
 from secondlook.scoring import Intervals, Scores
@@ -148,6 +148,8 @@ class Trial:
 
     taught: Growth
     tested: Growth
+    usual: Growth
+    """What juries for the views in the order of the panel made of the tested ones."""
     places: Places
     """Which pictures were tested."""
 
@@ -156,10 +158,45 @@ def trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: i
     """Juries for 0, 1 … S views, fitted five times, each time on four fifths of the pictures."""
     found = []
     for train, test in _folds(len(votes), teachers, seed):
-        juries = Prefixes(ballot=belief.ballot).fit(votes.take(train), truths[train]).seated()
-        taught, tested = (grow(juries, votes.take(rows), truths[rows]) for rows in (train, test))
-        found.append(Trial(taught, tested, test))
+        taught, tested = _taught(belief, votes, truths, train, test)
+        found.append(Trial(taught, tested, tested, test))
     return found
+
+
+def ordering_trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: int = 0) -> list[Trial]:
+    """The same with the views in the order of their worth, which each four fifths of the pictures find anew."""
+    found = []
+    for train, test in _folds(len(votes), teachers, seed):
+        _, usual = _taught(belief, votes, truths, train, test)
+        order = grow_panel(votes.take(train), truths[train], len(votes.panel))
+        found.append(Trial(*_taught(belief, votes.under(order), truths, train, test), usual, test))
+    return found
+
+
+def order(
+    belief: Jury, votes: Votes, truths: Codes, fixed: int, seed: int = 0, teachers: int = 0
+) -> tuple[list[int], list[Trial]]:
+    """In which order views are best asked, and the trials of it.
+
+    It is that of their worth on these pictures, if its first `fixed` views do better, on pictures that took no part,
+    than those of the panel as it is.
+    """
+    usual, found = (make(belief, votes, truths, seed, teachers) for make in (trials, ordering_trials))
+    if _surprise(found, fixed) < _surprise(usual, fixed):
+        return grow_panel(votes, truths, len(votes.panel)), found
+    return list(range(len(votes.panel))), usual
+
+
+def _surprise(found: Sequence[Trial], views: int) -> float:
+    """The mean log loss of juries for 1 … so many views."""
+    return float(np.mean([step.nll.mean() for step in steps(found)[1 : views + 1]]))
+
+
+def _taught(belief: Jury, votes: Votes, truths: Codes, train: Places, test: Places) -> tuple[Growth, Growth]:
+    """What the juries that some pictures teach make of these, and of others."""
+    juries = Prefixes(ballot=belief.ballot).fit(votes.take(train), truths[train]).seated()
+    taught, tested = (grow(juries, votes.take(rows), truths[rows]) for rows in (train, test))
+    return taught, tested
 
 
 def steps(found: Sequence[Trial]) -> tuple[Outcome, ...]:
@@ -180,11 +217,11 @@ class Aim(Protocol):
 
 @dataclass(frozen=True)
 class Thrift:
-    """Be about as good as a fixed panel, by the Brier score.
+    """Be about as good as the first `fixed` views of the panel, always asked, by the Brier score.
 
-    The fixed panel is the first `fixed` views. If there are more, unsure pictures are asked about under those too and
-    sure ones under fewer, and the aim is a little better than the fixed panel, because new pictures always come out
-    a little worse than those one learned from. If there are no more, a little worse is all that can be aimed for.
+    If there are more, unsure pictures are asked about under those too and sure ones under fewer, and the aim is a
+    little better, because new pictures always come out a little worse than those one learned from. If there are no
+    more, a little worse is all that can be aimed for.
     """
 
     fixed: int
@@ -193,9 +230,9 @@ class Thrift:
         return growth.movement
 
     def allowance(self, found: Sequence[Trial]) -> float:
-        moved = np.concatenate([trial.tested.movement[:, self.fixed] for trial in found])
-        brier = np.concatenate([trial.tested.steps[self.fixed].brier for trial in found])
-        more = self.fixed < len(found[0].tested.steps) - 1
+        moved = np.concatenate([trial.usual.movement[:, self.fixed] for trial in found])
+        brier = np.concatenate([trial.usual.steps[self.fixed].brier for trial in found])
+        more = self.fixed < len(found[0].usual.steps) - 1
         return float(moved.mean() + (BETTER if more else WORSE) * brier.mean())
 
 

@@ -27,6 +27,8 @@ STRENGTHS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
 FOLDS = 5
+COMPARING = 30.0
+"""How strongly the weights are drawn together while panels are compared."""
 Z95 = 1.959963984540054
 
 
@@ -278,6 +280,18 @@ def held_out_losses(patterns: Patterns, fold: Places, strength: float, start: Fl
         theta = descend(patterns, strength, patterns.hits(fold != part), start)
         held[fold == part] = losses(patterns, theta)[fold == part]
     return held
+
+
+def grow_panel(votes: Votes, truths: Codes, longest: int) -> list[int]:
+    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
+    fold, panel, theta = folds(len(votes)), list[int](), np.zeros(3)
+    for _ in range(min(longest, len(votes.panel))):
+        start = widen(theta)
+        tables = {s: tabulate(votes.under([*panel, s]), truths) for s in range(len(votes.panel)) if s not in panel}
+        loss = {s: held_out_losses(table, fold, COMPARING, start).sum() for s, table in tables.items()}
+        panel.append(min(loss, key=lambda s: loss[s]))
+        theta = descend(tables[panel[-1]], COMPARING, start=start)
+    return panel
 
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:

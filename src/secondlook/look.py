@@ -75,9 +75,10 @@ class Polled:
             raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
         return self.votes.codes(self.truths)
 
-    def under(self, views: int) -> Polled:
-        """The same under the first views of the panel."""
-        return replace(self, votes=self.votes.under(range(views)), panel=self.panel[:views])
+    def under(self, columns: Sequence[int]) -> Polled:
+        """The same under some views of the panel, in this order."""
+        panel = Panel(tuple(self.panel.views[column] for column in columns))
+        return replace(self, votes=self.votes.under(columns), panel=panel)
 
 
 async def collect(
@@ -121,20 +122,26 @@ def learn(
     """The profile that votes and truths teach; costs no query.
 
     The first `teachers` pictures teach but are not judged, since something was chosen on them already. If the belief
-    is a jury, the profile's own panel is the first `fixed` views, by default all, and further ones are for pictures
-    that stay unsure. Early stopping then aims at the Brier score, or with `max_error` at the same decisions.
+    is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones in the order
+    that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims at the Brier
+    score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
     """
     votes, truths = polled.votes, polled.codes()
     if not isinstance(belief, Jury) or len(votes.panel) < 2:
         held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
         return _profile(polled, belief, description, teachers, held_out)
-    own = len(votes.panel) if fixed is None else fixed
-    trials = fitting.trials(belief, votes, truths, teachers=teachers)
+    views = len(votes.panel)
+    own = views if fixed is None else fixed
+    if own < views:
+        order, trials = fitting.order(belief, votes, truths, own, teachers=teachers)
+        polled = polled.under(order)
+    else:
+        trials = fitting.trials(belief, votes, truths, teachers=teachers)
     steps = fitting.steps(trials)
     aim = _aim(steps[own], own, max_error)
     price = fitting.price(trials, aim)
     stopped = fitting.stopped(trials, aim, price)
-    profile = _profile(polled.under(own), belief, description, teachers, steps[own], stopped)
+    profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
     adaptive = _adaptive(belief, polled, aim, price, stopped)
     return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
 

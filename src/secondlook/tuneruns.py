@@ -61,7 +61,7 @@ def tune(
     trials = fitting.trials(Jury(), votes, truths, teachers=chosen.pilot)
     points = tuple(step.point() for step in fitting.steps(trials))
     views = longest if max_queries is not None else max(1, chosen.knee)
-    polled = chosen.polled.under(min(views, len(chosen.polled.panel)))
+    polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
     profile = looking.learn(polled, Jury(), classifier, teachers=chosen.pilot)
     profile = profile.model_copy(update={"curve": points})
     profile.save(out)

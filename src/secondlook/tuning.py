@@ -19,8 +19,6 @@ from secondlook.errors import FitError
 from secondlook.jury import Places
 from secondlook.votes import Codes, Floats, Votes
 
-STRENGTH = 30.0
-"""How strongly the weights are drawn together while views are compared."""
 FEWEST = 200
 """Labelled pictures below which nothing is chosen."""
 SPARE = (4, 2, 0)
@@ -115,18 +113,6 @@ def rank(votes: Votes, truths: Codes) -> list[int]:
     return np.argsort(loss, kind="stable").tolist()
 
 
-def grow(votes: Votes, truths: Codes, longest: int) -> list[int]:
-    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
-    fold, panel, theta = jury.folds(len(votes)), list[int](), np.zeros(3)
-    for _ in range(min(longest, len(votes.panel))):
-        start = jury.widen(theta)
-        tables = {s: jury.tabulate(votes.under([*panel, s]), truths) for s in range(len(votes.panel)) if s not in panel}
-        loss = {s: jury.held_out_losses(table, fold, STRENGTH, start).sum() for s, table in tables.items()}
-        panel.append(min(loss, key=lambda s: loss[s]))
-        theta = jury.descend(tables[panel[-1]], STRENGTH, start=start)
-    return panel
-
-
 @dataclass(frozen=True)
 class Gain:
     """By how much a chosen panel's log loss is below the general one's, on pictures it was not chosen on."""
@@ -146,7 +132,7 @@ def gain(votes: Votes, truths: Codes, general: Sequence[int], longest: int) -> G
     gaps = np.zeros(len(votes))
     for part in range(ROUNDS):
         train, test = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        chosen = grow(votes.take(train), truths[train], longest)
+        chosen = jury.grow_panel(votes.take(train), truths[train], longest)
         ours, theirs = (_losses(votes.under(panel), truths, train, test) for panel in (chosen, general[:longest]))
         gaps[test] = theirs - ours
     return Gain(float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps))))
@@ -158,7 +144,7 @@ def choose(votes: Votes, truths: Codes, general: Sequence[int], longest: int) ->
     It is the general one, unless a panel grown from these votes is clearly better.
     """
     found = gain(votes, truths, general, longest)
-    return (grow(votes, truths, longest) if found.clear() else list(general[:longest])), found
+    return (jury.grow_panel(votes, truths, longest) if found.clear() else list(general[:longest])), found
 
 
 def knee(losses: Sequence[float]) -> int:
@@ -174,4 +160,4 @@ def _losses(votes: Votes, truths: Codes, train: Places, test: Places) -> Floats:
 
 
 def _held_out(votes: Votes, truths: Codes, panel: Sequence[int], fold: Places) -> Floats:
-    return jury.held_out_losses(jury.tabulate(votes.under(panel), truths), fold, STRENGTH)
+    return jury.held_out_losses(jury.tabulate(votes.under(panel), truths), fold, jury.COMPARING)
