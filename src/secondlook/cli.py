@@ -23,6 +23,7 @@ NOT_SCORED = 3
 """The exit code when some pictures have no confidence: bad files, failures, or the budget ended."""
 INTERRUPTED = 130
 
+
 app = typer.Typer(
     name="secondlook",
     help="Calibrated confidence for image classifiers that return nothing but a label.",
@@ -154,7 +155,7 @@ def demo(
     out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("secondlook-demo"),
     json: JsonOption = False,
 ) -> None:
-    """See it work on an embedded classifier and 2,000 pictures of clothes; needs nothing else."""
+    """See it work on an embedded classifier and 2,000 pictures."""
     from secondlook import demonstration
 
     demonstration.show(demonstration.run(out), json)
@@ -177,7 +178,7 @@ def fit(
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Learn how far to trust a classifier, from pictures whose truth is known.
+    """Learn how far to trust a classifier, from labelled pictures.
 
     [bold]Examples[/bold]
 
@@ -208,7 +209,7 @@ def tune(
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Choose the views for a classifier on a thrifty pilot, and learn a profile with them.
+    """Choose the views on a thrifty pilot, and fit a profile.
 
     [bold]Examples[/bold]
 
@@ -234,7 +235,7 @@ def plan(
     profile: Annotated[Path | None, Help("--profile", "-p", help="What is known already, from a first fit.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """How many labelled pictures a promise about accepted answers needs; asks nothing.
+    """How many labelled pictures a promise needs; asks nothing.
 
     [bold]Examples[/bold]
 
@@ -325,7 +326,7 @@ def evaluate(
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How good the confidences are on labelled pictures that took no part in fitting.
+    """How good the confidences are on other labelled pictures.
 
     [bold]Example[/bold]
 
@@ -348,7 +349,7 @@ def report(
     price: Annotated[str | None, Help(help="What one query costs, if the ledger does not say.")] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the page goes.")] = Path("report.html"),
 ) -> None:
-    """One page about a profile and saved votes, for people: what to accept, how good, what it cost. Asks nothing.
+    """One page for people about a profile and saved votes. Asks nothing.
 
     [bold]Examples[/bold]
 
@@ -369,7 +370,7 @@ def check(
     picture: Annotated[Path | None, typer.Argument(help="A picture to ask about; a test card if left out.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask one picture three times: is the classifier reachable, how fast, how dear, and does it roll dice?
+    """Ask one picture three times: reachable, fast, dear, random?
 
     [bold]Example[/bold]
 
@@ -381,7 +382,7 @@ def check(
 
 
 books = typer.Typer(
-    name="ledger", help="Every answer that was paid for: show, export, verify, forget, merge.", no_args_is_help=True
+    name="ledger", help="Every answer that was paid for: show, export, verify, merge.", no_args_is_help=True
 )
 app.add_typer(books)
 LedgerOption = Annotated[Path | None, Help("--ledger", help="The ledger; the one in your data folder if left out.")]
@@ -450,7 +451,7 @@ def noise(
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure the noise that views make in the latent space of an open model; no truths are needed.
+    """Measure the noise of views inside an open model.
 
     [bold]Example[/bold]
 
@@ -477,7 +478,7 @@ def transfer(
     open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Test views on an open model, use the best on a closed classifier, and say if what was learned there helps.
+    """Learn on an open model, use it on a closed one, see if it helps.
 
     [bold]Example[/bold]
 
@@ -488,6 +489,34 @@ def transfer(
     seen = runs.found(open_pictures, open_take)
     labelled = runs.labelled(pictures, truths, take)
     openruns.transfer(open_, seen, closed, labelled, views, draws, out, wishes, json)
+
+
+@app.command()
+@_asks
+def borrow(
+    teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
+    classifier: ClassifierOption,
+    wishes: "Wishes",
+    pictures: Annotated[Path | None, Help(help=f"{_LABELLED} None are needed; fifty help.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    truths: TruthsOption = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a profile from what was learned on another classifier.
+
+    [bold]Examples[/bold]
+
+      secondlook fit public/ -c onnx:open.onnx -o open.json
+
+      secondlook borrow open.json -c api.toml
+
+      secondlook borrow open.json -c api.toml --pictures fifty/
+    """
+    from secondlook import openruns, runs
+
+    labelled = runs.labelled(pictures, truths, take) if pictures else []
+    openruns.borrow(teacher, classifier, labelled, out, wishes, json)
 
 
 @app.command()
@@ -511,7 +540,7 @@ def serve(
     max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
     max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
 ) -> None:
-    """Verdicts over HTTP, and a page to look at pictures in a browser.
+    """Verdicts over HTTP, and a page to look at pictures.
 
     [bold]Examples[/bold]
 
@@ -535,8 +564,11 @@ def main() -> None:
     """Run the command line; an expected error is one line and an exit code, never a traceback."""
     from secondlook.errors import SecondLookError
 
+    command = typer.main.get_command(app)
+    # Drawn with rich, the list of commands takes as long as all the rest of a start; each command's own help is drawn.
+    command.rich_markup_mode = None  # type: ignore[attr-defined]
     try:
-        app()
+        command()
     except SecondLookError as error:
         from secondlook.console import safe, say
 

@@ -10,12 +10,13 @@ pictures move the weights little and many move them freely.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
 from secondlook.errors import DataError, FitError
 from secondlook.jury import Jury, Patterns, _Bowl, _descent, tabulate
-from secondlook.votes import Codes, Floats, Votes
+from secondlook.votes import Codes, Distribution, Floats, Votes
 
 DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """The values of τ that are averaged over."""
@@ -34,6 +35,34 @@ def fit_towards(prior: Jury, votes: Votes, truths: Codes) -> Jury:
         return prior
     patterns = tabulate(votes, truths)
     return _averaged(prior, [_posterior(prior, patterns, difference) for difference in DIFFERENCES])
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """A belief that is another classifier's jury until it is fitted, and leans on it from then on."""
+
+    name: ClassVar[str] = "borrowed jury"
+    jury: Jury
+
+    def fit(self, votes: Votes, truths: Codes) -> Self:
+        """The pupil that these pictures taught; few of them change it little."""
+        return replace(self, jury=fit_towards(self.jury, votes, truths))
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the label that is believed."""
+        return self.jury.predict(votes)
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that this label is right, in [0, 1]."""
+        return self.jury.confidence(votes)
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: the jury's own interval; how unlike the two classifiers are comes on top."""
+        return self.jury.interval(votes)
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of every label."""
+        return self.jury.distribution(votes)
 
 
 @dataclass(frozen=True, eq=False)

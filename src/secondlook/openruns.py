@@ -11,20 +11,22 @@ from rich import box
 from rich.progress import track
 from rich.table import Table
 
-from secondlook import fitting, scoring
+from secondlook import __version__, fitting, scoring
 from secondlook import look as looking
-from secondlook.asking import Unscored
-from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer
+from secondlook.asking import Asker, Unscored
+from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
 from secondlook.console import ERR, OUT, print_json, results_table, run, safe, say, watched
 from secondlook.errors import DataError
 from secondlook.fitting import Outcome
 from secondlook.jury import Jury
+from secondlook.jury_transfer import Pupil, fit_towards
 from secondlook.look import Polled
 from secondlook.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
 from secondlook.openmodel import open_onnx
 from secondlook.pictures import Picture
+from secondlook.profile import HeldOut, Profile
 from secondlook.session import Wishes, opened
-from secondlook.views import GENERAL, Panel, View, parse
+from secondlook.views import GENERAL, RENDERER, Panel, View, parse
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
 """The paper's four transforms, each as mild as suits most models."""
@@ -91,6 +93,62 @@ def transfer(
     for line in judged(found):
         OUT.print(line, highlight=False, soft_wrap=True)
     say(f"Profile of the transferred belief: {out}")
+
+
+def borrow(teacher: Path, classifier: str, pictures: Sequence[Picture], out: Path, wishes: Wishes, json: bool) -> None:
+    """Make a profile for one classifier out of the jury of another, and of labelled pictures if there are any."""
+    taught_by = Profile.load(teacher)
+    prior = _jury_of(taught_by, teacher)
+
+    async def work() -> Profile:
+        async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):
+            if not pictures:
+                return untaught(taught_by, asker, classifier)
+            return taught(prior, await looking.collect(asker, pictures, taught_by.views()), classifier)
+
+    profile = run(work)
+    profile.save(out)
+    if json:
+        print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
+        return
+    if profile.results:
+        OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+    else:
+        say("No picture was labelled, so nothing is known of how good it is here, and nothing is promised.")
+    say(f"Profile: {out}")
+
+
+def untaught(teacher: Profile, asker: Asker, description: str) -> Profile:
+    """The teacher's panel and jury for another classifier, of which no labelled picture is known."""
+    labels = asker.classifier.labels
+    return Profile(
+        secondlook=__version__,
+        classifier=description,
+        fingerprint=asker.classifier.fingerprint,
+        vocabulary=labels or teacher.vocabulary,
+        classes=len(labels) if labels else teacher.classes,
+        panel=teacher.panel,
+        seed=asker.seed,
+        renderer=RENDERER,
+        belief=teacher.belief,
+        pictures=0,
+        results=(),
+        held_out=HeldOut(confidence=(), correct=()),
+    )
+
+
+def taught(prior: Jury, polled: Polled, description: str) -> Profile:
+    """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
+    profile = looking.learn(polled, Pupil(prior), description)
+    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.votes, polled.codes()))})
+
+
+def _jury_of(profile: Profile, path: Path) -> Jury:
+    belief = profile.believer()
+    if not isinstance(belief, Jury):
+        family = profile.belief["family"]
+        raise DataError(f"the profile {str(path)!r} holds a {family}, and only a jury can be borrowed; fit it as one")
+    return belief
 
 
 def compare(chosen: Measured, told: Polled, jury: Polled) -> Transferred:

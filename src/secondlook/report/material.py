@@ -12,6 +12,7 @@ from secondlook import fitting
 from secondlook.beliefs import Constant, Naive
 from secondlook.errors import DataError
 from secondlook.fitting import Outcome
+from secondlook.jury_transfer import Pupil
 from secondlook.ledger import DayCost
 from secondlook.noise import NoiseFile
 from secondlook.pictures import Picture
@@ -115,6 +116,8 @@ def weigh(material: Material, judged: Judged | None) -> Evidence:
         outcome, results = judged.outcome, tuple(material.results) or _results(profile, judged)
         confidence, correct = outcome.confidence, outcome.correct
         source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
+    if not len(correct) or not results:
+        raise DataError("no outcome is known, neither to the profile nor of these votes; give labelled pictures")
     return Evidence(confidence, correct, results, _row(results, name), source)
 
 
@@ -163,10 +166,19 @@ def _fair(profile: Profile, votes: Votes, truths: Codes) -> Outcome | None:
     if len(votes) != profile.pictures or isinstance(belief, Naive | Constant):
         return None
     said = votes.under(range(len(profile.views())))
+    if any(result.belief == Pupil.name for result in profile.results):
+        _check_borrowed(fitting.outcome(belief, said, truths), kept)
+        return None
     if not np.allclose(belief.fit(said, truths).confidence(said), belief.confidence(said), atol=1e-6):
         return None
     fair = fitting.cross_fit(belief, said, truths, teachers=len(votes) - len(kept.confidence))
     return fair if (fair.correct == np.array(kept.correct)).mean() > SAME else None
+
+
+def _check_borrowed(outcome: Outcome, kept: HeldOut) -> None:
+    """Refuse the pictures that a borrowed jury was fitted on: without its teacher, no fold can be fitted anew."""
+    if (outcome.correct == np.array(kept.correct)).mean() > SAME:
+        raise DataError("the borrowed jury was fitted on these pictures; report about others, or leave out the votes")
 
 
 def _results(profile: Profile, judged: Judged) -> tuple[Result, ...]:
@@ -174,7 +186,7 @@ def _results(profile: Profile, judged: Judged) -> tuple[Result, ...]:
     if judged.taught:
         return profile.results
     truths = judged.votes.codes(judged.truths or ())
-    baselines = [Naive(), Constant(accuracy=profile.accuracy())]
+    baselines = [Naive(), *([Constant(accuracy=profile.accuracy())] if profile.results else [])]
     plain = [fitting.outcome(belief, judged.votes, truths) for belief in baselines]
     return tuple(outcome.result() for outcome in (*plain, *([judged.outcome] if judged.outcome else [])))
 

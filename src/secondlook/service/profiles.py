@@ -88,7 +88,9 @@ def public(description: str) -> str:
 
 
 def reliability(practice: Practice) -> str:
-    """The reliability diagram of what the verdicts rest on, as SVG."""
+    """The reliability diagram of what the verdicts rest on, as SVG; an empty one if no labelled picture is known."""
     held_out = practice.held_out
+    if not held_out.correct:
+        return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
     curve = scoring.reliability(np.array(held_out.confidence), np.array(held_out.correct, bool))
     return figures.reliability_svg(curve, title="Confidence and how often it was right")

@@ -32,10 +32,22 @@ function heading(text) {
   return made;
 }
 
-export function promise({ threshold, max_error }) {
+export function promise({ threshold, max_error, pictures }) {
   const share = max_error === null ? "" : `${+(100 * max_error).toFixed(1)} %`;
+  if (!pictures) return "Nothing is promised yet";
   if (threshold === null) return max_error === null ? "Nothing is promised" : `No confidence can promise at most ${share} mistakes`;
   return `Accept from ${percent(threshold)} on: at most ${share} of what is accepted is wrong`;
+}
+
+function basis({ pictures, panel, classifier, level }) {
+  const views = `${panel.length} ${panel.length === 1 ? "view" : "views"} a picture`;
+  if (!pictures) {
+    return `The weights of ${views} were learned on another classifier. No labelled picture of ${classifier} is known, so every answer is for a person to review.`;
+  }
+  return (
+    `Learned from ${pictures.toLocaleString("en")} labelled pictures, with ${views}, about the classifier ${classifier}. ` +
+    `The promise holds with ${100 * level} % certainty; the rest is for a person to review.`
+  );
 }
 
 function showDrift(drift) {
@@ -51,10 +63,8 @@ function showDrift(drift) {
 
 export async function showTrust(profile) {
   byId("promise").textContent = promise(profile);
-  const views = profile.panel.length;
-  byId("basis").textContent =
-    `Learned from ${profile.pictures.toLocaleString("en")} labelled pictures, with ${views} ${views === 1 ? "view" : "views"} a picture, ` +
-    `about the classifier ${profile.classifier}. The promise holds with ${100 * profile.level} % certainty; the rest is for a person to review.`;
+  byId("basis").textContent = basis(profile);
+  for (const card of [byId("figure"), byId("results").closest(".card")]) card.hidden = !profile.pictures;
   showDrift(profile.drift);
   const body = make("tbody");
   body.append(...profile.results.map(row));
