@@ -51,8 +51,20 @@ bench-fleet: .venv-fleet/.installed-fleet-test # Ray beside one process, the dri
 	.venv-fleet/bin/python benchmarks/fleet.py
 
 .PHONY: soak bench-engine
-soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills at random moments
+soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, and 15 minutes of everything; MINUTES=5 for less
 	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
+	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15)
+
+.PHONY: test-lowest
+test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
+	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
+
+# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
+NEWER := test_chat_classifier.py test_page.py test_postgres_ledger.py test_ledger.py test_scoring.py test_service.py \
+  conformance with_ray with_torch
+
+.venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py
+	sh tools/lowest.sh .venv-lowest
 
 .PHONY: fuzz
 fuzz: .venv-fuzz/.installed-fuzz # every parser of outside bytes for its share of 10 minutes; SECONDS=60 for less

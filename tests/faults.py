@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import random
 import subprocess
 import sys
@@ -110,6 +111,7 @@ async def _drip(request: web.Request, body: bytes) -> web.StreamResponse:
 
 
 async def serve(rate: float, seed: int, delay: float) -> None:
+    logging.disable()  # clients that leave are no news here
     server = FaultServer(rate, seed, delay)
     app = web.Application(client_max_size=64 * 2**20)
     app.add_routes([web.post("/classify", server.classify), web.get("/stats", server.stats)])
