@@ -44,10 +44,9 @@ class Preprocessing(BaseModel):
 
     def normalise(self, fitted: Pixels) -> Floats:
         """The numbers that the model takes, of what `fit` gave, or of many such in one array."""
-        numbers = fitted.astype(np.float32)
-        numbers /= np.float32(self.scale)
-        numbers -= np.array(self.mean, np.float32)[:, None, None]
-        numbers /= np.array(self.std, np.float32)[:, None, None]
+        std = np.array(self.std)[:, None, None]
+        numbers: Floats = np.multiply(fitted, 1.0 / (self.scale * std), dtype=np.float32)
+        numbers -= (np.array(self.mean)[:, None, None] / std).astype(np.float32)
         return numbers
 
 
