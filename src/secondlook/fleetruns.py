@@ -15,7 +15,7 @@ from pathlib import Path
 
 from secondlook.asking import Estimate, Progress
 from secondlook.classifiers import AnyClassifier, Terms, connect
-from secondlook.console import ERR, print_json, safe, say
+from secondlook.console import ERR, print_json, safe, say, show_estimate
 from secondlook.decisions import Drift
 from secondlook.errors import DataError, FleetError
 from secondlook.fleet.driver import Cluster, RayLine, Run, keeping, running
@@ -95,8 +95,10 @@ def score(
     profile = Profile.load(profile_path)
     practice = practice_of(use, profile)
     max_bad = MaxBad.parse(machines.max_bad)
-    with _prepared(profile, classifier or profile.classifier, out, use, machines, wishes) as (job, line, workers):
-        run = Run(paths, machines.shard, job, line, workers)
+    with (
+        _prepared(profile, classifier or profile.classifier, out, use, machines, wishes) as (job, line, workers),
+        closing(Run(paths, machines.shard, job, line, workers)) as run,
+    ):
         if wishes.dry_run:
             _estimated(run, as_json)
             return True

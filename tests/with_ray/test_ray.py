@@ -14,7 +14,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,13 +51,31 @@ def surroundings() -> None:
 @pytest.fixture(scope="session")
 def cluster(surroundings: None) -> Iterator[str]:
     """The address of two nodes with a processor each."""
-    node = {"num_cpus": 1, "object_store_memory": 100 << 20}
-    nodes = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    nodes.add_node(**node)
+    nodes = patiently(two_nodes)
     try:
         yield nodes.address
     finally:
         nodes.shutdown()
+
+
+def two_nodes() -> Cluster:
+    node = {"num_cpus": 1, "object_store_memory": 100 << 20}
+    nodes = Cluster()
+    try:
+        nodes.add_node(**node, include_dashboard=False)
+        nodes.add_node(**node)
+    except Exception:
+        nodes.shutdown()
+        raise
+    return nodes
+
+
+def patiently(start: Callable[[], Cluster]) -> Cluster:
+    """What starts at last: Ray gives a node 30 seconds, which a busy machine may not have for it."""
+    for _ in range(2):
+        with suppress(Exception):
+            return start()
+    return start()
 
 
 class Place:
@@ -255,7 +273,9 @@ def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(scoring: Scoring,
     with started(scoring.command("--canaries", 0)) as driver:
         until(partial(scoring.asked, 0.1), "it is under way")
         driver.send_signal(signal.SIGINT)
-        assert "run the same command again to go on" in finished(driver, code=3)
+        said = finished(driver, code=3)
+    assert "run the same command again to go on" in said
+    assert "onnect" not in said, "Ray ends with the run and is not looked for again"
     assert scoring.answered() == scoring.requests(), "what was in flight was waited for"
     assert scoring.rows().items() <= expected.items()
 

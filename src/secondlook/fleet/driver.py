@@ -31,6 +31,8 @@ STORE = 256 << 20
 """Bytes of memory for objects in a cluster of our own; units and summaries are small."""
 SILENCE = 1.0
 """Seconds without a summary after which a run says that it is still there."""
+PARTING = 3.0
+"""Seconds in which Ray Data may end by itself."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ def running(address: str | None = None, cpus: int | None = None) -> Iterator[Clu
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # Whoever still speaks to Ray when it has ended must not start another one.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     try:
         import ray
         import ray.data
@@ -84,8 +88,8 @@ def _start(address: str, **own: object) -> None:
     try:
         with _quiet():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise FleetError(f"Ray did not start at {address}: {_shortly(error)}") from None
+    except Exception as error:  # Ray raises many kinds, plain ones among them
+        raise FleetError(f"Ray did not start at {address}: {_shortly(error)}") from error
 
 
 @contextmanager
@@ -158,8 +162,10 @@ class Run:
         self._reason = ""
         self._stopped: set[str] | None = None
         """The workers that have stopped, once they were told to."""
+        self._closed = False
         dataset = _dataset(paths, size, job, line, workers)
-        Thread(target=self._listen, args=(dataset,), name="listener", daemon=True).start()
+        self._listener = Thread(target=self._listen, args=(dataset,), name="listener", daemon=True)
+        self._listener.start()
 
     def __iter__(self) -> Iterator[Summary | None]:
         while True:
@@ -179,6 +185,11 @@ class Run:
         """Have no more questions sent from about now on; what is in flight is waited for."""
         self._reason = self._reason or reason
 
+    def close(self) -> None:
+        """Hear no more; what is still under way ends with the cluster or with its driver."""
+        self._closed = True
+        self._listener.join(PARTING)
+
     def _tell(self) -> None:
         if self._reason and self._stopped is None:
             self._stopped = set()
@@ -194,6 +205,8 @@ class Run:
     def _listen(self, dataset: Dataset) -> None:
         try:
             for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                if self._closed:
+                    return
                 for text in batch["summary"].to_pylist():
                     self._heard.put(Summary.read(text))
             self._heard.put(None)
