@@ -11,7 +11,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -37,12 +37,6 @@ UNKNOWN = "backslashreplace"
 """What stands in a result for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
 
 
-@dataclass(frozen=True)
-class _Line:
-    start: int
-    length: int
-
-
 class ScoreFile:
     """Verdicts of one run: `done` says what is there already, `add` appends, `finish` writes the result."""
 
@@ -52,32 +46,50 @@ class ScoreFile:
         self._out = out
         self._part = out.with_name(out.name + ".part")
         self._header = json.dumps(header, sort_keys=True)
-        self._lines: dict[str, _Line] = {}
+        self._starts: dict[str, int] = {}
+        """Where the line of each picture begins in the part file."""
         self._file = self._open()
 
     def done(self, name: str) -> bool:
         """Whether this picture has its verdict."""
-        return name in self._lines
+        return name in self._starts
 
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
         line = (json.dumps(record(verdict)) + "\n").encode()
-        self._lines[verdict.name] = _Line(self._file.tell(), len(line))
-        self._file.write(line)
+        with self._writing():
+            start = self._file.tell()
+            self._file.write(line)
+        self._starts[verdict.name] = start
 
     def finish(self, names: Sequence[str], reasons: dict[str, str], complete: bool) -> None:
         """Write the result for these pictures, in this order; the part file goes when the run is complete."""
-        self._file.flush()
+        if self._file.closed:  # the disk was full
+            return
         temporary = self._out.with_name(self._out.name + ".tmp")
-        WRITERS[self._out.suffix](temporary, self._records(names, reasons))
-        os.replace(temporary, self._out)
-        self._file.close()
-        if complete:
-            self._part.unlink()
+        with self._writing():
+            self._file.flush()
+            WRITERS[self._out.suffix](temporary, self._records(names, reasons))
+            os.replace(temporary, self._out)
+            self._file.close()
+            if complete:
+                self._part.unlink()
 
     def close(self) -> None:
         """Keep what there is for the next run."""
         self._file.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full disk is told in one line; what is on it stays for the next run, which finds answers in the ledger."""
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError):
+                self._file.close()
+            self._out.with_name(self._out.name + ".tmp").unlink(missing_ok=True)
+            what = f"{str(self._out)!r} cannot be written ({error.strerror})"
+            raise DataError(f"{what}; free some space and run the same command again") from None
 
     def _open(self) -> BinaryIO:
         try:
@@ -101,16 +113,16 @@ class ScoreFile:
                 file.truncate(start)
                 break
             if (name := _name(line)) is not None:
-                self._lines[name] = _Line(start, len(line))
+                self._starts[name] = start
             start += len(line)
         file.seek(0, os.SEEK_END)
 
     def _records(self, names: Sequence[str], reasons: dict[str, str]) -> Iterator[dict[str, object]]:
         with self._part.open("rb") as file:
             for name in names:
-                if name in self._lines:
-                    file.seek(self._lines[name].start)
-                    yield json.loads(file.read(self._lines[name].length))
+                if name in self._starts:
+                    file.seek(self._starts[name])
+                    yield json.loads(file.readline())
                 else:
                     yield unscored_record(name, reasons.get(name, "not reached"))
 

@@ -1,0 +1,41 @@
+"""How long `secondlook --help` takes beside the import of typer and rich, and what `import secondlook` leaves alone.
+
+    python benchmarks/start.py [rounds]
+
+Rounds alternate, and the medians count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+from goals import at_most
+
+HEAVY = ("cv2", "scipy.stats", "sklearn", "onnxruntime", "aiohttp", "matplotlib")
+LOADED = f"import sys, secondlook; print(*[name for name in {HEAVY} if name in sys.modules])"
+
+
+def seconds(*arguments: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 25
+    plain, ours = [], []
+    for _ in range(rounds):
+        plain.append(seconds("-c", "import typer, rich"))
+        ours.append(seconds("-m", "secondlook.cli", "--help"))
+    ratio = statistics.median(ours) / statistics.median(plain)
+    quick = at_most("`secondlook --help` / `import typer, rich`", ratio, 1.3)
+    loaded = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True).stdout.split()
+    light = at_most("heavy libraries that `import secondlook` loads", len(loaded), 0)
+    sys.exit(0 if quick and light else 1)
+
+
+if __name__ == "__main__":
+    main()
