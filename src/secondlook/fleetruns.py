@@ -15,7 +15,7 @@ from pathlib import Path
 
 from secondlook.asking import Estimate, Progress
 from secondlook.classifiers import AnyClassifier, Terms, connect
-from secondlook.console import ERR, print_json, safe, say, show_estimate
+from secondlook.console import ERR, print_json, safe, say
 from secondlook.decisions import Drift
 from secondlook.errors import DataError, FleetError
 from secondlook.fleet.driver import Cluster, RayLine, Run, keeping, running
