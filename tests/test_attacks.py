@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
+import signal
 import struct
 import subprocess
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
-from workshop import run, write_profile
+from workshop import command, run, write_pictures, write_profile
 
 from secondlook import votes
 from secondlook.errors import DataError, ImageError
@@ -101,6 +104,25 @@ def test_nobody_who_may_not_read_a_file_stops_the_others(odd: Path, profile: Pat
     assert "Traceback" not in done.stderr
 
 
+def test_a_full_disk_is_one_line_and_the_next_run_goes_on(odd: Path, profile: Path) -> None:
+    write_pictures(odd.parent / "pictures.npz", 400)
+    out = odd.parent / "verdicts.csv"
+    words = command("score", odd.parent / "pictures.npz", "-p", profile, "-o", out)
+    for limit in (3_000, 20_000, 60_000):
+        full = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=partial(_confine, limit))
+        assert full.returncode == 1
+        assert "free some space and run the same command again" in full.stderr
+        assert "Traceback" not in full.stderr
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    assert len(out.read_text().splitlines()) > 400
+
+
+def _confine(size: int) -> None:
+    """No file may become larger; a program that tries is told, not killed."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
 def bombs() -> dict[str, bytes]:
     """Small files of large pictures, each as large as is still decoded or a little larger."""
     side = 8_000
@@ -128,6 +150,7 @@ def _saved(size: tuple[int, int], kind: str, **options: object) -> bytes:
 
 DECODE = """
 import resource, sys
+from functools import partial
 from pathlib import Path
 from secondlook.errors import ImageError
 from secondlook.images import load

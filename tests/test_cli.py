@@ -9,7 +9,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from workshop import run
+from faults import fault_server
+from workshop import run, write_profile
 
 from secondlook.practice import Use
 
@@ -80,6 +81,28 @@ def test_score_writes_a_verdict_a_picture(profile: Path, tmp_path: Path, ending:
     assert len(rows(out)) == 50
     assert all(0 <= float(str(row["confidence"])) <= 1 for row in rows(out))
     assert not out.with_name(out.name + ".part").exists()
+
+
+def test_a_dry_run_of_any_command_says_the_price_and_asks_nothing(profile: Path, tmp_path: Path) -> None:
+    with fault_server() as server:
+        paid = tmp_path / "paid.json"
+        description = server.describe(tmp_path, price="0.01")
+        write_profile(paid, description)
+        some = (CLOTHES, "--take", ":20", "--ledger", tmp_path / "ledger.db", "--dry-run")
+        for words in (
+            ("fit", *some, "-c", description, "-o", tmp_path / "new.json"),
+            ("score", *some, "-p", paid, "-o", tmp_path / "new.csv"),
+            ("evaluate", *some, "-p", paid, "--report", tmp_path / "new.html"),
+            ("borrow", profile, "--pictures", *some, "-c", description, "-o", tmp_path / "new.json"),
+        ):
+            done = run(*words)
+            assert "Nothing was asked" in done.stderr or "no jury" in done.stderr, (words, done.stderr)
+        shirt = tmp_path / "shirt.png"
+        cv2.imwrite(str(shirt), np.full((28, 28, 3), 99, np.uint8))
+        done = run("look", shirt, "-p", paid, "--dry-run", "--json", "--ledger", tmp_path / "ledger.db")
+        assert json.loads(done.stdout)["micros"] == 5 * 10_000
+        assert server.stats()["requests"] == 0
+    assert not list(tmp_path.glob("new*"))
 
 
 def rows(path: Path) -> list[dict[str, object]]:

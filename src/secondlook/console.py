@@ -21,9 +21,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from secondlook.asking import Asker
+from secondlook.asking import Asker, Estimate
+from secondlook.pictures import Picture
 from secondlook.profile import Figure, Result
-from secondlook.session import fastest_loop
+from secondlook.session import Wishes, fastest_loop, opened
+from secondlook.views import Panel
 
 T = TypeVar("T")
 OUT = Console()
@@ -48,6 +50,19 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n")
 
 
+def show_estimate(total: Estimate, as_json: bool) -> None:
+    """What would be asked and what it would cost."""
+    if as_json:
+        print_json(asdict(total))
+        return
+    hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
+    say(
+        f"{total.pictures} pictures, {total.unreadable} of them unreadable: {total.questions} questions, of which the "
+        f"ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
+        ". Nothing was asked."
+    )
+
+
 def run(work: Callable[[], Awaitable[T]]) -> T:
     """Run async work on the fastest loop that is installed."""
 
@@ -56,6 +71,16 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(main())
+
+
+def estimate(pictures: Sequence[Picture], classifier: str, panel: Panel, wishes: Wishes, as_json: bool) -> None:
+    """Say what asking about these pictures would cost, and ask nothing; stopping early may make it less."""
+
+    async def work() -> Estimate:
+        async with opened(classifier, wishes) as asker:
+            return await asker.estimate(pictures, panel)
+
+    show_estimate(run(work), as_json)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from secondlook.asking import Estimate, Progress
 from secondlook.classifiers import AnyClassifier, Terms, connect
-from secondlook.console import ERR, print_json, safe, say
+from secondlook.console import ERR, print_json, safe, say, show_estimate
 from secondlook.decisions import Drift
 from secondlook.errors import DataError, FleetError
 from secondlook.fleet.driver import Cluster, RayLine, Run, keeping, running
@@ -297,13 +297,7 @@ def _estimated(run: Run, as_json: bool) -> None:
             raise FleetError(summary.error)
         if summary and summary.estimate:
             total = _plus(total, summary.estimate)
-    if as_json:
-        print_json(asdict(total))
-    hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
-    say(
-        f"{total.pictures} pictures, {total.unreadable} of them unreadable: {total.questions} questions, of which the "
-        f"ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
-    )
+    show_estimate(total, as_json)
 
 
 def _plus(one: Estimate, other: Estimate) -> Estimate:

@@ -15,7 +15,7 @@ from secondlook import __version__, fitting, scoring
 from secondlook import look as looking
 from secondlook.asking import Asker, Unscored
 from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
-from secondlook.console import ERR, OUT, print_json, results_table, run, safe, say, watched
+from secondlook.console import ERR, OUT, estimate, print_json, results_table, run, safe, say, watched
 from secondlook.errors import DataError
 from secondlook.fitting import Outcome
 from secondlook.jury import Jury
@@ -81,6 +81,9 @@ def transfer(
     if not json:
         OUT.print(_noise_table(file))
     say(f"Chosen on the open model: {chosen.view}, whose F_n tells the model's own probability best.")
+    if wishes.dry_run:
+        estimate(pictures, closed, Panel.parse(f"{chosen.view}*{draws} {GENERAL}"), wishes, json)
+        return
     told, jury = _asked(closed, pictures, Panel.parse(f"{chosen.view}*{draws}"), wishes)
     found = compare(chosen, told, jury)
     looking.learn(told, Transfer(noise=chosen.noise.cumulative), closed).save(out)
@@ -99,6 +102,9 @@ def borrow(teacher: Path, classifier: str, pictures: Sequence[Picture], out: Pat
     """Make a profile for one classifier out of the jury of another, and of labelled pictures if there are any."""
     taught_by = Profile.load(teacher)
     prior = _jury_of(taught_by, teacher)
+    if wishes.dry_run:
+        estimate(pictures, classifier, taught_by.views(), wishes, json)
+        return
 
     async def work() -> Profile:
         async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):

@@ -15,7 +15,7 @@ from secondlook import look as looking
 from secondlook import pictures as picture
 from secondlook import votes as voting
 from secondlook.asking import Unscored
-from secondlook.console import OUT, print_json, results_table, run, safe, say, watched
+from secondlook.console import OUT, estimate, print_json, results_table, run, safe, say, watched
 from secondlook.errors import DataError, FitError
 from secondlook.images import Image, load
 from secondlook.look import Verdict
@@ -62,6 +62,9 @@ def fit(
     panel = Panel.parse(views) if views else GENERAL16 if adaptive else GENERAL
     fixed = len(panel) if views else len(GENERAL)
     chosen = _belief(belief, noise, panel)
+    if wishes.dry_run:
+        estimate(pictures, classifier, panel, wishes, json)
+        return
 
     async def work() -> looking.Polled:
         async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):
@@ -84,6 +87,9 @@ def look(paths: list[Path], profile_path: Path, classifier: str | None, use: Use
     """Print a verdict for each picture; how many have none."""
     profile, pictures = Profile.load(profile_path), found(paths)
     practice = practice_of(use, profile)
+    if wishes.dry_run:
+        estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
+        return 0
 
     async def work() -> list[Verdict | Unscored]:
         async with (
@@ -105,6 +111,9 @@ def burst(paths: list[Path], profile_path: Path, classifier: str | None, use: Us
         raise DataError("a burst is judged as a whole and nothing is promised about it; leave the options to act out")
     if len(pictures) < 2:
         raise DataError("a burst is two or more photos of one thing; give them all")
+    if wishes.dry_run:
+        estimate(pictures, classifier or profile.classifier, Panel(()), wishes, json)
+        return 0
 
     async def work() -> Verdict:
         async with opened(classifier or profile.classifier, wishes) as asker:
@@ -120,6 +129,9 @@ def score(
     """Write the verdicts of all pictures; whether all have one."""
     profile = Profile.load(profile_path)
     practice = practice_of(use, profile)
+    if wishes.dry_run:
+        estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
+        return True
     file = ScoreFile(out, {"profile": profile.model_dump(mode="json"), "use": asdict(use)})
     todo = [picture for picture in pictures if not file.done(picture.name)]
     if len(todo) < len(pictures):
@@ -168,6 +180,9 @@ def evaluate(
     """Show how a profile fares on labelled pictures, beside full trust and constant trust, and keeps its promises."""
     profile = Profile.load(profile_path)
     practice = practice_of(use, profile)
+    if wishes.dry_run:
+        estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
+        return
 
     async def work() -> tuple[looking.Polled, int]:
         async with (
@@ -249,6 +264,8 @@ def _own_days(wish: str | None, profile: Profile) -> list[ledger.DayCost]:
 
 def check(classifier: str, path: Path | None, wishes: Wishes, json: bool) -> bool:
     """Print what one picture asked three times tells of a classifier; whether it gave labels."""
+    if wishes.dry_run:
+        raise DataError("a check asks about one picture three times; leave --dry-run out")
     image = load(path) if path else Image.of(_test_card())
 
     async def work() -> checkup.Checkup:
