@@ -12,6 +12,7 @@ from secondlook import fitting
 from secondlook.beliefs import Constant, Naive
 from secondlook.errors import DataError
 from secondlook.fitting import Outcome
+from secondlook.jury import Jury
 from secondlook.jury_transfer import Pupil
 from secondlook.ledger import DayCost
 from secondlook.noise import NoiseFile
@@ -122,11 +123,12 @@ def weigh(material: Material, judged: Judged | None) -> Evidence:
 
 
 def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
-    """The answers to this panel, once the votes are known to hold them; they may be of more views after its last."""
+    """The answers to this panel, once the votes are known to hold them; they may be of more views, in any order."""
     if not len(votes):
         raise DataError("the votes are about no picture; ask about some and save their votes with --votes")
     asked, wanted = votes.panel, tuple(map(str, panel))
-    if asked[: len(wanted)] != wanted:
+    columns = _columns(asked, wanted)
+    if len(columns) < len(wanted):
         raise DataError(
             f"the votes are of {len(asked)} views ({_few(asked)}) and the profile asks {len(wanted)} "
             f"({_few(wanted)}); give the votes that were saved with this profile"
@@ -136,7 +138,13 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
             f"the votes are labels such as {votes.vocabulary[0]!r} and the profile knows labels such as "
             f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile"
         )
-    return replace(votes.under(range(len(wanted))), classes=max(votes.classes, profile.classes))
+    return replace(votes.under(columns), classes=max(votes.classes, profile.classes))
+
+
+def _columns(asked: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    """Where the views of a panel stand among those asked, draws of one view in their order; fewer if some do not."""
+    places = {view: [place for place, other in enumerate(asked) if other == view][::-1] for view in set(wanted)}
+    return [places[view].pop() for view in wanted if places[view]]
 
 
 def _judged(material: Material, votes: Votes, truths: tuple[str, ...]) -> Judged:
@@ -159,8 +167,8 @@ def _judged(material: Material, votes: Votes, truths: tuple[str, ...]) -> Judged
 def _fair(profile: Profile, votes: Votes, truths: Codes) -> Outcome | None:
     """The outcome by folds if these are the pictures that the profile was fitted on.
 
-    They are if fitting anew leads to the same belief, and the answers are right for the same pictures; for nearly the
-    same, since the folds of a profile that may ask more views were fitted together with those.
+    They are if fitting anew leads to the same belief, and the answers are right for the same pictures. A jury has so
+    many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
     """
     belief, kept = profile.believer(), profile.held_out
     if len(votes) != profile.pictures or isinstance(belief, Naive | Constant):
@@ -172,7 +180,8 @@ def _fair(profile: Profile, votes: Votes, truths: Codes) -> Outcome | None:
     if not np.allclose(belief.fit(said, truths).confidence(said), belief.confidence(said), atol=1e-6):
         return None
     fair = fitting.cross_fit(belief, said, truths, teachers=len(votes) - len(kept.confidence))
-    return fair if (fair.correct == np.array(kept.correct)).mean() > SAME else None
+    same = isinstance(belief, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
+    return fair if same else None
 
 
 def _check_borrowed(outcome: Outcome, kept: HeldOut) -> None:
