@@ -1,6 +1,7 @@
 """How the jury fares beside the paper's method and the model's own softmax, over 20 random splits.
 
 python experiments/jury.py [MODEL …]      results/jury.csv, one line for each model, method and number of queries
+python experiments/jury.py paper [MODEL …]  results/jury_paper.csv, the same for the paper's method
 python experiments/jury.py promises       results/jury_promises.csv, thresholds and sets over 200 random splits
 python experiments/jury.py figures        the SVGs of docs/method.md, from the CSVs
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +28,7 @@ from scipy.special import log_softmax
 from secondlook import fitting, scoring, tuning
 from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit
 from secondlook.fitting import Outcome, Thrift
-from secondlook.jury import Jury, Prefixes
+from secondlook.jury import Jury, Prefixes, grow_panel
 from secondlook.tuning import Plan
 from secondlook.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
 from secondlook.votes import Codes, Distribution, Floats, Votes
@@ -37,10 +38,6 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SPLITS = 20
 PROMISED = 200
 SIZES = (1, 2, 4, 8, 16)
-SEARCHED = 10
-"""Draws of each setting when the paper's transforms are tuned, and of all but the best one when they are tested."""
-AIMS = (2, 4, 8)
-"""Fixed panels that early stopping, with all sixteen views at hand, should be as good as."""
 METRICS = ("accuracy", "ece", "auroc", "aurc", "brier_even", "brier", "nll", "base_auroc")
 Rows = NDArray[np.intp]
 
@@ -67,6 +64,7 @@ class Score:
 
     method: str
     queries: float
+    tested: int
     values: dict[str, float]
 
 
@@ -78,6 +76,7 @@ def measured(method: str, outcome: Outcome, base: tuple[Floats, NDArray[np.bool_
     return Score(
         method,
         outcome.queries,
+        len(outcome.label),
         {
             "accuracy": scores.accuracy,
             "ece": scores.ece,
@@ -111,22 +110,24 @@ class Split:
             base = own.confidence(heard), heard.base == truth
         return measured(method, outcome, base, said.classes)
 
-    def adaptive(self, said: Votes, aims: Sequence[int]) -> Iterator[Score]:
-        """Early stopping that aims at the Brier score of the first few views; learned on the fitting part."""
+    def adaptive(self, said: Votes, fixed: int) -> Score:
+        """Early stopping that aims at the Brier score of the first views; all is learned on the fitting part."""
         train, truth = said.take(self.fit), self.truths[self.fit]
-        heard, known = said.take(self.test), self.truths[self.test]
-        juries = Prefixes().fit(train, truth).seated()
-        taught, tested = fitting.grow(juries, train, truth), fitting.grow(juries, heard, known)
-        own = np.column_stack(
-            [replace(j, ballot="base").confidence(heard.under(range(s))) for s, j in enumerate(juries)]
-        )
-        trials = fitting.trials(Jury(), train, truth)
-        for fixed in aims:
-            rule = fitting.rule(taught, Thrift(fixed), fitting.price(trials, Thrift(fixed)))
-            asked = rule.asked(tested.confidence())
-            base = own[np.arange(len(asked)), asked], heard.base == known
-            method = f"jury adaptive, {len(said.panel)} views, as good as {fixed}"
-            yield measured(method, tested.stopped(rule), base, said.classes)
+        aim = Thrift(fixed)
+        columns, trials = fitting.order(Jury(), train, truth, fixed)
+        price = fitting.price(trials, aim)
+        juries = Prefixes().fit(train.under(columns), truth).seated()
+        rule = fitting.rule(fitting.grow(juries, train.under(columns), truth), aim, price)
+        heard, known = said.under(columns).take(self.test), self.truths[self.test]
+        tested = fitting.grow(juries, heard, known)
+        asked = rule.asked(tested.confidence())
+        own = [replace(j, ballot="base").confidence(heard.under(range(s))) for s, j in enumerate(juries)]
+        base = np.column_stack(own)[np.arange(len(asked)), asked], heard.base == known
+        return measured("jury, stopping early", tested.stopped(rule), base, said.classes)
+
+    def ordered(self, said: Votes) -> list[int]:
+        """All views in the order of their worth on the fitting part."""
+        return grow_panel(said.take(self.fit), self.truths[self.fit], len(said.panel))
 
     def white_box(self, output: Floats) -> Iterator[Score]:
         """The model's own softmax, raw and with the temperature that suits the fitting part best."""
@@ -155,22 +156,31 @@ def _dense(name: str, chance: Floats, truth: Codes) -> Outcome:
     )
 
 
-def splits(model: Model, count: int = SPLITS) -> list[Split]:
-    truths = model.truths()
-    return [Split(model, truths, *model.split(seed)) for seed in range(count)]
+def splits(model: Model, count: int = SPLITS, part: str = "all") -> list[Split]:
+    if part == "all":
+        return [Split(model, model.truths(), *model.split(seed)) for seed in range(count)]
+    truths = model.truths()[model.order()[: 2 * model.fit]]
+    return [Split(model, truths, *_halves(model, seed)) for seed in range(count)]
+
+
+def _halves(model: Model, seed: int) -> tuple[Rows, Rows]:
+    """Places among some pictures, the pilot ones first, of which one half fits and the other is tested."""
+    rest = model.pilot + np.random.default_rng(seed).permutation(2 * model.fit - model.pilot)
+    more = model.fit - model.pilot
+    return np.concatenate([np.arange(model.pilot), rest[:more]]), rest[more:]
 
 
 @cache
 def paper_panels(model: Model) -> dict[str, Panel]:
     """For each of the paper's transforms its best setting on pilot pictures by the Brier score, the best one first.
 
-    The best has all draws; the others have fewer, which is enough to see that they are not better.
+    The best has all draws; settings are compared with half of them, and so are the other transforms.
     """
     small = len(model.labels) <= 10
-    part = "pilot" if small else "few"
+    part, half = "pilot" if small else "few", model.draws // 2
 
     def brier(view: View) -> float:
-        said = votes(model, Panel((view,) * min(model.draws, SEARCHED)), part)
+        said = votes(model, Panel((view,) * half), part)
         truths = model.truths()[model.order()[: len(said)]]
         return float(fitting.cross_fit(Gaussian(), said, truths).brier.mean())
 
@@ -180,7 +190,7 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     }
     best = {family: min(found, key=lambda view: found[view]) for family, found in losses.items()}
     ranked = sorted(best, key=lambda family: losses[family][best[family]])
-    draws = {family: model.draws if family == ranked[0] else min(model.draws, SEARCHED) for family in ranked}
+    draws = {family: model.draws if family == ranked[0] else half for family in ranked}
     return {family: Panel((best[family],) * draws[family]) for family in ranked}
 
 
@@ -194,7 +204,7 @@ def tuned(model: Model) -> tuple[Panel, Panel, tuning.Gain]:
     heard = said.under(columns)
     general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
     gain = tuning.gain(heard, truths, general, plan.longest)
-    greedy = Panel(tuple(CANDIDATES[columns[c]] for c in tuning.grow(heard, truths, plan.longest)))
+    greedy = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, truths, plan.longest)))
     return (greedy if gain.clear() else GENERAL), greedy, gain
 
 
@@ -210,50 +220,76 @@ def climbed(said: Votes, truths: Codes, plan: Plan) -> list[int]:
     return columns
 
 
-def lines(model: Model) -> dict[tuple[str, int], list[Score]]:
-    """Every method at every number of queries, on each split."""
-    general = votes(model, GENERAL16)
+Found = dict[tuple[str, int], list[Score]]
+
+
+def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], path: Path) -> None:
+    """Every method on each split; the table is written anew after each, with the means up to there."""
+    running = {model.name: work(model) for model in models}
+    found: dict[str, Found] = {model.name: defaultdict(list) for model in models}
+    for number in range(SPLITS):
+        for model in models:
+            for place, score in enumerate(next(running[model.name])):
+                found[model.name][score.method, place].append(score)
+            write(path, COLUMNS, summary(model, found[model.name]), {model.name})
+            print(f"{model.name}: split {number + 1} of {SPLITS}", flush=True)
+
+
+def own_lines(model: Model) -> Iterator[list[Score]]:
+    """The jury and what needs no views, on all pictures."""
+    general, output = votes(model, GENERAL16), logits(model)
     chosen, greedy, gain = tuned(model)
-    print(f"{model.name}: tuned gains {gain.mean:+.4f} ± {gain.error:.4f}: {chosen}; by greed: {greedy}", flush=True)
-    own = {name: votes(model, panel) for name, panel in (("jury tuned", chosen), ("jury greedy", greedy))}
-    paper = {family: votes(model, panel) for family, panel in paper_panels(model).items()}
+    print(f"{model.name}: greed gains {gain.mean:+.4f} ± {gain.error:.4f}: {greedy}; chosen: {chosen}", flush=True)
+    picked = votes(model, chosen)
+    for split in splits(model):
+        ordered = general.under(split.ordered(general))
+        yield [
+            split.believed("naive", Naive(), general),
+            split.believed("constant", Constant(), general),
+            *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
+            *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
+            *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in SIZES[:4]),
+            *(split.believed("jury, best of 16 views", Jury(), ordered.under(range(size))) for size in SIZES[:4]),
+            split.adaptive(general, len(GENERAL)),
+            *split.white_box(output),
+        ]
+
+
+def paper_lines(model: Model) -> Iterator[list[Score]]:
+    """The paper's method and the jury beside it: on some of the small pictures, since draws are many, or all photos."""
+    part = "some" if len(model.labels) <= 10 else "all"
+    paper = {family: votes(model, panel, part) for family, panel in paper_panels(model).items()}
     print(f"{model.name}: {', '.join(map(str, paper_panels(model).values()))}", flush=True)
-    output = logits(model)
-    found: dict[tuple[str, int], list[Score]] = defaultdict(list)
-    for number, split in enumerate(splits(model)):
-        for place, line in enumerate(split_lines(split, general, own, paper, output)):
-            found[line.method, place].append(line)
-        print(f"{model.name}: split {number + 1} of {SPLITS}", flush=True)
-    return found
+    general = votes(model, GENERAL, part)
+    for split in splits(model, SPLITS, part):
+        yield [
+            *(line for family, said in paper.items() for line in _families(split, family, said)),
+            *(split.believed("jury, beside the paper", Jury(), general.under(range(size))) for size in SIZES[:4]),
+        ]
 
 
-def split_lines(
-    split: Split, general: Votes, own: dict[str, Votes], paper: dict[str, Votes], output: Floats
-) -> Iterator[Score]:
-    yield split.believed("naive", Naive(), general)
-    yield split.believed("constant", Constant(), general)
-    for family, said in paper.items():
-        for size in sorted({s for s in (*SIZES, len(said.panel)) if s <= len(said.panel)}):
-            yield split.believed(f"paper, {family}", Gaussian(), said.under(range(size)))
-            yield split.believed(f"probit, {family}", Probit(), said.under(range(size)))
-    for size in SIZES:
-        yield split.believed("probit, general views", Probit(), general.under(range(size)))
-        yield split.believed("jury", Jury(), general.under(range(size)))
-    for name, said in own.items():
-        for size in (s for s in SIZES if s <= len(said.panel)):
-            yield split.believed(name, Jury(), said.under(range(size)))
-    yield from split.adaptive(general, AIMS)
-    yield from split.adaptive(general.under(range(len(GENERAL))), [len(GENERAL)])
-    yield from split.white_box(output)
+def _families(split: Split, family: str, said: Votes) -> Iterator[Score]:
+    draws = len(said.panel)
+    for size in sorted({size for size in (*SIZES, draws) if size <= draws}):
+        yield split.believed(f"paper, {family}", Gaussian(), said.under(range(size)))
+        yield split.believed(f"probit, {family}", Probit(), said.under(range(size)))
 
 
-COLUMNS = ("model", "method", "queries", *(f"{m}{end}" for m in METRICS for end in ("", "_low", "_high")))
+COLUMNS = (
+    "model",
+    "method",
+    "queries",
+    "tested",
+    "splits",
+    *(f"{m}{end}" for m in METRICS for end in ("", "_low", "_high")),
+)
 
 
-def summary(model: Model, found: dict[tuple[str, int], list[Score]]) -> list[list[str]]:
+def summary(model: Model, found: Found) -> list[list[str]]:
     rows = []
     for (method, _), same in found.items():
-        cells = [model.name, method, f"{np.mean([line.queries for line in same]):.4g}"]
+        queries = f"{np.mean([line.queries for line in same]):.4g}"
+        cells = [model.name, method, queries, str(same[0].tested), str(len(same))]
         for metric in METRICS:
             values = np.array([line.values[metric] for line in same])
             cells += [f"{x:.5f}" for x in (values.mean(), *np.percentile(values, [2.5, 97.5]))]
@@ -325,8 +361,11 @@ def main() -> None:
         for name in names:
             write(RESULTS / "jury_promises.csv", PROMISES, promises(MODELS[name]), {name})
         return
-    for name in names:
-        write(RESULTS / "jury.csv", COLUMNS, summary(MODELS[name], lines(MODELS[name])), {name})
+    models = [MODELS[name] for name in names]
+    if "paper" in sys.argv:
+        rounds(models, paper_lines, RESULTS / "jury_paper.csv")
+    else:
+        rounds(models, own_lines, RESULTS / "jury.csv")
 
 
 if __name__ == "__main__":
