@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +22,8 @@ import pytest
 from workshop import command, run, write_pictures, write_profile
 
 from secondlook import votes
-from secondlook.errors import DataError, ImageError
+from secondlook.classifiers import connect
+from secondlook.errors import DataError, ImageError, PassingError
 from secondlook.images import decode, encode_png
 from secondlook.views import Panel
 from secondlook.votes import Row, Votes
@@ -123,6 +126,30 @@ def _confine(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+@pytest.mark.parametrize("endless", [b"X-A: b\r\n" * 1000, b"a" * 10_000, b"HTTP/1.1 100 Continue\r\n\r\n" * 400])
+async def test_a_server_whose_headers_never_end_is_left(endless: bytes) -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Start: " if not endless.startswith(b"HTTP") else b"")
+        with suppress(ConnectionError):
+            while sent < 50_000_000:
+                writer.write(endless)
+                await writer.drain()
+                sent += len(endless)
+        writer.close()
+
+    server = await asyncio.start_server(flood, "127.0.0.1", 0)
+    classifier = connect(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    with pytest.raises(PassingError):
+        await classifier.label([b"picture"])
+    await classifier.close()
+    server.close()
+    assert sent < 20_000_000
+
+
 def bombs() -> dict[str, bytes]:
     """Small files of large pictures, each as large as is still decoded or a little larger."""
     side = 8_000
@@ -150,7 +177,6 @@ def _saved(size: tuple[int, int], kind: str, **options: object) -> bytes:
 
 DECODE = """
 import resource, sys
-from functools import partial
 from pathlib import Path
 from secondlook.errors import ImageError
 from secondlook.images import load

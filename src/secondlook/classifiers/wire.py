@@ -23,6 +23,8 @@ from yarl import URL
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: under the 5 after which common servers close it in our face."""
+MOST_HEADERS = 2**18
+"""Bytes of headers, and of words before the reply, that are taken; a server could send them without end."""
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -146,12 +148,15 @@ class Connection(asyncio.Protocol):
         self.used = 0.0
         self._most = most
         self._reply: asyncio.Future[Reply] | None = None
+        self._came = 0
+        """Bytes that came since the request was sent."""
         self._tunnelling = False
         self._begin()
 
     async def ask(self, head: bytes, body: bytes | None, seconds: float) -> Reply:
         """The reply to a request; the connection is open afterwards if it may carry another."""
         self._reply = self.loop.create_future()
+        self._came = 0
         timer = self.loop.call_later(seconds, self._fail, TimeoutError())
         self._transport.writelines((head, body) if body else (head,))
         try:
@@ -193,12 +198,15 @@ class Connection(asyncio.Protocol):
         if self._reply is None:
             self.drop()  # nobody asked: whatever it is, it must not be taken for the next reply
             return
+        self._came += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._fail(BrokenError("the server wants to speak another protocol"))
         except httptools.HttpParserError as error:
             self._fail(BrokenError(f"it is not HTTP: {error}"))
+        if not self._headed and self._came > MOST_HEADERS:
+            self._fail(BrokenError(f"its headers are longer than {MOST_HEADERS} bytes"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.open = False
@@ -214,6 +222,7 @@ class Connection(asyncio.Protocol):
         self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
+        self._headed = True
         self._endless = "content-length" not in self._headers and "transfer-encoding" not in self._headers
         if self._tunnelling:
             self._finish()
@@ -236,6 +245,7 @@ class Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
+        self._headed = False
         self._size = 0
         self._endless = False
         """Whether the reply ends where the connection does."""
