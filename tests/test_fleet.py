@@ -280,7 +280,7 @@ def test_what_an_actor_had_in_flight_is_free_when_it_comes_back_under_a_new_name
 def test_a_keeper_that_was_killed_learns_from_ledger_and_workers_what_is_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 0.5)
+    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 2.0)
     with keeping(str(tmp_path / "ledger.db")) as line:
         one, two = RemoteLedger(line, "one/1"), RemoteLedger(line, "two/1")
         first, second = intend(one, range(4)).granted, intend(two, range(4, 8)).granted
@@ -331,7 +331,7 @@ def test_a_worker_that_only_waits_tells_a_new_keeper_what_it_waits_for(
 def test_workers_ask_and_answer_on_while_the_keeper_is_killed_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 0.05)
+    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 1.5)  # workers look for a new keeper every 0.2 s
     sent: list[bytes] = []
     with keeping(str(tmp_path / "ledger.db")) as line:
 
@@ -348,17 +348,18 @@ def test_workers_ask_and_answer_on_while_the_keeper_is_killed_again_and_again(
 
         with ThreadPoolExecutor(3) as pool:
             futures = [pool.submit(ask, worker) for worker in range(3)]
-            for _ in range(4):
+            for _ in range(3):
                 time.sleep(0.15)
                 line.kill()
                 time.sleep(0.02)
                 line.revive()
+                time.sleep(1.5)
             for future in futures:
                 future.result(60)
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
         assert len(ledger.find([each.key for each in entries(range(400))])) == 400
         assert len(sent) == len(set(sent)) == 400, "nothing is sent twice"
-        assert 400 <= ledger.spent(WHO).queries <= 400 + 4 * 60, "grants that nobody heard of stay counted"
+        assert 400 <= ledger.spent(WHO).queries <= 400 + 3 * 60, "grants that nobody heard of stay counted"
     assert verify(tmp_path / "ledger.db") == []
 
 

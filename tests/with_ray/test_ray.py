@@ -84,7 +84,7 @@ class Place:
     def __init__(self, folder: Path, server: Running, pictures: int, address: str) -> None:
         self.folder, self.server, self.address = folder, server, address
         self.questions = pictures * QUESTIONS
-        self.profile = write_profile(folder / "profile.json", server.describe(folder))
+        self.profile = write_profile(folder / "profile.json", server.describe(folder, timeout=300.0))
         write_pictures(folder / "p.npz", pictures)
 
     def requests(self) -> int:
@@ -169,7 +169,7 @@ def started(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def finished(process: subprocess.Popen[str], code: int = 0) -> str:
-    _, said = process.communicate(timeout=240)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == code, said
     return said
 
@@ -192,7 +192,7 @@ def descends(pid: int) -> bool:
     return pid == os.getpid()
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 300.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
@@ -306,7 +306,7 @@ def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_pa
             for name in "ab"
         )
         with started(a) as one, started(b) as other:
-            codes = [process.wait(240) for process in (one, other)]
+            codes = [process.wait(600) for process in (one, other)]
         assert 3 in codes
         assert set(codes) <= {0, 3}
         assert place.requests() == 1501
