@@ -50,7 +50,11 @@ soak-fleet: .venv-fleet/.installed-fleet-test # the driver is killed at ten mome
 bench-fleet: .venv-fleet/.installed-fleet-test # Ray beside one process, the driver's memory, ledgers
 	.venv-fleet/bin/python benchmarks/fleet.py
 
-.PHONY: soak bench-engine
+.PHONY: bench
+bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performance.md; WHAT="engine start" for some
+	$(BIN)/python benchmarks $(WHAT)
+
+.PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, and 15 minutes of everything; MINUTES=5 for less
 	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15)
@@ -73,5 +77,3 @@ fuzz: .venv-fuzz/.installed-fuzz # every parser of outside bytes for its share o
 .venv-fuzz/.installed-fuzz: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-fuzz fuzz
 
-bench-engine: $(VENV)/.installed-dev # asking over HTTP beside a bare aiohttp loop
-	$(BIN)/python benchmarks/engine.py

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import aiohttp
 import numpy as np
 from aiohttp import web
+from goals import at_least, at_most
 
 from secondlook.asking import Asker
 from secondlook.classifiers import Pixels
@@ -45,7 +46,6 @@ PANEL = Panel.parse("again*8")
 """Asked about again and again as it is: rendering has a benchmark of its own."""
 STEP = 16
 """Bytes from one picture to the next."""
-GOALS = {"throughput": 0.85, "processor time": 1.6}
 
 
 class RawPixels:
@@ -190,9 +190,8 @@ def report(plain: list[Cost], ours: list[Cost]) -> bool:
     pairs = list(zip(around, ours, strict=False))
     speed = statistics.median(base.wall / own.wall for base, own in pairs)
     cpu = statistics.median(own.cpu / base.cpu for base, own in pairs)
-    print(f"throughput of the engine / bare aiohttp: {speed:.2f} (goal: at least {GOALS['throughput']})")
-    print(f"processor time a request / bare aiohttp: {cpu:.2f} (goal: at most {GOALS['processor time']})")
-    return speed >= GOALS["throughput"] and cpu <= GOALS["processor time"]
+    quick = at_least("questions a second / bare aiohttp", speed, 0.85)
+    return at_most("processor time a question / bare aiohttp", cpu, 1.6) and quick
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """How long a jury takes to learn and how much memory, and which additions to it earn their place.
 
-python benchmarks/jury.py                        times; votes are simulated: pictures of unlike difficulty, a wrong
-                                                 label that a hard picture lures to, and stray ones
+python benchmarks/jury.py                        times beside their goals; votes are simulated: pictures of unlike
+                                                 difficulty, a wrong label that a hard picture lures to, and stray ones
 python benchmarks/jury.py VOTES.npz 1000         what each addition changes in log loss on new pictures, over six
                                                  random splits with so many to fit; the file holds votes and truths
 python benchmarks/jury.py VOTES.npz 1000 TURNS.npy   the same, with the severity in [0, 1] of each picture's views
@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from goals import at_most
 from scipy.optimize import minimize
 
-from secondlook import jury
+from secondlook import jury, scoring
 from secondlook.votes import Codes, Floats, Votes, load
 
 STRENGTHS = (300.0, 30.0, 3.0)
@@ -54,23 +55,34 @@ def greedy(votes: Votes, truths: Codes, steps: int, strength: float = 30.0) -> l
     return panel
 
 
-def report(what: str, work: Callable[[], object]) -> None:
+def quick(what: str, work: Callable[[], object], goal: float) -> bool:
+    """Whether some work takes at most so many seconds."""
     began = time.perf_counter()
     work()
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{what:<58}{seconds:8.2f} s{peak:8.0f} MB at most so far")
+    return at_most(f"{what}, seconds", time.perf_counter() - began, goal)
 
 
-def times() -> None:
-    for pictures, classes, views in [(1000, 10, 8), (1000, 1000, 16), (5000, 1000, 16), (5000, 1000, 40)]:
-        votes, truths = simulated(pictures, views, classes)
-        size = f"{pictures} pictures, {classes} classes, {views} views"
-        report(f"Jury.fit: {size}", lambda v=votes, t=truths: jury.Jury().fit(v, t))  # type: ignore[misc]
+def times() -> bool:
     votes, truths = simulated(1000, 16, 1000)
-    report("fit_prefixes: 1000 pictures, 1000 classes, 16 views", lambda: jury.fit_prefixes(votes, truths))
+    many, these = simulated(5000, 16, 1000)
     broad, known = simulated(1000, 40, 1000)
-    report("greedy choice of 10 of 40 views, 1000 pictures, 5 folds", lambda: greedy(broad, known, 10))
+    reached = [
+        quick("Jury of 1,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(votes, truths), 10),
+        at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 500),
+        quick("Jury of 5,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(many, these), 10),
+        quick("a jury for every number of 16 views", lambda: jury.fit_prefixes(votes, truths), 10),
+        quick("10 of 40 views chosen, 1,000 pictures, 5 folds", lambda: greedy(broad, known, 10), 20),
+        quick("1,000 resamples of all figures, 50,000 pictures", resampled, 5),
+    ]
+    return all(reached)
+
+
+def resampled() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.random(50_000)
+    correct = rng.random(50_000) < confidence
+    brier, nll = (confidence - correct) ** 2, -np.log(np.where(correct, confidence, 1 - confidence))
+    scoring.bootstrap(confidence, correct, brier, nll)
 
 
 def single(votes: Votes, truths: Codes) -> jury.Patterns:
@@ -156,8 +168,7 @@ def compare(path: Path, pictures: int, severity: Floats | None) -> None:
 
 def main() -> None:
     if len(sys.argv) == 1:
-        times()
-        return
+        sys.exit(0 if times() else 1)
     severity = np.load(sys.argv[3]) if len(sys.argv) > 3 else None
     compare(Path(sys.argv[1]), int(sys.argv[2]), severity)
 

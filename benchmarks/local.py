@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from goals import at_least
 
 from secondlook import look
 from secondlook.asking import Asker, Unscored
@@ -166,8 +167,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(f"{case.title}, {case.pictures} pictures, 1 + {len(GENERAL)} questions each")
             ratio = measure(case, rounds, Path(folder))
-        print(f"scoring / bare onnxruntime: {ratio:.2f} (goal: at least {case.goal})")
-        reached.append(ratio >= case.goal)
+        reached.append(at_least(f"{case.title}: `score` / bare onnxruntime", ratio, case.goal))
     sys.exit(0 if all(reached) else 1)
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
+from goals import at_least
 from numpy.typing import NDArray
 
 from secondlook.images import Image
@@ -55,10 +56,8 @@ def main() -> None:
     rows = [*compare(LOOPS, "cv2 loop", loop_goal), *compare(TEXTBOOK, "scipy", lambda *_: 5)]
     if "--without-peers" not in sys.argv:
         rows += peers()
-    print("| pixels | views | against | ratio | goal | |\n|---|---|---|---|---|---|")
-    for row in sorted(rows):
-        met = "" if row.ratio >= row.goal else "below"
-        print(f"| {row.size} | {row.views} | {row.other} | {row.ratio:.2f} | {row.goal:g} | {met} |")
+    reached = [at_least(f"{row.other} / {row.views}, {row.size} px", row.ratio, row.goal) for row in sorted(rows)]
+    sys.exit(0 if all(reached) else 1)
 
 
 def loop_goal(size: int, panel: str) -> float:

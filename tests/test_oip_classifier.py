@@ -23,7 +23,8 @@ from secondlook.classifiers import connect, read_toml
 from secondlook.classifiers.oip import Model, OipClassifier, Reading
 from secondlook.classifiers.oip import connect as connect_oip
 from secondlook.classifiers.replies import Garbled
-from secondlook.classifiers.transport import Reply, Secrets
+from secondlook.classifiers.transport import Secrets
+from secondlook.classifiers.wire import Reply
 from secondlook.errors import PassingError, PermanentError
 from secondlook.votes import Answer
 
