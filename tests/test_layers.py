@@ -16,7 +16,7 @@ ROWS = [
     ["images", "votes", "scoring", "latent", "pacing", "trust", "matfile"],
     ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers"],
     ["beliefs", "datasets", "openmodel", "jury_transfer", "explaining"],
-    ["profile", "torchmodel"],
+    ["profile", "torchmodel", "sending"],
     ["asking", "fitting", "planning", "tuning"],
     ["practice"],
     ["look", "noise"],

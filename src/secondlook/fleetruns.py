@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from secondlook.asking import Estimate, Progress
+from secondlook.asking import Estimate
 from secondlook.classifiers import AnyClassifier, Terms, connect
 from secondlook.console import ERR, print_json, safe, say, show_estimate
 from secondlook.decisions import Drift
@@ -26,6 +26,7 @@ from secondlook.ledger import Budget, Spend, open_at
 from secondlook.practice import Practice, Use
 from secondlook.profile import Profile
 from secondlook.runs import DRIFT, practice_of
+from secondlook.sending import Progress
 from secondlook.session import Wishes, budget, ledger_place, micros, priced
 
 ENOUGH = 1000

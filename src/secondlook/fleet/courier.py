@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from secondlook.asking import Progress
 from secondlook.errors import LedgerError, SecondLookError
 from secondlook.fleet.keeper import Away, Flight, Parcel, Reply
 from secondlook.ledger import Account
@@ -18,6 +17,7 @@ from secondlook.ledger.clerk import Clerk
 from secondlook.ledger.operations import Batch
 from secondlook.ledger.queued import QueuedLedger
 from secondlook.pacing import Pace, Rate
+from secondlook.sending import Progress
 from secondlook.votes import Answer
 
 PATIENCE = 120.0

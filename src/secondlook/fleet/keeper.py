@@ -15,12 +15,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from secondlook.asking import Progress
 from secondlook.errors import LedgerError
 from secondlook.ledger import Account, Budget, Entry, Grant, Unrecorded, open_at
 from secondlook.ledger.operations import Batch, Check, Introduction, Record
 from secondlook.ledger.sessions import BEAT, DEAD
 from secondlook.pacing import Rate
+from secondlook.sending import Progress
 from secondlook.votes import Answer
 
 AHEAD = 0.25
