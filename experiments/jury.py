@@ -2,6 +2,7 @@
 
 python experiments/jury.py [MODEL …]      results/jury.csv, one line for each model, method and number of queries
 python experiments/jury.py paper [MODEL …]  results/jury_paper.csv, the same for the paper's method
+python experiments/jury.py early [MODEL …]  results/jury_early.csv, the same for stopping early
 python experiments/jury.py promises       results/jury_promises.csv, thresholds and sets over 200 random splits
 python experiments/jury.py figures        the SVGs of docs/method.md, from the CSVs
 
@@ -250,9 +251,16 @@ def own_lines(model: Model) -> Iterator[list[Score]]:
             *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in SIZES[:4]),
             *(split.believed("jury, best of 16 views", Jury(), ordered.under(range(size))) for size in SIZES[:4]),
-            split.adaptive(general, len(GENERAL)),
             *split.white_box(output),
         ]
+
+
+def early_lines(model: Model) -> Iterator[list[Score]]:
+    """The jury that stops early, and the fixed panel whose Brier score it aims at."""
+    general = votes(model, GENERAL16)
+    for split in splits(model):
+        fixed = split.believed("jury", Jury(), general.under(range(len(GENERAL))))
+        yield [fixed, split.adaptive(general, len(GENERAL))]
 
 
 def paper_lines(model: Model) -> Iterator[list[Score]]:
@@ -362,10 +370,9 @@ def main() -> None:
             write(RESULTS / "jury_promises.csv", PROMISES, promises(MODELS[name]), {name})
         return
     models = [MODELS[name] for name in names]
-    if "paper" in sys.argv:
-        rounds(models, paper_lines, RESULTS / "jury_paper.csv")
-    else:
-        rounds(models, own_lines, RESULTS / "jury.csv")
+    tasks = {"paper": paper_lines, "early": early_lines}
+    task = next((name for name in tasks if name in sys.argv), "")
+    rounds(models, tasks.get(task, own_lines), RESULTS / f"jury_{task}.csv" if task else RESULTS / "jury.csv")
 
 
 if __name__ == "__main__":

@@ -163,28 +163,21 @@ def trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: i
     return found
 
 
-def ordering_trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: int = 0) -> list[Trial]:
-    """The same with the views in the order of their worth, which each four fifths of the pictures find anew."""
-    found = []
-    for train, test in _folds(len(votes), teachers, seed):
-        _, usual = _taught(belief, votes, truths, train, test)
-        order = grow_panel(votes.take(train), truths[train], len(votes.panel))
-        found.append(Trial(*_taught(belief, votes.under(order), truths, train, test), usual, test))
-    return found
-
-
 def order(
     belief: Jury, votes: Votes, truths: Codes, fixed: int, seed: int = 0, teachers: int = 0
 ) -> tuple[list[int], list[Trial]]:
     """In which order views are best asked, and the trials of it.
 
-    It is that of their worth on these pictures, if its first `fixed` views do better, on pictures that took no part,
-    than those of the panel as it is.
+    It is that of their worth on these pictures, which each four fifths of them find anew, if its first `fixed` views
+    do better on pictures that took no part than those of the panel as it is.
     """
-    usual, found = (make(belief, votes, truths, seed, teachers) for make in (trials, ordering_trials))
+    views, usual, found = len(votes.panel), trials(belief, votes, truths, seed, teachers), []
+    for trial, (train, test) in zip(usual, _folds(len(votes), teachers, seed), strict=True):
+        said = votes.under(grow_panel(votes.take(train), truths[train], views))
+        found.append(Trial(*_taught(belief, said, truths, train, test), trial.usual, test))
     if _surprise(found, fixed) < _surprise(usual, fixed):
-        return grow_panel(votes, truths, len(votes.panel)), found
-    return list(range(len(votes.panel))), usual
+        return grow_panel(votes, truths, views), found
+    return list(range(views)), usual
 
 
 def _surprise(found: Sequence[Trial], views: int) -> float:
