@@ -89,13 +89,36 @@ async def watched(asker: Asker, total: int, json_log: bool = False) -> AsyncIter
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, _interrupt, asker)
     show = _log_json if json_log else _show_bar if ERR.is_terminal else _log_lines
-    display = asyncio.create_task(show(asker, total))
+    display = asyncio.create_task(show(asker, total, Purse(asker)))
     try:
         yield
     finally:
         display.cancel()
         await asyncio.gather(display, return_exceptions=True)
         loop.remove_signal_handler(signal.SIGINT)
+        if asker.trust.flipped:
+            say(
+                f"The classifier is random: {asker.trust.flipped} of {asker.trust.asked} questions that were asked "
+                f"again got another answer ({asker.trust.flip_rate():.0%})."
+            )
+
+
+class Purse:
+    """What a run has spent, and what was left of its budget when it began."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._progress = asker.progress
+        self._price = asker.classifier.terms.price_micros
+        self._room = asker.room()
+
+    def words(self) -> list[str]:
+        """Money where a question has a price, else questions; nothing where nothing is limited."""
+        left = max(0, self._room - self._progress.sent)
+        limited = self._room < sys.maxsize
+        if not self._price:
+            return [f"{left} left"] if limited else []
+        spent = f"{self._progress.micros / 1e6:.4f} spent"
+        return [f"{spent}, {left * self._price / 1e6:.4f} left" if limited else spent]
 
 
 def _interrupt(asker: Asker) -> None:
@@ -105,7 +128,7 @@ def _interrupt(asker: Asker) -> None:
     asker.stop("the run was stopped by Ctrl-C; run the same command again to go on")
 
 
-async def _show_bar(asker: Asker, total: int) -> None:
+async def _show_bar(asker: Asker, total: int, purse: Purse) -> None:
     text = TextColumn("pictures · {task.fields[text]}")
     columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
     started = time.monotonic()
@@ -113,36 +136,34 @@ async def _show_bar(asker: Asker, total: int) -> None:
         task = bar.add_task("", total=total, text="")
         try:
             while True:
-                bar.update(task, completed=asker.progress.pictures, text=_line(asker, started))
+                bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
                 await asyncio.sleep(0.1)
         finally:
-            bar.update(task, completed=asker.progress.pictures, text=_line(asker, started))
+            bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
 
 
-async def _log_lines(asker: Asker, total: int) -> None:
+async def _log_lines(asker: Asker, total: int, purse: Purse) -> None:
     started = time.monotonic()
     while True:
         await asyncio.sleep(10)
-        say(f"{asker.progress.pictures} of {total} pictures · {_line(asker, started)}")
+        say(f"{asker.progress.pictures} of {total} pictures · {_line(asker, purse, started)}")
 
 
-async def _log_json(asker: Asker, total: int) -> None:
+async def _log_json(asker: Asker, total: int, _: Purse) -> None:
     while True:
         await asyncio.sleep(1)
         sys.stderr.write(json.dumps({"total": total, "in_flight": asker.in_flight, **asdict(asker.progress)}) + "\n")
 
 
-def _line(asker: Asker, started: float) -> str:
-    progress, price = asker.progress, asker.classifier.terms.price_micros
+def _line(asker: Asker, purse: Purse, started: float) -> str:
+    progress = asker.progress
     speed = progress.answered / max(time.monotonic() - started, 1e-9)
     parts = [f"{progress.sent} queries ({speed:.0f}/s, {asker.in_flight} in flight)"]
     if progress.hits:
         parts.append(f"{progress.hits} from the ledger")
     if progress.retries:
         parts.append(f"{progress.retries} retries")
-    if price:
-        parts.append(f"{progress.micros / 1e6:.4f} spent")
-    return " · ".join(parts)
+    return " · ".join([*parts, *purse.words()])
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:

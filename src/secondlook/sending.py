@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from sys import maxsize
 from typing import NamedTuple
 
 from secondlook.classifiers import AnyClassifier
@@ -152,6 +153,8 @@ class Sender:
 
     def room(self) -> int:
         """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
+        if self._budget == Budget():
+            return maxsize
         return self._budget.room(self.ledger.spent(self.classifier.fingerprint), self.price)
 
     def send(self, jobs: Iterable[Job]) -> None:

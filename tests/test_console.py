@@ -1,0 +1,66 @@
+"""What a person sees of a run: money spent and left, and that a classifier rolls dice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from secondlook.asking import Asker
+from secondlook.classifiers import Pixels, Terms
+from secondlook.console import Purse, watched
+from secondlook.ledger import Budget
+from secondlook.votes import Answer
+
+
+@dataclass
+class Priced:
+    """A classifier that says the same of everything, at a price."""
+
+    terms: Terms
+    fingerprint: str = "priced"
+    labels: tuple[str, ...] | None = None
+
+    def prepare(self, pixels: Pixels) -> Pixels:
+        return pixels
+
+    async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
+        return [Answer("cat") for _ in batch]
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+@pytest.mark.parametrize(
+    ("price", "budget", "words"),
+    [
+        (0, Budget(), []),
+        (0, Budget(queries=10), ["7 left"]),
+        (1500, Budget(), ["0.0045 spent"]),
+        (1500, Budget(queries=10), ["0.0045 spent, 0.0105 left"]),
+        (1500, Budget(micros=6000), ["0.0045 spent, 0.0015 left"]),
+    ],
+)
+def test_progress_tells_what_is_spent_and_what_is_left(price: int, budget: Budget, words: list[str]) -> None:
+    asker = Asker(Priced(Terms(price_micros=price)), budget=budget)
+    purse = Purse(asker)
+    asker.progress.sent, asker.progress.micros = 3, 3 * price
+    assert purse.words() == words
+
+
+@pytest.mark.parametrize(("flipped", "told"), [(0, False), (2, True)])
+def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
+    flipped: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asker = Asker(Priced(Terms()))
+    asker.trust.asked, asker.trust.flipped = 8, flipped
+
+    async def run() -> None:
+        async with watched(asker, 1):
+            pass
+
+    asyncio.run(run())
+    line = "The classifier is random: 2 of 8 questions that were asked again got another answer (25%)."
+    assert (line in " ".join(capsys.readouterr().err.split())) == told
