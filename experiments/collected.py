@@ -143,7 +143,11 @@ MODELS = {
 
 
 def votes(model: Model, panel: Panel, part: str = "all") -> Votes:
-    """The answers under this panel about the pictures of a part: all in their order, the pilot ones, a few of them."""
+    """The answers under this panel about the pictures of a part.
+
+    `all` are in their own order. `few` come first in the model's order, then the rest of `pilot`, then that of `some`,
+    which are as many to fit as to test.
+    """
     missing = [view for view in dict.fromkeys(panel) if not _there(model, panel, view, part)]
     for block in _blocks([view for view in panel if view in missing]):
         _ask(model, Panel(tuple(block)), part)
@@ -152,6 +156,11 @@ def votes(model: Model, panel: Panel, part: str = "all") -> Votes:
     views = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), np.int32)
     names = tuple(model.pictures[i].name for i in rows)
     return Votes(names, tuple(map(str, panel)), model.labels, _base(model, part), views, len(model.labels))
+
+
+def there(model: Model, panel: Panel, part: str = "all") -> bool:
+    """Whether all these answers are kept, so that nothing needs to be asked."""
+    return all(_there(model, panel, view, part) for view in dict.fromkeys(panel))
 
 
 def logits(model: Model) -> Floats:
@@ -183,14 +192,14 @@ def _batches(pictures: Sequence[Picture], size: int = 32) -> list[Sequence[Pictu
 
 
 def _rows(model: Model, part: str) -> NDArray[np.intp]:
-    return {"all": np.arange(len(model.pictures)), "pilot": model.order()[: model.pilot], "few": model.order()[:FEW]}[
-        part
-    ]
+    if part == "all":
+        return np.arange(len(model.pictures))
+    return model.order()[: {"few": FEW, "pilot": model.pilot, "some": 2 * model.fit}[part]]
 
 
 def _kept(model: Model, view: str, index: int, part: str) -> Codes | None:
     """Answers that were kept about this part, or about a larger one."""
-    parts = ["few", "pilot", "all"]
+    parts = ["few", "pilot", "some", "all"]
     for larger in parts[parts.index(part) :]:
         if _file(model, view, index, larger).exists():
             column: Codes = np.load(_file(model, view, index, larger)).astype(np.int32)

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from collected import MODELS, Model, logits, votes
+from collected import MODELS, Model, logits, there, votes
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
@@ -57,6 +57,10 @@ SETTINGS = {
     },
 }
 """Settings of the paper's grids that the pilot pictures choose from: its milder part, where the best ones lie."""
+
+
+KIN = {"resnet32": "resnet20"}
+"""Models whose settings are those of another, which is like them: the search would cost more than the test."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,8 @@ def paper_panels(model: Model) -> dict[str, Panel]:
 
     The best has all draws; settings are compared with half of them, and so are the other transforms.
     """
+    if model.name in KIN:
+        return paper_panels(MODELS[KIN[model.name]])
     small = len(model.labels) <= 10
     part, half = "pilot" if small else "few", model.draws // 2
 
@@ -238,21 +244,27 @@ def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], 
 
 def own_lines(model: Model) -> Iterator[list[Score]]:
     """The jury and what needs no views, on all pictures."""
-    general, output = votes(model, GENERAL16), logits(model)
+    general, output = votes(model, views_at_hand(model)), logits(model)
     chosen, greedy, gain = tuned(model)
     print(f"{model.name}: greed gains {gain.mean:+.4f} ± {gain.error:.4f}: {greedy}; chosen: {chosen}", flush=True)
     picked = votes(model, chosen)
+    sizes = [size for size in SIZES if size <= len(general.panel)]
     for split in splits(model):
-        ordered = general.under(split.ordered(general))
+        best = general.under(split.ordered(general))
         yield [
             split.believed("naive", Naive(), general),
             split.believed("constant", Constant(), general),
-            *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
-            *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
+            *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in sizes),
+            *(split.believed("jury", Jury(), general.under(range(size))) for size in sizes),
             *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in SIZES[:4]),
-            *(split.believed("jury, best of 16 views", Jury(), ordered.under(range(size))) for size in SIZES[:4]),
+            *(split.believed("jury, best of 16 views", Jury(), best.under(range(s))) for s in sizes if 16 in sizes),
             *split.white_box(output),
         ]
+
+
+def views_at_hand(model: Model) -> Panel:
+    """Sixteen for small pictures and eight for photos, which take a hundred times as long."""
+    return GENERAL16 if len(model.labels) <= 10 else GENERAL
 
 
 def early_lines(model: Model) -> Iterator[list[Score]]:
@@ -264,10 +276,16 @@ def early_lines(model: Model) -> Iterator[list[Score]]:
 
 
 def paper_lines(model: Model) -> Iterator[list[Score]]:
-    """The paper's method and the jury beside it: on some of the small pictures, since draws are many, or all photos."""
+    """The paper's method and the jury beside it: on some of the small pictures, since draws are many, or all photos.
+
+    The transform that did best on the pilot pictures is asked for; the others only if their answers are kept.
+    """
     part = "some" if len(model.labels) <= 10 else "all"
-    paper = {family: votes(model, panel, part) for family, panel in paper_panels(model).items()}
-    print(f"{model.name}: {', '.join(map(str, paper_panels(model).values()))}", flush=True)
+    panels = paper_panels(model)
+    first, *others = panels
+    tried = [first, *(family for family in others if there(model, panels[family], part))]
+    paper = {family: votes(model, panels[family], part) for family in tried}
+    print(f"{model.name}: {', '.join(f'{panel}' for panel in panels.values())}; tested: {tried}", flush=True)
     general = votes(model, GENERAL, part)
     for split in splits(model, SPLITS, part):
         yield [
