@@ -27,7 +27,7 @@ from scipy.special import expit
 from scipy.stats import spearmanr
 
 from secondlook import fitting, scoring
-from secondlook.beliefs import Ballot, Gaussian, Objective, Transfer
+from secondlook.beliefs import Ballot, Gaussian, Objective, Probit, Transfer
 from secondlook.figures import points_svg
 from secondlook.fitting import Outcome
 from secondlook.jury import Jury
@@ -42,8 +42,9 @@ RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 PICTURES, DRAWS, ASKED = 1000, 50, 10
 OPEN = MODELS["resnet20"]
-PHOTO_VIEWS = ("gaussian:0.01", "gaussian:0.05", "gaussian:0.1", "gaussian:0.2")
-"""Half of the paper's grid, since photos take forty times as long."""
+CLOSED = ("resnet32", "resnet8", "mobilenetv2")
+PHOTO_VIEWS, PHOTO_ASKED = ("gaussian:0.01", "gaussian:0.05", "gaussian:0.1", "gaussian:0.2"), 5
+"""Half of the paper's grid and half the draws, since photos take forty times as long."""
 
 
 def main(task: str) -> None:
@@ -60,7 +61,7 @@ def settings() -> None:
     """For each transform of the paper the setting with the least Brier score, by its Gaussian belief, S = 10."""
     rows = []
     for family, views in GRIDS.items():
-        losses = {view: _pilot_loss(OPEN, view, Gaussian()) for view in views}
+        losses = {view: _pilot_loss(OPEN, view) for view in views}
         best = min(losses, key=lambda view: losses[view])
         rows += [
             {"transform": family, "view": str(view), "brier": loss, "best": int(view == best)}
@@ -69,11 +70,11 @@ def settings() -> None:
     write("transfer_settings.csv", rows)
 
 
-def _pilot_loss(model: Model, view: View, belief: Gaussian | Transfer) -> float:
-    """The loss on the pilot pictures of the belief that was fitted on them."""
-    polled, truths = votes(model, Panel((view,) * ASKED), "pilot"), model.truths()[model.order()[: model.pilot]]
-    found = fitting.outcome(belief.fit(polled, truths), polled, truths)
-    return found.scores().ece if belief.objective == "ece" else found.scores().brier
+def _pilot_loss(model: Model, view: View, asked: int = ASKED, part: str = "pilot") -> float:
+    """The Brier score of the Gaussian belief on the pilot pictures, on which it was fitted."""
+    polled = votes(model, Panel((view,) * asked), part)
+    truths = model.truths()[model.order()[: len(polled)]]
+    return fitting.outcome(Gaussian().fit(polled, truths), polled, truths).scores().brier
 
 
 def _chosen() -> list[View]:
@@ -160,68 +161,72 @@ def cumulatives() -> None:
 
 
 def closed() -> None:
-    """Φ, F_n and F_n of centred noise on three closed models; setting and a come from the fitting part."""
+    """Φ, F_n and others on three closed models: the same votes, read in five ways."""
     learned = {item.view: item for item in NoiseFile.load(CACHE / "noise-gaussian.json").noises}
-    rows = []
-    photos = {view: learned[view] for view in PHOTO_VIEWS}
-    for name in ("resnet32", "resnet8", "mobilenetv2"):
+    rows: list[dict[str, object]] = []
+    for model in map(MODELS.__getitem__, CLOSED):
+        view, asked = _setting(model, learned)
+        polled = votes(model, Panel((parse(view),) * asked), "some")
+        own = _own(model, view)
         for ballot in ("base", "vote"):
             for objective in ("brier", "ece"):
-                known = photos if name == "mobilenetv2" else learned
-                rows += _compared(MODELS[name], known, ballot, objective)
-        print(name, "done", flush=True)
-    write("transfer_closed.csv", rows)
+                rows += _compared(model, polled, learned[view], own, ballot, objective)
+        write("transfer_closed.csv", rows)
+        print(model.name, "done", flush=True)
+
+
+def _setting(model: Model, learned: Iterable[str]) -> tuple[str, int]:
+    """The view with the least Brier score on pilot pictures, a few if they are photos, and how often it is drawn."""
+    photos = model.data != OPEN.data
+    views, asked, part = (PHOTO_VIEWS, PHOTO_ASKED, "few") if photos else (learned, ASKED, "pilot")
+    losses = {view: _pilot_loss(model, parse(view), asked, part) for view in views}
+    return min(losses, key=lambda view: losses[view]), asked
 
 
 def _compared(
-    model: Model, learned: dict[str, Measured], ballot: Ballot, objective: Objective
+    model: Model, polled: Votes, item: Measured, own: Measured, ballot: Ballot, objective: Objective
 ) -> list[dict[str, object]]:
-    outcomes: dict[str, Outcome] = {}
-    rows: list[dict[str, object]] = []
-    for cumulative in ("Φ", "F_n", "F_n centred"):
-        beliefs = {view: _believed(cumulative, item, ballot, objective) for view, item in learned.items()}
-        losses = {view: _pilot_loss(model, parse(view), belief) for view, belief in beliefs.items()}
-        view = min(losses, key=lambda one: losses[one])
-        belief, outcomes[cumulative] = _tested(model, view, beliefs[view])
-        gap = scoring.paired_difference(outcomes[cumulative].brier, outcomes["Φ"].brier)
-        rows.append(
-            {"model": model.title, "ballot": ballot, "objective": objective, "cumulative": cumulative}
-            | {"view": view, "a": belief.a, "S": ASKED, "test": len(outcomes[cumulative].brier)}
-            | asdict(outcomes[cumulative].scores())
-            | {"brier_less_phi": gap.mean, "low": gap.low, "high": gap.high}
-            | {"ks": _ks(model, view, cumulative, learned[view])}
-        )
-    return rows
+    """The beliefs that the first half of the pictures teaches, or none does, on the other half."""
+    truths, half = model.truths()[model.order()[: len(polled)]], len(polled) // 2
+    known, test = polled.take(slice(0, half)), polled.take(slice(half, None))
+    beliefs: dict[str, Gaussian | Transfer | Probit] = {
+        "Φ": Gaussian(ballot=ballot, objective=objective).fit(known, truths[:half]),
+        "F_n": Transfer(noise=item.noise.cumulative, ballot=ballot, objective=objective).fit(known, truths[:half]),
+        "F_n centred": Transfer(noise=item.centred.cumulative, ballot=ballot, objective=objective).fit(
+            known, truths[:half]
+        ),
+        "F_n, a = 1": Transfer(a=1.0, noise=item.noise.cumulative, ballot=ballot),
+        "Probit": Probit(ballot=ballot).fit(known, truths[:half]),
+    }
+    outcomes = {name: fitting.outcome(belief, test, truths[half:]) for name, belief in beliefs.items()}
+    row = {"model": model.title, "ballot": ballot, "objective": objective, "view": item.view, "test": len(test)}
+    return [
+        row
+        | {"belief": name, "a": belief.a, "S": len(polled.panel), "ks": _ks(own, name, item)}
+        | asdict(outcomes[name].scores())
+        | _less(outcomes[name], outcomes["Φ"])
+        for name, belief in beliefs.items()
+    ]
 
 
-def _believed(cumulative: str, item: Measured, ballot: Ballot, objective: Objective) -> Gaussian | Transfer:
-    if cumulative == "Φ":
-        return Gaussian(ballot=ballot, objective=objective)
-    noise = item.noise if cumulative == "F_n" else item.centred
-    return Transfer(noise=noise.cumulative, ballot=ballot, objective=objective)
+def _less(one: Outcome, other: Outcome) -> dict[str, float]:
+    gap = scoring.paired_difference(one.brier, other.brier)
+    return {"brier_less_phi": gap.mean, "low": gap.low, "high": gap.high}
 
 
-def _tested(model: Model, view: str, belief: Gaussian | Transfer) -> tuple[Gaussian | Transfer, Outcome]:
-    polled, truths = votes(model, Panel((parse(view),) * ASKED)), model.truths()
-    fit, test = model.split(0)
-    fitted = belief.fit(polled.take(fit), truths[fit])
-    return fitted, fitting.outcome(fitted, polled.take(test), truths[test])
+def _own(model: Model, view: str) -> Measured:
+    """The noise of the closed model itself, which only an open one shows."""
+    views = [parse(view)]
+    return fold(probes(open_onnx(model.description()), model.pictures[:100], views, 20), views, 20).noises[0]
 
 
-_OWN: dict[tuple[str, str], Measured] = {}
-
-
-def _ks(model: Model, view: str, cumulative: str, item: Measured) -> float:
-    """sup_x between the model's own mean cumulative, which only an open model shows, and what was believed of it."""
-    if (model.name, view) not in _OWN:
-        views = [parse(view)]
-        found = probes(open_onnx(model.description()), model.pictures[:200], views, 20)
-        _OWN[model.name, view] = fold(found, views, 20).noises[0]
-    own = _OWN[model.name, view]
-    if cumulative == "Φ":
-        return own.noise.normal.ks
-    believed = item.noise if cumulative == "F_n" else item.centred
-    return _gap((own.noise if cumulative == "F_n" else own.centred).cumulative, believed.cumulative)
+def _ks(own: Measured, belief: str, item: Measured) -> float:
+    """sup_x between the model's own mean cumulative and what a belief takes it for, at the closest scale."""
+    if belief == "F_n centred":
+        return _gap(own.centred.cumulative, item.centred.cumulative)
+    if belief.startswith("F_n"):
+        return _gap(own.noise.cumulative, item.noise.cumulative)
+    return own.noise.normal.ks
 
 
 def _gap(one: Cumulative, other: Cumulative) -> float:
