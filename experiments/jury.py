@@ -28,6 +28,7 @@ from scipy.special import log_softmax
 
 from secondlook import fitting, scoring, tuning
 from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit
+from secondlook.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from secondlook.fitting import Outcome, Thrift
 from secondlook.jury import Jury, Prefixes, grow_panel
 from secondlook.tuning import Plan
@@ -337,7 +338,8 @@ def write(path: Path, columns: Iterable[str], rows: list[list[str]], models: set
         writer.writerows(sorted([*kept, *rows], key=lambda row: order.index(row[0])))
 
 
-PROMISES = ("model", "promise", "asked", "stated", "splits", "broken", "kept", "accepted")
+PROMISES = ("model", "promise", "asked", "stated", "splits", "made", "broken", "seen", "size")
+"""`seen` is the mean error or coverage, `size` the mean share that is accepted or number of labels in a set."""
 
 
 def promises(model: Model) -> list[list[str]]:
@@ -374,20 +376,67 @@ def _promise(
     stated: float | None,
 ) -> list[str]:
     seen, size = np.mean(pairs, axis=0)
-    share = f"{np.mean(broken):.4f}"
-    return [
-        model.name, what, f"{value:g}", "" if stated is None else f"{stated:g}", str(len(pairs)), share,
-        f"{seen:.5f}", f"{size:.4f}",
-    ]  # fmt: skip
+    made = np.mean([size > 0 for _, size in pairs])
+    told = ["" if stated is None else f"{stated:g}", str(len(pairs)), f"{made:.3f}", f"{np.mean(broken):.4f}"]
+    return [model.name, what, f"{value:g}", *told, f"{seen:.5f}", f"{size:.4f}"]
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+
+def figures(name: str = "resnet20") -> None:
+    """What each query brings, by the tables; and one split's reliability and risk–coverage curves."""
+    shown = {"jury": "jury, general views", "jury, best of 16 views": "jury, best of 16 views"}
+    rows = [row for file in ("jury", "jury_paper") for row in _table(file) if row["model"] == name]
+    methods = [*shown, *dict.fromkeys(row["method"] for row in rows if row["method"].startswith("paper"))]
+    curves = [_line(shown.get(m, m), [row for row in rows if row["method"] == m]) for m in methods]
+    softmax = next(row for row in rows if row["method"] == "softmax, temperature")
+    level = np.full(2, float(softmax["brier_even"]))
+    curves.append(Line("softmax, temperature", np.array([1.0, 21.0]), level))
+    title = f"{MODELS[name].title}: what each query brings"
+    chart = lines_svg(curves[:6], title=title, x_label="queries a picture", y_label="Brier score (even rest)")
+    _draw(f"jury-queries-{name}", chart)
+    _split_figures(name)
+
+
+def _split_figures(name: str) -> None:
+    split, said = splits(MODELS[name], 1)[0], votes(MODELS[name], GENERAL)
+    heard, truth = said.take(split.test), split.truths[split.test]
+    jury = Jury().fit(said.take(split.fit), split.truths[split.fit])
+    confidence, right = jury.confidence(heard), jury.predict(heard) == truth
+    _draw(f"jury-reliability-{name}", reliability_svg(scoring.reliability(confidence, right)))
+    _draw(f"jury-risk-{name}", risk_coverage_svg(scoring.risk_coverage(confidence, right)))
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    path = RESULTS / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _line(name: str, rows: list[dict[str, str]]) -> Line:
+    columns = ("queries", "brier_even", "brier_even_low", "brier_even_high")
+    return Line(name, *(np.array([float(row[column]) for row in rows]) for column in columns))
+
+
+def _draw(name: str, svg: str) -> None:
+    (FIGURES / f"{name}.svg").write_text(svg, "utf-8")
 
 
 def main() -> None:
     names = [name for name in sys.argv[1:] if name in MODELS] or [name for name in MODELS if name != "clothes"]
-    if "promises" in sys.argv:
+    if "figures" in sys.argv:
+        figures()
+    elif "promises" in sys.argv:
         for name in names:
             write(RESULTS / "jury_promises.csv", PROMISES, promises(MODELS[name]), {name})
-        return
-    models = [MODELS[name] for name in names]
+    else:
+        tables([MODELS[name] for name in names])
+
+
+def tables(models: list[Model]) -> None:
     tasks = {"paper": paper_lines, "early": early_lines}
     task = next((name for name in tasks if name in sys.argv), "")
     rounds(models, tasks.get(task, own_lines), RESULTS / f"jury_{task}.csv" if task else RESULTS / "jury.csv")
