@@ -4,7 +4,7 @@ python experiments/jury.py [MODEL …]      results/jury.csv, one line for each 
 python experiments/jury.py paper [MODEL …]  results/jury_paper.csv, the same for the paper's method
 python experiments/jury.py early [MODEL …]  results/jury_early.csv, the same for stopping early
 python experiments/jury.py promises       results/jury_promises.csv, thresholds and sets over 200 random splits
-python experiments/jury.py figures        the SVGs of docs/method.md, from the CSVs
+python experiments/jury.py figures        the figures and tables of docs/method.md, from the CSVs
 
 Votes come from experiments/collected.py, which asks for those that are missing. Lines of other models stay in the CSV.
 Each figure is the mean over the splits, with the 2.5 and 97.5 percentiles of the splits.
@@ -245,27 +245,21 @@ def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], 
 
 def own_lines(model: Model) -> Iterator[list[Score]]:
     """The jury and what needs no views, on all pictures."""
-    general, output = votes(model, views_at_hand(model)), logits(model)
+    general, output = votes(model, GENERAL16), logits(model)
     chosen, greedy, gain = tuned(model)
     print(f"{model.name}: greed gains {gain.mean:+.4f} ± {gain.error:.4f}: {greedy}; chosen: {chosen}", flush=True)
     picked = votes(model, chosen)
-    sizes = [size for size in SIZES if size <= len(general.panel)]
     for split in splits(model):
         best = general.under(split.ordered(general))
         yield [
             split.believed("naive", Naive(), general),
             split.believed("constant", Constant(), general),
-            *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in sizes),
-            *(split.believed("jury", Jury(), general.under(range(size))) for size in sizes),
+            *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
+            *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in SIZES[:4]),
-            *(split.believed("jury, best of 16 views", Jury(), best.under(range(s))) for s in sizes if 16 in sizes),
+            *(split.believed("jury, best of 16 views", Jury(), best.under(range(size))) for size in SIZES[:4]),
             *split.white_box(output),
         ]
-
-
-def views_at_hand(model: Model) -> Panel:
-    """Sixteen for small pictures and eight for photos, which take a hundred times as long."""
-    return GENERAL16 if len(model.labels) <= 10 else GENERAL
 
 
 def early_lines(model: Model) -> Iterator[list[Score]]:
@@ -408,6 +402,71 @@ def _split_figures(name: str) -> None:
     _draw(f"jury-risk-{name}", risk_coverage_svg(scoring.risk_coverage(confidence, right)))
 
 
+# The tables of docs/method.md -----------------------------------------------------------------------------------------
+
+HEADING = ("method", "queries", "accuracy", "ECE", "AUROC", "the same, base answer", "Brier, even rest", "Brier", "NLL")
+SHOWN = ("accuracy", "ece", "auroc", "base_auroc", "brier_even")
+
+
+def document() -> None:
+    """Put the tables into docs/method.md, between the marks that are there for them."""
+    path = FIGURES.parent / "method.md"
+    text = path.read_text("utf-8")
+    for model in MODELS.values():
+        text = _replaced(text, model.name, _markdown(model))
+    path.write_text(_replaced(text, "promises", _promise_table()), "utf-8")
+
+
+def _replaced(text: str, mark: str, table: list[str]) -> str:
+    begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
+    if begin not in text:
+        return text
+    before, rest = text.split(begin)
+    return before + begin + "\n".join([*table, end]) + rest.split(end)[1]
+
+
+def _markdown(model: Model) -> list[str]:
+    files = ("jury", "jury_early", "jury_paper")
+    rows = [row for file in files for row in _table(file) if row["model"] == model.name]
+    # Tuning may have kept the general panel, and the early file repeats the panel that it aims at.
+    rows = [row for i, row in enumerate(rows) if _figures(row) not in map(_figures, rows[:i])]
+    return [_cells(HEADING), _cells(["---"] * len(HEADING)), *(_cells(_row(row)) for row in rows)]
+
+
+def _figures(row: dict[str, str]) -> list[str]:
+    return [row[key] for key in ("queries", *METRICS)]
+
+
+def _row(row: dict[str, str]) -> list[str]:
+    figures = [_short(row[key]) for key in SHOWN]
+    brier = f"{_short(row['brier'])} ({_short(row['brier_low'])}–{_short(row['brier_high'])})"
+    return [row["method"], row["queries"], *figures, brier, f"{float(row['nll']):.3f}"]
+
+
+def _promise_table() -> list[str]:
+    heading = ("model", "promise", "made", "broken", "seen on average", "accepted, or labels in a set")
+    rows = [
+        [
+            MODELS[row["model"]].title,
+            f"{row['promise']} {float(row['asked']):.0%}",
+            f"{float(row['made']):.0%}",
+            f"{float(row['broken']):.1%}" if row["stated"] else "",
+            f"{float(row['seen']):.2%}",
+            f"{float(row['size']):.1%}" if row["stated"] else f"{float(row['size']):.2f}",
+        ]
+        for row in _table("jury_promises")
+    ]
+    return [_cells(heading), _cells(["---"] * len(heading)), *map(_cells, rows)]
+
+
+def _short(value: str) -> str:
+    return f"{float(value):.4f}".removeprefix("0")
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _table(name: str) -> list[dict[str, str]]:
     path = RESULTS / f"{name}.csv"
     if not path.exists():
@@ -429,6 +488,7 @@ def main() -> None:
     names = [name for name in sys.argv[1:] if name in MODELS] or [name for name in MODELS if name != "clothes"]
     if "figures" in sys.argv:
         figures()
+        document()
     elif "promises" in sys.argv:
         for name in names:
             write(RESULTS / "jury_promises.csv", PROMISES, promises(MODELS[name]), {name})
