@@ -90,6 +90,8 @@ def test_a_report_needs_an_outcome(folder: Path) -> None:
     done = run("evaluate", PICTURES, "-p", "borrowed.json", "--take", ":60", "--report", "report.html", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "report.html").is_file()
+    assert "naive" in done.stdout
+    assert "constant" not in done.stdout, "there is no accuracy to have constant trust in"
 
 
 def test_the_service_serves_it_and_says_that_nothing_is_promised(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,8 @@ def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -
     truths = polled.codes()
     belief = (practice or Practice.whole(profile)).belief
     name = fitting.ADAPTIVE if isinstance(belief, Prefixes) else belief.name
-    plain = [fitting.outcome(b, polled.votes, truths) for b in (Naive(), Constant(accuracy=profile.accuracy()))]
+    constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
+    plain = [fitting.outcome(each, polled.votes, truths) for each in (Naive(), *constant)]
     return [outcome.result() for outcome in (*plain, fitting.outcome(belief, polled.votes, truths, name))]
 
 

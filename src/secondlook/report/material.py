@@ -195,8 +195,8 @@ def _results(profile: Profile, judged: Judged) -> tuple[Result, ...]:
     if judged.taught:
         return profile.results
     truths = judged.votes.codes(judged.truths or ())
-    baselines = [Naive(), *([Constant(accuracy=profile.accuracy())] if profile.results else [])]
-    plain = [fitting.outcome(belief, judged.votes, truths) for belief in baselines]
+    constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
+    plain = [fitting.outcome(each, judged.votes, truths) for each in (Naive(), *constant)]
     return tuple(outcome.result() for outcome in (*plain, *([judged.outcome] if judged.outcome else [])))
 
 
