@@ -132,8 +132,8 @@ class Split:
         return measured("jury, stopping early", tested.stopped(rule), base, said.classes)
 
     def ordered(self, said: Votes) -> list[int]:
-        """All views in the order of their worth on the fitting part."""
-        return grow_panel(said.take(self.fit), self.truths[self.fit], len(said.panel))
+        """The eight views that tell most, in the order of their worth on the fitting part."""
+        return grow_panel(said.take(self.fit), self.truths[self.fit], len(GENERAL))
 
     def white_box(self, output: Floats) -> Iterator[Score]:
         """The model's own softmax, raw and with the temperature that suits the fitting part best."""
@@ -202,9 +202,8 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     return {family: Panel((best[family],) * draws[family]) for family in ranked}
 
 
-@cache
-def tuned(model: Model) -> tuple[Panel, Panel, tuning.Gain]:
-    """What `tune` chooses on the pilot pictures; what it would choose by greed alone; and what choosing gains."""
+def tuned(model: Model) -> Panel:
+    """What `tune` chooses on the pilot pictures: what it grows from them, if that gains clearly."""
     said = votes(model, Panel(CANDIDATES), "pilot")
     truths = model.truths()[model.order()[: model.pilot]]
     plan = tuning.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
@@ -212,8 +211,11 @@ def tuned(model: Model) -> tuple[Panel, Panel, tuning.Gain]:
     heard = said.under(columns)
     general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
     gain = tuning.gain(heard, truths, general, plan.longest)
-    greedy = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, truths, plan.longest)))
-    return (greedy if gain.clear() else GENERAL), greedy, gain
+    grown = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, truths, plan.longest)))
+    print(
+        f"{model.name}: what grows on the pilot pictures gains {gain.mean:+.4f} ± {gain.error:.4f}: {grown}", flush=True
+    )
+    return grown if gain.clear() else GENERAL
 
 
 def climbed(said: Votes, truths: Codes, plan: Plan) -> list[int]:
@@ -246,9 +248,8 @@ def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], 
 def own_lines(model: Model) -> Iterator[list[Score]]:
     """The jury and what needs no views, on all pictures."""
     general, output = votes(model, GENERAL16), logits(model)
-    chosen, greedy, gain = tuned(model)
-    print(f"{model.name}: greed gains {gain.mean:+.4f} ± {gain.error:.4f}: {greedy}; chosen: {chosen}", flush=True)
-    picked = votes(model, chosen)
+    picked = votes(model, tuned(model) if there(model, Panel(CANDIDATES), "pilot") else Panel(()))
+    sizes = [size for size in SIZES if size <= len(picked.panel)]
     for split in splits(model):
         best = general.under(split.ordered(general))
         yield [
@@ -256,7 +257,7 @@ def own_lines(model: Model) -> Iterator[list[Score]]:
             split.believed("constant", Constant(), general),
             *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
-            *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in SIZES[:4]),
+            *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in sizes),
             *(split.believed("jury, best of 16 views", Jury(), best.under(range(size))) for size in SIZES[:4]),
             *split.white_box(output),
         ]
