@@ -59,6 +59,18 @@ soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, and 
 	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15)
 
+.PHONY: docs
+docs: .venv-docs/.installed-docs # the documents as a site in build/site, which fetches nothing from elsewhere
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet
+	@! grep -rlE '<(script|link|img)[^>]*(src|href)="https?://' --include='*.html' build/site || { echo "a page fetches from elsewhere" >&2; exit 1; }
+
+.venv-docs/.installed-docs: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-docs docs
+
+.PHONY: test-package
+test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel
+	sh tools/package.sh
+
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))

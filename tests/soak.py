@@ -65,6 +65,7 @@ class Soak:
 
         def confine() -> None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us deaf to it
             if limit is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 

@@ -1,9 +1,16 @@
-"""What the documents show works: every Python snippet runs, every doctest holds, every link leads somewhere."""
+"""What the documents show works: snippets run, doctests hold, links lead somewhere, and what is generated is fresh."""
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import cv2
@@ -14,9 +21,16 @@ import secondlook
 from secondlook.errors import MissingExtra
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+PORT = 9000
+"""The port of a server that a page starts; the tests choose a free one."""
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 @pytest.fixture
@@ -34,17 +48,96 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if SNIPPET.search(page.read_text("utf-8"))], ids=named)
 def test_the_snippets_of_a_page_run_one_after_the_other(page: Path) -> None:
     names: dict[str, object] = {"__name__": "snippet"}
     for code in SNIPPET.findall(page.read_text("utf-8")):
         exec(compile(code, page.name, "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if COMMANDS.search(page.read_text("utf-8"))], ids=named)
+def test_the_commands_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    port = free_port()
+    script = "\n".join(COMMANDS.findall(page.read_text("utf-8"))).replace(str(PORT), str(port))
+    waiting = f"python {__file__} {port}\n"  # until the server that the page starts is up
+    script = re.sub(r"(?m)^(python \S+ \d+ &)$", lambda match: f"{match[1]}\n{waiting}", script)
+    place = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data"), "COLUMNS": "120"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with (tmp_path / "said.txt").open("w") as out:
+        process = subprocess.Popen(
+            ["sh", "-eu", "-c", script],
+            cwd=tmp_path,
+            env={**os.environ, **place, "PATH": path},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(300)
+        finally:
+            with suppress(ProcessLookupError):  # a page may leave nobody behind
+                os.killpg(process.pid, signal.SIGKILL)
+    said = (tmp_path / "said.txt").read_text()
+    assert code == 0, said
+    assert "Traceback" not in said
+    if page.name == "tutorial.md":
+        check_tutorial(said, tmp_path)
+
+
+def check_tutorial(said: str, folder: Path) -> None:
+    """The figures that the tutorial tells are those that its commands print."""
+    assert "1600 questions, of which the ledger answers 0; the other 1600 cost 1.6000" in " ".join(said.split())
+    assert "Accepted:" in said
+    assert "accept" in (folder / "verdicts.csv").read_text()
+    assert re.search(r"2\.56\d0", said)  # 3 to check, 1600 to fit, 800 to evaluate, 160 to score, and a few canaries
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def wait_for(port: int) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError(f"nobody listens at port {port}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     missing = [target for target in LINK.findall(page.read_text("utf-8")) if not (page.parent / target).exists()]
     assert not missing
+
+
+def test_every_page_is_on_the_site() -> None:
+    told = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert [named(page) for page in PAGES[1:] if page.relative_to(ROOT / "docs").as_posix() not in told] == []
+    assert not re.search(r"(?:css|javascript): .*https?://", told)
+
+
+def test_the_reference_of_commands_is_what_the_commands_say() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "cli_reference.py")]
+    fresh = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
+    kept = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
+    assert kept == fresh.stdout, "run: python tools/cli_reference.py > docs/reference/cli.md"
+
+
+def test_the_notebook_runs_to_its_end(tmp_path: Path) -> None:
+    words = (
+        "import nbformat, nbclient, sys; nbclient.NotebookClient(nbformat.read(sys.argv[1], 4), timeout=300).execute()"
+    )
+    command = [sys.executable, "-c", words, str(ROOT / "docs" / "tutorial.ipynb")]
+    place = {"JUPYTER_DATA_DIR": str(tmp_path), "IPYTHONDIR": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, **place}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 MODULES = [info.name for info in pkgutil.walk_packages(secondlook.__path__, "secondlook.", onerror=lambda _: None)]
@@ -57,3 +150,7 @@ def test_examples_in_docstrings_hold(name: str) -> None:
     except (ImportError, MissingExtra) as error:
         pytest.skip(f"an optional part that the tests do not install: {error}")
     assert doctest.testmod(module).failed == 0
+
+
+if __name__ == "__main__":
+    wait_for(int(sys.argv[1]))

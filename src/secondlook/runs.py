@@ -20,7 +20,7 @@ from secondlook.errors import DataError, FitError
 from secondlook.images import Image, load
 from secondlook.look import Verdict
 from secondlook.noise import NoiseFile
-from secondlook.pictures import Picture
+from secondlook.pictures import Picture, few
 from secondlook.practice import NEVER, Practice, Use
 from secondlook.profile import Profile
 from secondlook.report import MAX_ERROR, Material, write
@@ -72,6 +72,7 @@ def fit(
 
     polled = run(work)
     _complain(polled.unscored)
+    _warn_of_strangers(polled)
     if votes:
         voting.save(votes, polled.votes, polled.truths)
     profile = looking.learn(polled, chosen, classifier, fixed=fixed, max_error=max_error)
@@ -81,6 +82,15 @@ def fit(
         return
     OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
     say(f"Profile: {out}")
+
+
+def _warn_of_strangers(polled: looking.Polled) -> None:
+    """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
+    truths, said = set(polled.truths or ()), set(polled.votes.vocabulary)
+    if truths - said and said - truths:
+        never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
+        told = f"{never} that the classifier never gave, and {others} that no picture has"
+        say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
 
 
 def look(paths: list[Path], profile_path: Path, classifier: str | None, use: Use, wishes: Wishes, json: bool) -> int:

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Builds wheel and sdist, installs each into a clean environment, and runs the demo from the wheel: tools/package.sh
+set -eu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+python=${PYTHON:-python3}
+quiet="--quiet --disable-pip-version-check"
+
+"$python" -m venv "$folder/build"
+# shellcheck disable=SC2086
+"$folder/build/bin/pip" install $quiet 'hatchling>=1.24'
+"$folder/build/bin/python" -m hatchling build -d "$folder/dist"
+wheel=$(echo "$folder"/dist/*.whl)
+sdist=$(echo "$folder"/dist/*.tar.gz)
+
+# The sdist is whole: a wheel made from it holds the same files as the one made here.
+mkdir "$folder/again" "$folder/source"
+tar -xzf "$sdist" -C "$folder/source" --strip-components 1
+(cd "$folder/source" && "$folder/build/bin/python" -m hatchling build -t wheel -d "$folder/again")
+"$python" - "$wheel" "$folder"/again/*.whl <<'PY'
+import sys, zipfile
+first, second = (sorted(zipfile.ZipFile(path).namelist()) for path in sys.argv[1:])
+assert first == second, set(first) ^ set(second)
+needed = ("py.typed", "demo/fashion.onnx", "demo/pictures.npz", "templates/report.html", "service/page/index.html",
+          "classifiers/presets/hf.toml")
+assert all(f"secondlook/{name}" in first for name in needed), first
+strangers = [name for name in first if not name.startswith(("secondlook/", "secondlook-"))]
+assert not strangers, strangers
+print(f"{len(first)} files in the wheel")
+PY
+
+"$python" -m venv "$folder/clean"
+# shellcheck disable=SC2086
+"$folder/clean/bin/pip" install $quiet "$wheel[onnx]"
+mkdir "$folder/elsewhere"
+cd "$folder/elsewhere"
+"$folder/clean/bin/secondlook" --version
+"$folder/clean/bin/secondlook" demo -o demo > demo.txt
+tail -n 5 demo.txt
+test -s demo/profile.json
