@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.collected import CACHE, MODELS
 from experiments.paper import claims, drawings, pages, tables
 from experiments.paper.answers import Answers, Meter
-from experiments.paper.subjects import DEMO, MILD, PHOTOS, SMALL, Scale, Subject, chosen, known, scale
+from experiments.paper.subjects import DEMO, PHOTOS, SMALL, Scale, Subject, chosen, known, mild, scale
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
 from secondlook.errors import DataError, SecondLookError
@@ -53,6 +53,7 @@ class Wishes:
             raise DataError(f"{limit} pictures are too few to label some and test others; give 40 or more")
         size = scale(min(limit, len(subject.pictures)), len(subject.labels), self.quick)
         size = self._smaller(size if self.quick else _past_pilot(size, subject))
+        size = replace(size, settings=mild(len(subject.labels))) if self.mild else size
         return Study(Answers(subject, self.cache, Meter(subject.title, _planned(size))), size)
 
     def _smaller(self, size: Scale) -> Scale:
@@ -67,7 +68,6 @@ class Wishes:
             tested=min(self.tested or left, left),
             draws=draws,
             noise_draws=max(draws, 10),
-            settings=MILD if self.mild else size.settings,
             grid=min(self.grid or size.grid, labelled),
             noise=min(self.noise or size.noise, labelled),
         )
