@@ -71,12 +71,16 @@ docs: .venv-docs/.installed-docs # the documents as a site in build/site, which 
 test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel
 	sh tools/package.sh
 
+.PHONY: lock
+lock: $(VENV)/.installed-dev # the versions of this environment; make setup LOCK=requirements-dev.lock installs them
+	$(BIN)/python tools/lock.py dev > requirements-dev.lock
+
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
 # They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
-NEWER := test_chat_classifier.py test_page.py test_postgres_ledger.py test_ledger.py test_scoring.py test_service.py \
+NEWER := test_chat_classifier.py test_docs.py test_page.py test_postgres_ledger.py test_ledger.py test_scoring.py test_service.py \
   conformance with_ray with_torch
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Makes a virtual environment and installs this project into it with the named extras: tools/venv.sh .venv dev
+# LOCK=requirements-dev.lock installs the very versions that are named there.
 set -eu
 folder=$1
 extras=$2
@@ -15,5 +16,5 @@ if ! "$python" -m venv "$folder" 2>/dev/null; then
   $as_root apt-get update -qq && $as_root apt-get install -y -qq python3-venv
   "$python" -m venv "$folder"
 fi
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+"$folder/bin/python" -m pip install --quiet --disable-pip-version-check ${LOCK:+--constraint "$LOCK"} --editable ".[$extras]"
 touch "$folder/.installed-$extras"
