@@ -69,7 +69,7 @@ class Wishes:
             draws=draws,
             noise_draws=max(draws, 10),
             grid=min(self.grid or size.grid, labelled),
-            noise=min(self.noise or size.noise, labelled),
+            noise=min(size.noise if self.noise is None else self.noise, labelled),
         )
 
 
@@ -219,7 +219,9 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--draws", type=int, help="S; the paper's for the number of classes if left out")
     parser.add_argument("--grid", type=int, help="choose settings on only so many of the labelled pictures")
     parser.add_argument("--mild", action="store_true", help="search only the mild end of the paper's grids")
-    parser.add_argument("--noise", type=int, help="measure Var and KS on only so many of the labelled pictures")
+    parser.add_argument(
+        "--noise", type=int, help="measure Var and KS on only so many of the labelled pictures; 0 leaves them out"
+    )
     parser.add_argument("--results", type=Path, help="where CSVs go")
     parser.add_argument("--figures", type=Path, help="where SVGs go")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where answers are kept")

@@ -32,9 +32,9 @@ DATASETS = {10: "CIFAR-10", 100: "CIFAR-100", 1000: "Imagenet"}
 
 SMALL_GRIDS = {
     "gaussian": "gaussian:0.01 gaussian:0.05 gaussian:0.1",
-    "elastic": "elastic:10,2 elastic:20,5 elastic:50,5 elastic:70,10",
+    "elastic": "elastic:10,2 elastic:10,10 elastic:20,5 elastic:20,10 elastic:50,5 elastic:70,10",
     "rotation": "rotation:10 rotation:20 rotation:30",
-    "affine": "affine:0,0.1,0.1 affine:10,0,0.1 affine:10,0.1,0 affine:10,0.1,0.1",
+    "affine": "affine:0,0,0.1 affine:0,0.1,0.1 affine:10,0,0.1 affine:10,0.1,0 affine:10,0.1,0.1",
 }
 PHOTO_GRIDS = {
     "gaussian": "gaussian:0.05 gaussian:0.1",
@@ -45,7 +45,7 @@ PHOTO_GRIDS = {
 
 
 def mild(classes: int) -> dict[str, tuple[View, ...]]:
-    """A few settings of each transform from the mild end of the paper's grids, those that experiments/jury.py tries."""
+    """A few settings of each transform from the mild end of the paper's grids, experiments/jury.py's among them."""
     grids = SMALL_GRIDS if classes <= 100 else PHOTO_GRIDS
     return {family: Panel.parse(views).views for family, views in grids.items()}
 

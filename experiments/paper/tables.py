@@ -106,7 +106,8 @@ def results(study: Study) -> Iterator[Row]:
         for ballot in BALLOTS:
             fitted, found = parts.outcome(Gaussian(ballot=ballot))
             outcomes[family, ballot] = found
-            told = {"view": str(view), "a": getattr(fitted, "a", None)} | _noise(study.noise(view))
+            told = {"view": str(view), "a": getattr(fitted, "a", None)}
+            told |= _noise(study.noise(view)) if study.size.noise else {}
             told |= _gap("gaussian", found, outcomes.get(("gaussian", ballot)))
             yield make.row(family.title(), "gaussian", ballot, found, told)
         for ballot in BALLOTS:
@@ -327,7 +328,7 @@ def gap(one: Cumulative, other: Cumulative) -> float:
 
 def correlations(rows: Iterable[dict[str, str]]) -> Iterator[Row]:
     """Pearson's r and p of Var and KS with ECE, AUROC and Brier over runs, of each dataset and of all together."""
-    runs = [row for row in rows if row["belief"] == "gaussian"]
+    runs = [row for row in rows if row["belief"] == "gaussian" and row["var"]]
     for ballot in BALLOTS:
         mine = [row for row in runs if row["ballot"] == ballot]
         for statistic in ("var", "ks", "centred_var", "centred_ks"):
