@@ -24,12 +24,14 @@ from kept import LocalLine, keeping
 from ledger_players import PRICE, WHO, answer, entries, entry, intend, label
 from workshop import PANEL, answers, write_pictures, write_profile
 
-from secondlook.errors import DataError, ImageError, LedgerError, ProfileError
+from secondlook.classifiers import Terms
+from secondlook.errors import DataError, FleetError, ImageError, LedgerError, ProfileError
 from secondlook.fleet.courier import LeasedRate, RemoteLedger
+from secondlook.fleet.driver import Cluster
 from secondlook.fleet.shards import Shards, Summary
 from secondlook.fleet.sources import Listed, Unit, units
 from secondlook.fleet.worker import Job, Scorer
-from secondlook.fleetruns import Machines, MaxBad, Tally, score
+from secondlook.fleetruns import Machines, MaxBad, Tally, crew, score
 from secondlook.images import decode, encode_png
 from secondlook.ledger import Account, Budget, SqliteLedger, verify
 from secondlook.pictures import find
@@ -584,6 +586,26 @@ def test_a_dry_run_asks_nothing_and_counts_what_the_ledger_has(tmp_path: Path) -
 )
 def test_too_many_bad_pictures_stop_a_run(text: str | None, pictures: int, bad: int, stops: bool) -> None:
     assert (MaxBad.parse(text).exceeded(Tally(pictures=pictures, bad=bad)) is not None) is stops
+
+
+@pytest.mark.parametrize(
+    ("terms", "workers", "expected"),
+    [
+        (Terms(concurrency=32), None, (8, 4)),
+        (Terms(concurrency=32), 2, (2, 16)),
+        (Terms(concurrency=3), None, (3, 1)),
+        (Terms(concurrency=32, local=True), None, (8, 1)),
+    ],
+)
+def test_workers_together_make_no_more_calls_than_the_classifier_allows(
+    terms: Terms, workers: int | None, expected: tuple[int, int]
+) -> None:
+    assert crew(terms, Cluster(8), Machines(workers=workers), Wishes()) == expected
+
+
+def test_more_workers_than_processors_are_not_waited_for() -> None:
+    with pytest.raises(FleetError, match="9 workers need as many processors, and the cluster has 8"):
+        crew(Terms(), Cluster(8), Machines(workers=9), Wishes())
 
 
 @pytest.mark.parametrize(

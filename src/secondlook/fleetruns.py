@@ -141,7 +141,7 @@ def _prepared(
         header = {"profile": profile.model_dump(mode="json"), "use": asdict(use), "seed": wishes.seed}
         Shards(out).begin({**header, "classifier": box.fingerprint})
     with running(machines.address) as cluster, keeping(job.ledger, job.per_second) as line:
-        workers, concurrency = _crew(box.terms, cluster, machines, wishes)
+        workers, concurrency = crew(box.terms, cluster, machines, wishes)
         yield replace(job, concurrency=concurrency), line, workers
 
 
@@ -176,12 +176,17 @@ def _spent(place: str | None, fingerprint: str, description: str) -> Spend | Non
         return ledger.spent(fingerprint)
 
 
-def _crew(terms: Terms, cluster: Cluster, machines: Machines, wishes: Wishes) -> tuple[int, int]:
+def crew(terms: Terms, cluster: Cluster, machines: Machines, wishes: Wishes) -> tuple[int, int]:
     """How many workers, and how many calls each may make at a time: together no more than the classifier allows.
 
-    A model that runs in the workers has one processor in each.
+    Each worker has one processor, and so has a model that runs in it.
     """
     workers = machines.workers or cluster.cpus
+    if workers > cluster.cpus:
+        raise FleetError(
+            f"{workers} workers need as many processors, and the cluster has {cluster.cpus}; "
+            f"give --workers {cluster.cpus} or add machines"
+        )
     if terms.local:
         return workers, 1
     together = wishes.concurrency or terms.concurrency
