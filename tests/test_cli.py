@@ -105,6 +105,15 @@ def test_a_dry_run_of_any_command_says_the_price_and_asks_nothing(profile: Path,
     assert not list(tmp_path.glob("new*"))
 
 
+def test_truths_in_other_words_than_the_classifiers_are_told(tmp_path: Path) -> None:
+    with np.load(CLOTHES) as file:
+        names = np.array([str(name).replace("/", "-") for name in file["class_names"]])
+        np.savez(tmp_path / "other.npz", images=file["images"][:60], labels=file["labels"][:60], class_names=names)
+    words = ("-c", DEMO / "fashion.toml", "--views", "mirror", "-o", tmp_path / "profile.json")
+    assert "T-shirt-top" in run("fit", tmp_path / "other.npz", *words).stderr
+    assert "Names:" not in run("fit", CLOTHES, "--take", ":60", *words).stderr
+
+
 def rows(path: Path) -> list[dict[str, object]]:
     if path.suffix == ".csv":
         with path.open(newline="") as file:
