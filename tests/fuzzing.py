@@ -367,7 +367,7 @@ def _fill(path: Path) -> None:
     other = Entry(key("f", "e" * 32, "turn:5", 0, 0, RENDERER), "e" * 32, "turn:5", 0, 0)
     with SqliteLedger(path) as ledger:
         ledger.introduce("f", "python:m:f")
-        ledger.intend("f", [ENTRY, other], 1500, Budget(queries=100)).result(20)
+        ledger.intend("f", [ENTRY, other], 1500, Budget(queries=100)).result(120)
         ledger.record(ENTRY.key, Answer("cat", 0.5, 200, b'{"label": "cat"}'), 0.01, 1)
         ledger.release([other.key])
         ledger.recheck(ENTRY.key, Answer("cat"))
@@ -394,7 +394,7 @@ def _ask_ledger(path: Path) -> None:
         ledger.spent("f")
         for answer in ledger.find([ENTRY.key]).values():
             assert isinstance(answer.label, str)
-        ledger.book("f", 1, 10, Budget(queries=1000)).result(20)
+        ledger.book("f", 1, 10, Budget(queries=1000)).result(120)
 
 
 # --- what classifiers reply

@@ -73,7 +73,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(page: Path, tmp_path: Pa
             start_new_session=True,
         )
         try:
-            code = process.wait(300)
+            code = process.wait(900)
         finally:
             with suppress(ProcessLookupError):  # a page may leave nobody behind
                 os.killpg(process.pid, signal.SIGKILL)
