@@ -238,9 +238,8 @@ def test_a_killed_worker_changes_nothing_but_time(scoring: Scoring, expected: Ro
 
 def test_a_killed_keeper_changes_nothing_but_time(scoring: Scoring, expected: Rows) -> None:
     with started(scoring.command()) as driver:
-        for share in (0.1, 0.4):
-            until(partial(scoring.asked, share), "it is under way")
-            os.kill(until(lambda: processes("ray::_Keeper"), "the keeper is back")[0], signal.SIGKILL)
+        until(partial(scoring.asked, 0.3), "it is under way")
+        os.kill(processes("ray::_Keeper")[0], signal.SIGKILL)
         finished(driver)
     assert scoring.requests() == scoring.place.questions, "nothing is bought twice"
     assert scoring.answered() == scoring.place.questions, "and no answer is lost"
