@@ -24,6 +24,7 @@ ROWS = [
     ["console", "fleet"],
     ["runs", "demonstration", "accounts", "openruns", "service", "tuneruns"],
     ["fleetruns"],
+    ["options"],
     ["cli"],
 ]
 HEAVY = {

@@ -4,15 +4,36 @@ Nothing heavy is imported here, so that `secondlook --help` answers at once; eac
 """
 
 import sys
-from collections.abc import Callable
-from functools import partial, wraps
-from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secondlook import __version__
+from secondlook.options import (
+    ADAPTIVE,
+    ANYWHERE,
+    CLASSIFIER,
+    DECIDING,
+    LABELLED,
+    MAX_QUERIES,
+    PAPER,
+    ClassifierOption,
+    Help,
+    JsonOption,
+    LabelledArgument,
+    OtherOption,
+    PicturesArgument,
+    ProfileOption,
+    ReportOption,
+    Serve,
+    TakeOption,
+    TruthsOption,
+    VotesOption,
+    acts,
+    asks,
+    spreads,
+)
 
 if TYPE_CHECKING:
     from secondlook.fleetruns import Machines
@@ -32,107 +53,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-Help = typer.Option
-Ask = partial(typer.Option, rich_help_panel="Asking")
-Serve = partial(typer.Option, rich_help_panel="Serving")
-Act = partial(typer.Option, rich_help_panel="Acting on it")
-Fleet = partial(typer.Option, rich_help_panel="Many machines")
-_CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
-_LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an .npz, or an official data set."
-_LEDGER = (
-    "Where answers are kept: a path, postgresql://…, or off. In your data folder by default; off for local models."
-)
-_ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
-_BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
-_TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
-
-_MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
-_ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
-_DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
-_MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
-_PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
-_COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
-
-ClassifierOption = Annotated[str, Help("--classifier", "-c", help=_CLASSIFIER)]
-OtherOption = Annotated[str | None, Help("--classifier", "-c", help="The classifier, if it moved since the profile.")]
-ProfileOption = Annotated[Path, Help("--profile", "-p", help="What fit learned about the classifier.")]
-PicturesArgument = Annotated[list[Path], typer.Argument(help="Pictures, folders or .npz files.", show_default=False)]
-LabelledArgument = Annotated[Path, typer.Argument(help=_LABELLED, show_default=False)]
-TruthsOption = Annotated[Path | None, Help(help=_TRUTHS)]
-TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
-VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
-ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
-JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
-
-
-def _wishes(
-    seed: Annotated[int, Ask(help="Seed of the random views.", min=0)] = 0,
-    ledger: Annotated[str | None, Ask(help=_LEDGER)] = None,
-    budget: Annotated[str | None, Ask(help=_BUDGET)] = None,
-    money: Annotated[str | None, Ask(help="The same in money: 25, or +2.50.")] = None,
-    price: Annotated[str | None, Ask(help="What one query costs, if the description does not say.")] = None,
-    rate: Annotated[float | None, Ask(help="Most questions a second.", min=0.001)] = None,
-    concurrency: Annotated[int | None, Ask(help="Most calls at the same time.", min=1)] = None,
-    canaries: Annotated[int, Ask(help="Stored answers to ask for again, to see if the classifier changed.", min=0)] = 3,
-    dry_run: Annotated[bool, Ask("--dry-run", help="Say what would be asked and what it costs; ask nothing.")] = False,
-    json_log: Annotated[bool, Ask("--json-log", help="Progress as JSON lines on the error stream.")] = False,
-) -> "Wishes":
-    from secondlook.session import Wishes
-
-    return Wishes(seed, ledger, budget, money, price, rate, concurrency, canaries, dry_run, json_log)
-
-
-def _use(
-    adaptive: Annotated[
-        bool, Act(help="Stop asking about a picture once further answers would hardly matter.")
-    ] = False,
-    max_error: Annotated[float | None, Act(help=_MAX_ERROR, min=0, max=1)] = None,
-    level: Annotated[float, Act(help="How certain that promise is.", min=0, max=1)] = 0.95,
-    coverage: Annotated[float | None, Act(help=_COVERAGE, min=0, max=1)] = None,
-) -> "Use":
-    from secondlook.practice import Use
-
-    return Use(adaptive, max_error, level, coverage)
-
-
-def _machines(
-    engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here",
-    address: Annotated[str | None, Fleet(help="A Ray cluster; auto is the one of this machine.")] = None,
-    workers: Annotated[int | None, Fleet(help="Workers; one a processor if left out.", min=1)] = None,
-    shard: Annotated[int, Fleet(help="Pictures in one file of the result, about.", min=1)] = 1000,
-    max_bad: Annotated[str | None, Fleet(help="Stop when more pictures are unreadable: 20, or 1%.")] = None,
-) -> "Machines | None":
-    if engine == "here":
-        return None
-    from secondlook.fleetruns import Machines
-
-    return Machines(address, workers, shard, max_bad)
-
-
-def _gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of `gather` to a command, which they reach as its one argument `name`."""
-    shared = signature(gather).parameters
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in signature(command).parameters.values() if p.name != name]
-
-        @wraps(command, assigned=("__name__", "__doc__"))
-        def gathered(**given: object) -> None:
-            value = gather(**{option: given.pop(option) for option in shared})
-            command(**given, **{name: value})
-
-        keyword = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *shared.values())]
-        gathered.__signature__ = Signature(keyword)  # type: ignore[attr-defined]
-        gathered.__annotations__ = {p.name: p.annotation for p in keyword}
-        return gathered
-
-    return decorate
-
-
-_asks = _gathers("wishes", _wishes)
-_acts = _gathers("use", _use)
-_spreads = _gathers("machines", _machines)
 
 
 def _print_version(wanted: bool) -> None:
@@ -162,7 +82,7 @@ def demo(
 
 
 @app.command()
-@_asks
+@asks
 def fit(
     pictures: LabelledArgument,
     classifier: ClassifierOption,
@@ -170,8 +90,8 @@ def fit(
     views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
     belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
     noise: Annotated[Path | None, Help(help="For --belief transfer: what `secondlook noise` measured.")] = None,
-    adaptive: Annotated[bool, Help(help=_ADAPTIVE)] = False,
-    max_error: Annotated[float | None, Help(help=_DECIDING, min=0, max=1)] = None,
+    adaptive: Annotated[bool, Help(help=ADAPTIVE)] = False,
+    max_error: Annotated[float | None, Help(help=DECIDING, min=0, max=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     votes: VotesOption = None,
     truths: TruthsOption = None,
@@ -193,13 +113,13 @@ def fit(
 
 
 @app.command()
-@_asks
+@asks
 def tune(
     pictures: LabelledArgument,
     classifier: ClassifierOption,
     wishes: "Wishes",
-    max_queries: Annotated[int | None, Help(help=_MAX_QUERIES, min=2)] = None,
-    paper: Annotated[str | None, Help(help=_PAPER)] = None,
+    max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
+    paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
         "profile.json"
@@ -249,8 +169,8 @@ def plan(
 
 
 @app.command()
-@_acts
-@_asks
+@acts
+@asks
 def look(
     pictures: PicturesArgument,
     use: "Use",
@@ -275,11 +195,11 @@ def look(
 
 
 @app.command()
-@_spreads
-@_acts
-@_asks
+@spreads
+@acts
+@asks
 def score(
-    pictures: Annotated[list[str], typer.Argument(help=_ANYWHERE, show_default=False)],
+    pictures: Annotated[list[str], typer.Argument(help=ANYWHERE, show_default=False)],
     use: "Use",
     wishes: "Wishes",
     machines: "Machines | None",
@@ -312,8 +232,8 @@ def score(
 
 
 @app.command()
-@_acts
-@_asks
+@acts
+@asks
 def evaluate(
     pictures: LabelledArgument,
     use: "Use",
@@ -338,7 +258,7 @@ def evaluate(
 
 
 @app.command()
-@_acts
+@acts
 def report(
     use: "Use",
     profile: ProfileOption = Path("profile.json"),
@@ -363,9 +283,9 @@ def report(
 
 
 @app.command()
-@_asks
+@asks
 def check(
-    classifier: Annotated[str, typer.Argument(help=_CLASSIFIER, show_default=False)],
+    classifier: Annotated[str, typer.Argument(help=CLASSIFIER, show_default=False)],
     wishes: "Wishes",
     picture: Annotated[Path | None, typer.Argument(help="A picture to ask about; a test card if left out.")] = None,
     json: JsonOption = False,
@@ -463,12 +383,12 @@ def noise(
 
 
 @app.command()
-@_asks
+@asks
 def transfer(
     open_: OpenOption,
     open_pictures: Annotated[list[Path], Help(help="Pictures for the open model; no truths are needed.")],
-    closed: Annotated[str, Help("--closed", "-c", help=_CLASSIFIER)],
-    pictures: Annotated[Path, Help(help=_LABELLED)],
+    closed: Annotated[str, Help("--closed", "-c", help=CLASSIFIER)],
+    pictures: Annotated[Path, Help(help=LABELLED)],
     wishes: "Wishes",
     views: OpenViewsOption = "",
     draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
@@ -492,12 +412,12 @@ def transfer(
 
 
 @app.command()
-@_asks
+@asks
 def borrow(
     teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
     classifier: ClassifierOption,
     wishes: "Wishes",
-    pictures: Annotated[Path | None, Help(help=f"{_LABELLED} None are needed; fifty help.")] = None,
+    pictures: Annotated[Path | None, Help(help=f"{LABELLED} None are needed; fifty help.")] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
     take: TakeOption = None,
@@ -520,8 +440,8 @@ def borrow(
 
 
 @app.command()
-@_acts
-@_asks
+@acts
+@asks
 def serve(
     use: "Use",
     wishes: "Wishes",
