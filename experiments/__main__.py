@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.collected import CACHE, MODELS
 from experiments.paper import claims, drawings, pages, tables
 from experiments.paper.answers import Answers, Meter
-from experiments.paper.subjects import DEMO, PHOTOS, SMALL, Scale, Subject, chosen, known, mild, scale
+from experiments.paper.subjects import DEMO, PHOTOS, SMALL, Scale, Subject, chosen, known, listed, mild, scale
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
 from secondlook.errors import DataError, SecondLookError
@@ -38,6 +38,7 @@ class Wishes:
     draws: int | None
     grid: int | None
     mild: bool
+    views: str | None
     noise: int | None
     results: Path
     figures: Path
@@ -53,7 +54,8 @@ class Wishes:
             raise DataError(f"{limit} pictures are too few to label some and test others; give 40 or more")
         size = scale(min(limit, len(subject.pictures)), len(subject.labels), self.quick)
         size = self._smaller(size if self.quick else _past_pilot(size, subject))
-        size = replace(size, settings=mild(len(subject.labels))) if self.mild else size
+        if self.views or self.mild:
+            size = replace(size, settings=listed(self.views) if self.views else mild(len(subject.labels)))
         return Study(Answers(subject, self.cache, Meter(subject.title, _planned(size))), size)
 
     def _smaller(self, size: Scale) -> Scale:
@@ -218,6 +220,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--tested", type=int, help="test on only so many pictures from there on")
     parser.add_argument("--draws", type=int, help="S; the paper's for the number of classes if left out")
     parser.add_argument("--grid", type=int, help="choose settings on only so many of the labelled pictures")
+    parser.add_argument("--views", help="search only these settings, such as 'gaussian:0.01 rotation:10 rotation:20'")
     parser.add_argument("--mild", action="store_true", help="search only the mild end of the paper's grids")
     parser.add_argument(
         "--noise", type=int, help="measure Var and KS on only so many of the labelled pictures; 0 leaves them out"
@@ -242,6 +245,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         draws=told.draws,
         grid=told.grid,
         mild=told.mild,
+        views=told.views,
         noise=told.noise,
         results=results,
         figures=figures,

@@ -118,6 +118,7 @@ def test_more_draws_leave_the_first_ones_as_they_are(tmp_path: Path) -> None:
         (["table1", "--model", "vgg"], "no model is called 'vgg'"),
         (["table4", "--results", "empty"], "run table1 first"),
         (["table1", "--quick", "--pictures", "7"], "40 or more"),
+        (["table1", "--quick", "--views", "rotation:10 mirror"], "none of the paper's transforms"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(

@@ -50,6 +50,17 @@ def mild(classes: int) -> dict[str, tuple[View, ...]]:
     return {family: Panel.parse(views).views for family, views in grids.items()}
 
 
+def listed(views: str) -> dict[str, tuple[View, ...]]:
+    """The settings that a text names, by their transform."""
+    found: dict[str, tuple[View, ...]] = {}
+    for view in Panel.parse(views):
+        family = str(view).partition(":")[0]
+        if family not in GRIDS:
+            raise DataError(f"{str(view)!r} is none of the paper's transforms, {', '.join(GRIDS)}")
+        found[family] = (*found.get(family, ()), view)
+    return found
+
+
 @dataclass(frozen=True)
 class Scale:
     """How many pictures and draws each step takes."""
