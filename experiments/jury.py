@@ -8,7 +8,7 @@ python experiments/jury.py figures        the figures and tables of docs/method.
 
 A number among the words is that of the splits. Votes come from experiments/collected.py, which asks for those that are
 missing. Lines of other models stay in the CSV. Each figure is the mean over the splits, with the 2.5 and 97.5
-percentiles of the splits. With OPENBLAS_NUM_THREADS=1 it takes a fraction of the time: the matrices are small.
+percentiles of the splits. Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for each other.
 """
 
 from __future__ import annotations
