@@ -248,38 +248,29 @@ def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], 
 def own_lines(model: Model) -> Iterator[list[Score]]:
     """The jury and what needs no views, on all pictures."""
     general, output = votes(model, GENERAL16), logits(model)
-    hand = at_hand(model)
     picked = votes(model, tuned(model) if there(model, Panel(CANDIDATES), "pilot") else Panel(()))
     sizes = [size for size in SIZES if size <= len(picked.panel)]
     for split in splits(model):
-        best = hand.under(split.ordered(hand))
         yield [
             split.believed("naive", Naive(), general),
             split.believed("constant", Constant(), general),
             *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in sizes),
-            *(
-                split.believed(f"jury, best of {len(hand.panel)} views", Jury(), best.under(range(s)))
-                for s in SIZES[:4]
-            ),
             *split.white_box(output),
         ]
 
 
-def at_hand(model: Model) -> Votes:
-    """The sixteen general views, and for photos the draws of the paper's best transform too, which are kept anyway."""
-    general = votes(model, GENERAL16)
-    drawn = votes(model, Panel(()) if len(model.labels) <= 10 else next(iter(paper_panels(model).values())))
-    return replace(general, panel=general.panel + drawn.panel, views=np.hstack([general.views, drawn.views]))
-
-
 def early_lines(model: Model) -> Iterator[list[Score]]:
-    """The jury that stops early, and the fixed panel whose Brier score it aims at."""
+    """The jury with the views that tell most, and the one that stops early, beside the panel that both start from."""
     general = votes(model, GENERAL16)
     for split in splits(model):
-        fixed = split.believed("jury", Jury(), general.under(range(len(GENERAL))))
-        yield [fixed, split.adaptive(general, len(GENERAL))]
+        best = general.under(split.ordered(general))
+        yield [
+            split.believed("jury", Jury(), general.under(range(len(GENERAL)))),
+            *(split.believed("jury, best of 16 views", Jury(), best.under(range(size))) for size in SIZES[:4]),
+            split.adaptive(general, len(GENERAL)),
+        ]
 
 
 def paper_lines(model: Model) -> Iterator[list[Score]]:
