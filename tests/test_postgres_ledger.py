@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ import psycopg
 from postgres_server import Server, unbalanced
 from postgres_server import server as running_server
 
-from secondlook.ledger.postgres import MIGRATIONS, PostgresLedger
+from secondlook.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
+from secondlook.ledger.tables import Value
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +52,17 @@ def cut_lines(address: str) -> None:
 def test_a_line_that_breaks_is_opened_anew_and_everything_is_counted_once(address: str) -> None:
     with PostgresLedger(address) as ledger:
         granted: list[bytes] = []
+        cut = threading.Timer(0.0, cut_lines, [address])
+        cut.start()
         for turn in range(40):
             if turn % 3 == 0:
-                threading.Timer(0.001 * (turn % 7), cut_lines, [address]).start()
+                cut.join()  # on a busy machine many at once would be more than a ledger puts up with
+                cut = threading.Timer(0.001 * (turn % 7), cut_lines, [address])
+                cut.start()
             granted += intend(ledger, range(10 * turn, 10 * turn + 10)).granted
             answer(ledger, granted[-5:])
             ledger.find(granted[-20:])
+        cut.join()
         found = ledger.find(granted)
         assert len(granted) == 400
         assert {name: found[name].label for name in found} == {
@@ -86,6 +92,28 @@ def test_a_commit_whose_outcome_the_line_did_not_tell_is_looked_up(
         ledger.release(granted[:2])
         ledger.flush().result(30)
         assert cut == ["COMMIT", "COMMIT"]
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
+
+
+def test_a_line_that_is_cut_in_the_midst_of_many_statements_is_opened_anew(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver then says that it is busy, and neither what the server said nor that the line is closed."""
+    original = PostgresTables.execute_many
+    cut: list[str] = []
+
+    def execute_many(self: PostgresTables, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        if not cut:
+            cut.append(statement)
+            raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+        original(self, statement, rows)
+
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(5)).granted
+        monkeypatch.setattr(PostgresTables, "execute_many", execute_many)
+        ledger.release(granted[:2])
+        ledger.flush().result(30)
+        assert cut
         assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
 
 

@@ -138,7 +138,9 @@ class PostgresTables(Tables):
         self._db.close()
 
     def again(self, error: Exception) -> bool:
-        if isinstance(error, BROKEN) or (isinstance(error, psycopg.OperationalError) and self._db.closed):
+        # What the server did not say comes from the line, such as one that was cut in the midst of many statements.
+        lost = isinstance(error, psycopg.OperationalError) and (self._db.closed or error.sqlstate is None)
+        if isinstance(error, BROKEN) or lost:
             self._reconnect()
             return True
         return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure)
