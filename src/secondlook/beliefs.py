@@ -259,7 +259,7 @@ def restore(fields: dict[str, object]) -> Belief:
     values = {key: value for key, value in fields.items() if key != "family"}
     unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
-        raise DataError(f"the belief {family.name} has no {', '.join(unknown)}")
+        raise DataError(f"the belief {family.name} has no {', '.join(map(repr, unknown))}")
     if not _finite(values):
         raise DataError(f"the belief {family.name} holds a number that is not finite")
     try:

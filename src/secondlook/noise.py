@@ -19,7 +19,7 @@ from secondlook import __version__
 from secondlook.asking import Unscored
 from secondlook.errors import DataError, ImageError, ViewError
 from secondlook.figures import Line, lines_svg
-from secondlook.images import Image
+from secondlook.images import Image, shown
 from secondlook.latent import Cumulative, Cumulatives, Floats, Margins, Noise, Reading, describe, read
 from secondlook.openmodel import OpenModel, Tensor
 from secondlook.pictures import Picture
@@ -232,7 +232,7 @@ class NoiseFile(_Part):
             raise DataError(f"there is no noise file {str(path)!r}; make one with: secondlook noise") from None
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the top"
+            where = shown(".".join(map(str, first["loc"])) or "the top")
             raise DataError(f"the noise file {str(path)!r} is malformed at {where}: {first['msg']}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"the noise file {str(path)!r} cannot be read: {error}") from None

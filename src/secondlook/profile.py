@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from secondlook import beliefs, decisions
 from secondlook.decisions import AdaptiveRule, Conformal
 from secondlook.errors import DataError, FitError, ProfileError, ViewError
+from secondlook.images import shown
 from secondlook.jury import Prefixes
 from secondlook.views import RENDERER, Panel
 from secondlook.votes import Row, Votes
@@ -174,13 +175,13 @@ class Profile(_Part):
                 _try(adaptive.believer(), adaptive.views(), profile.classes)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the top"
+            where = shown(".".join(map(str, first["loc"])) or "the top")
             raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
         except (DataError, ViewError) as error:
             raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
         if profile.renderer != RENDERER:
             raise ProfileError(
-                f"the profile {name!r} was fitted with renderer {profile.renderer}, this secondlook renders "
+                f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this secondlook renders "
                 f"with {RENDERER}; fit again"
             )
         return profile
