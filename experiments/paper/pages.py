@@ -57,15 +57,15 @@ def correlations(rows: Rows) -> str:
 
 def growth(rows: Rows) -> str:
     """Figure 2 as a table: the Brier score at each S, and what the largest S brings over the smallest."""
-    steps = list(dict.fromkeys(row["S"] for row in rows))
+    steps = sorted({int(row["S"]) for row in rows})
     head = ("model", "transform", "ballot", *(f"S = {step}" for step in steps), "last less first")
     cases = dict.fromkeys((row["model"], row["view"], row["ballot"]) for row in rows)
     body = []
     for case in cases:
         mine = [row for row in rows if (row["model"], row["view"], row["ballot"]) == case]
-        last = mine[-1]
+        last, known = mine[-1], {int(row["S"]): _short(row["brier"], 4) for row in mine}
         ends = f"{float(last['less_first_low']):+.4f} to {float(last['less_first_high']):+.4f}"
-        body.append([*case, *(_short(row["brier"], 4) for row in mine), f"{float(last['less_first']):+.4f} ({ends})"])
+        body.append([*case, *(known.get(step, "") for step in steps), f"{float(last['less_first']):+.4f} ({ends})"])
     return _table(head, body)
 
 
