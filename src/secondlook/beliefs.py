@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from secondlook import scoring
 from secondlook.errors import DataError, FitError
+from secondlook.images import shown
 from secondlook.jury import Jury, Prefixes
 from secondlook.latent import Cumulative
 from secondlook.votes import Codes, Distribution, Floats, Tally, Votes, base_tally, vote_tally
@@ -259,7 +260,7 @@ def restore(fields: dict[str, object]) -> Belief:
     values = {key: value for key, value in fields.items() if key != "family"}
     unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
-        raise DataError(f"the belief {family.name} has no {', '.join(map(repr, unknown))}")
+        raise DataError(f"the belief {family.name} has no {shown(', '.join(unknown))}")
     if not _finite(values):
         raise DataError(f"the belief {family.name} holds a number that is not finite")
     try:
