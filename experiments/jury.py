@@ -169,6 +169,15 @@ def splits(model: Model, count: int = SPLITS, part: str = "all") -> list[Split]:
     return [Split(model, truths, *_halves(model, seed)) for seed in range(count)]
 
 
+def drawn(model: Model) -> Iterator[Split]:
+    """Splits for promises, which are about labelled pictures that chance gave: all drawn, none a pilot one."""
+    truths, rest = model.truths(), model.order()[model.pilot :]
+    fit = min(model.fit, 2 * len(rest) // 3)
+    for seed in range(SPLITS):
+        mixed = np.random.default_rng(seed).permutation(rest)
+        yield Split(model, truths, mixed[:fit], mixed[fit:])
+
+
 def _halves(model: Model, seed: int) -> tuple[Rows, Rows]:
     """Places among some pictures, the pilot ones first, of which one half fits and the other is tested."""
     rest = model.pilot + np.random.default_rng(seed).permutation(2 * model.fit - model.pilot)
@@ -344,7 +353,7 @@ def promises(model: Model) -> list[list[str]]:
     said = votes(model, GENERAL)
     wrong: dict[float, list[tuple[float, float]]] = defaultdict(list)
     covered: dict[float, list[tuple[float, float]]] = defaultdict(list)
-    for split in splits(model):
+    for split in drawn(model):
         train, truth = said.take(split.fit), split.truths[split.fit]
         held_out = fitting.cross_fit(Jury(), train, truth).held_out()
         jury = Jury().fit(train, truth)
