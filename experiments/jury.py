@@ -393,7 +393,7 @@ def _promise(
 def figures(name: str = "resnet20") -> None:
     """What each query brings, by the tables; and one split's reliability and risk–coverage curves."""
     shown = {"jury": "jury, general views", "jury, best of 16 views": "jury, best of 16 views"}
-    rows = [row for file in ("jury", "jury_paper") for row in _table(file) if row["model"] == name]
+    rows = [row for file in ("jury", "jury_early", "jury_paper") for row in _table(file) if row["model"] == name]
     methods = [*shown, *dict.fromkeys(row["method"] for row in rows if row["method"].startswith("paper"))]
     curves = [_line(shown.get(m, m), [row for row in rows if row["method"] == m]) for m in methods]
     softmax = next(row for row in rows if row["method"] == "softmax, temperature")
