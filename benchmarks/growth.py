@@ -81,11 +81,12 @@ async def score(count: int, views: int, out: Path) -> float:
     panel = Panel.parse(f"gaussian:0.1*{views}")
     profile = look.learn(await look.collect(Asker(Instant()), pictures(200), panel), Jury(), "instant")
     began = time.perf_counter()
-    todo, file = pictures(count), ScoreFile(out, {})
+    todo = pictures(count)
+    file = ScoreFile(out, {}, [picture.name for picture in todo])
     async for verdict in look.look(Asker(Instant()), todo, profile):
         assert not isinstance(verdict, Unscored)
         file.add(verdict)
-    file.finish([picture.name for picture in todo], {}, complete=True)
+    file.finish({})
     return time.perf_counter() - began
 
 

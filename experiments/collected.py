@@ -4,7 +4,9 @@ Answers go to $SECONDLOOK_EXPERIMENTS or ~/.cache/secondlook-experiments, a file
 there is not asked again, so a run that was ended goes on. Data and models are looked for in ../shared.
 
 The pilot pictures are drawn once. They belong to the fitting part of every split and are never tested on, so a
-choice that was made on them (of views, of a transform's setting) is made for all splits at once.
+choice that was made on them (of views, of a transform's setting) is made for all splits at once. Photos are too few
+for that: a quarter of them, always in the same half, would make that half easier or harder than the other in every
+split alike. So each split of photos is drawn whole, and views are chosen anew on its own fitting part.
 """
 
 from __future__ import annotations
@@ -78,9 +80,17 @@ class Model:
             return np.arange(len(self.pictures))
         return np.random.default_rng(2024).permutation(len(self.pictures))
 
+    @property
+    def photos(self) -> bool:
+        """Whether the pictures are photos of a thousand classes."""
+        return "imagenet" in self.data
+
     def split(self, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Places to fit and to test: the pilot pictures always fit, the rest is drawn."""
+        """Places to fit and to test: the pilot pictures always fit, the rest is drawn; of photos all are."""
         order = self.order()
+        if self.photos:
+            mixed = np.random.default_rng(seed).permutation(order)
+            return mixed[: self.fit], mixed[self.fit :]
         rest = np.random.default_rng(seed).permutation(order[self.pilot :])
         more = self.fit - self.pilot
         return np.concatenate([order[: self.pilot], rest[:more]]), rest[more:]
@@ -96,8 +106,7 @@ class Model:
         return str(path)
 
     def _how(self) -> str:
-        classes = 1000 if "imagenet" in self.data else 10
-        names = [str(c) for c in range(classes)] if classes == 1000 else cifar_names()
+        names = [str(c) for c in range(1000)] if self.photos else cifar_names()
         return self.preparation.format(labels=names).replace("'", '"')
 
 

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,12 @@ class Split:
             base = own.confidence(heard), heard.base == truth
         return measured(method, outcome, base, said.classes)
 
+    def unseen(self, said: Votes) -> Iterator[Score]:
+        """The jury on those tested photos that had no part in choosing the general panel, as some had."""
+        rest = np.setdiff1d(self.test, self.model.order()[: self.model.pilot])
+        if len(rest) < len(self.test):
+            yield replace(self, test=rest).believed("jury, photos new to its panel", Jury(), said)
+
     def adaptive(self, said: Votes, fixed: int) -> Score:
         """Early stopping that aims at the Brier score of the first views; all is learned on the fitting part."""
         train, truth = said.take(self.fit), self.truths[self.fit]
@@ -211,10 +218,22 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     return {family: Panel((best[family],) * draws[family]) for family in ranked}
 
 
-def tuned(model: Model) -> Panel:
-    """What `tune` chooses on the pilot pictures: what it grows from them, if that gains clearly."""
-    said = votes(model, Panel(CANDIDATES), "pilot")
-    truths = model.truths()[model.order()[: model.pilot]]
+def picked(model: Model) -> Iterator[Votes]:
+    """For each split the answers under the views that are chosen for it: on its own photos, or once on pilot ones."""
+    if model.photos:
+        said, truths = votes(model, Panel(CANDIDATES)), model.truths()
+        for split in splits(model):
+            pilot = split.fit[: model.pilot]
+            yield votes(model, tuned(model, said.take(pilot), truths[pilot]))
+    elif there(model, Panel(CANDIDATES), "pilot"):
+        truths = model.truths()[model.order()[: model.pilot]]
+        yield from repeat(votes(model, tuned(model, votes(model, Panel(CANDIDATES), "pilot"), truths)), SPLITS)
+    else:
+        yield from repeat(votes(model, Panel(())), SPLITS)
+
+
+def tuned(model: Model, said: Votes, truths: Codes) -> Panel:
+    """What `tune` chooses by answers about pilot pictures: what it grows from them, if that gains clearly."""
     plan = tuning.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
     columns = climbed(said, truths, plan)
     heard = said.under(columns)
@@ -257,15 +276,15 @@ def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], 
 def own_lines(model: Model) -> Iterator[list[Score]]:
     """The jury and what needs no views, on all pictures."""
     general, output = votes(model, GENERAL16), logits(model)
-    picked = votes(model, tuned(model) if there(model, Panel(CANDIDATES), "pilot") else Panel(()))
-    sizes = [size for size in SIZES if size <= len(picked.panel)]
-    for split in splits(model):
+    for split, chosen in zip(splits(model), picked(model), strict=True):
+        sizes = [size for size in SIZES if size <= len(chosen.panel)]
         yield [
             split.believed("naive", Naive(), general),
             split.believed("constant", Constant(), general),
             *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
-            *(split.believed("jury, tuned views", Jury(), picked.under(range(size))) for size in sizes),
+            *(split.believed("jury, tuned views", Jury(), chosen.under(range(size))) for size in sizes),
+            *split.unseen(general.under(range(len(GENERAL)))),
             *split.white_box(output),
         ]
 

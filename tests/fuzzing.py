@@ -338,9 +338,9 @@ def part_seeds() -> list[bytes]:
 
 
 def read_part(path: Path) -> None:
-    file = ScoreFile(path.with_name("out.csv"), {"profile": "p"})
+    file = ScoreFile(path.with_name("out.csv"), {"profile": "p"}, ["a.png", "b.png"])
     try:
-        file.finish(["a.png", "b.png"], {}, complete=False)
+        file.finish({})
     finally:
         file.close()
 

@@ -142,8 +142,9 @@ def score(
     if wishes.dry_run:
         estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
         return True
-    file = ScoreFile(out, {"profile": profile.model_dump(mode="json"), "use": asdict(use)})
-    todo = [picture for picture in pictures if not file.done(picture.name)]
+    header = {"profile": profile.model_dump(mode="json"), "use": asdict(use)}
+    file = ScoreFile(out, header, [picture.name for picture in pictures])
+    todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
     if len(todo) < len(pictures):
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     reasons: dict[str, str] = {}
@@ -164,17 +165,15 @@ def score(
     try:
         run(work)
     finally:
-        complete = all(file.done(picture.name) for picture in pictures)
-        file.finish([picture.name for picture in pictures], reasons, complete)
+        file.finish(reasons)
     _complain([Unscored(name, reason) for name, reason in reasons.items()])
     drifted = practice.drifted(kinds)
     if drifted:
         say(DRIFT)
     if json:
-        missing = sum(not file.done(picture.name) for picture in pictures)
-        print_json({"out": str(out), "pictures": len(pictures), "not_scored": missing, "drift": drifted})
-    say(f"Verdicts: {out}" + ("" if complete else "; run the same command again to go on"))
-    return complete
+        print_json({"out": str(out), "pictures": len(pictures), "not_scored": file.missing(), "drift": drifted})
+    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    return not file.missing()
 
 
 def evaluate(

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -32,27 +34,37 @@ COLUMNS = (
     "options",
     "reason",
 )
+NOWHERE = -1
 ENDINGS = (".csv", ".jsonl", ".parquet")
 UNKNOWN = "backslashreplace"
 """What stands in a result for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
 
 
 class ScoreFile:
-    """Verdicts of one run: `done` says what is there already, `add` appends, `finish` writes the result."""
+    """Verdicts about the pictures of one run: `done` says what is there already, `add` appends, `finish` writes the
+    result. Of a picture it holds in memory where its verdict lies, and nothing else.
+    """
 
-    def __init__(self, out: Path, header: dict[str, object]) -> None:
+    def __init__(self, out: Path, header: dict[str, object], names: Sequence[str]) -> None:
+        """`names` are those of the pictures, each once, in the order of the result."""
         if out.suffix not in ENDINGS:
             raise DataError(f"{str(out)!r} must end in {', '.join(ENDINGS)}: the ending chooses the format")
         self._out = out
         self._part = out.with_name(out.name + ".part")
         self._header = json.dumps(header, sort_keys=True)
-        self._starts: dict[str, int] = {}
+        self._names = names
+        self._starts = array("q", [NOWHERE]) * len(names)
         """Where the line of each picture begins in the part file."""
+        self._next = 0
         self._file = self._open()
 
-    def done(self, name: str) -> bool:
-        """Whether this picture has its verdict."""
-        return name in self._starts
+    def done(self, place: int) -> bool:
+        """Whether the picture at this place has its verdict."""
+        return self._starts[place] != NOWHERE
+
+    def missing(self) -> int:
+        """How many pictures have none."""
+        return self._starts.count(NOWHERE)
 
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
@@ -60,19 +72,20 @@ class ScoreFile:
         with self._writing():
             start = self._file.tell()
             self._file.write(line)
-        self._starts[verdict.name] = start
+        place = self._place(verdict.name)
+        self._starts[place], self._next = start, place + 1
 
-    def finish(self, names: Sequence[str], reasons: dict[str, str], complete: bool) -> None:
-        """Write the result for these pictures, in this order; the part file goes when the run is complete."""
+    def finish(self, reasons: dict[str, str]) -> None:
+        """Write the result, with the reason where there is no verdict; the part file goes when none is missing."""
         if self._file.closed:  # the disk was full
             return
         temporary = self._out.with_name(self._out.name + ".tmp")
         with self._writing():
             self._file.flush()
-            WRITERS[self._out.suffix](temporary, self._records(names, reasons))
+            WRITERS[self._out.suffix](temporary, self._records(reasons))
             os.replace(temporary, self._out)
             self._file.close()
-            if complete:
+            if not self.missing():
                 self._part.unlink()
 
     def close(self) -> None:
@@ -108,32 +121,38 @@ class ScoreFile:
     def _read(self, file: BinaryIO) -> None:
         """Take over sound lines; one cut off by a crash is dropped, and a damaged one is as good as not there."""
         start = file.tell()
+        places = {name: place for place, name in enumerate(self._names)}
         for line in file:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            if (name := _name(line)) is not None:
-                self._starts[name] = start
+            if (place := places.get(_name(line))) is not None:
+                self._starts[place] = start
             start += len(line)
         file.seek(0, os.SEEK_END)
 
-    def _records(self, names: Sequence[str], reasons: dict[str, str]) -> Iterator[dict[str, object]]:
+    def _place(self, name: str) -> int:
+        """The place of a picture, which is soon found, as verdicts come in the order of the pictures."""
+        ahead = chain(range(self._next, len(self._names)), range(self._next))
+        return next(place for place in ahead if self._names[place] == name)
+
+    def _records(self, reasons: dict[str, str]) -> Iterator[dict[str, object]]:
         with self._part.open("rb") as file:
-            for name in names:
-                if name in self._starts:
-                    file.seek(self._starts[name])
-                    yield json.loads(file.readline())
-                else:
+            for name, start in zip(self._names, self._starts, strict=True):
+                if start == NOWHERE:
                     yield unscored_record(name, reasons.get(name, "not reached"))
+                else:
+                    file.seek(start)
+                    yield json.loads(file.readline())
 
 
-def _name(line: bytes) -> str | None:
-    """The picture that a line tells of, if it is one that `add` wrote."""
+def _name(line: bytes) -> str:
+    """The picture that a line tells of; no name, if it is not one that `add` wrote."""
     try:
         told = json.loads(line)
-        return str(told["name"]) if isinstance(told, dict) and tuple(told) == COLUMNS else None
+        return str(told["name"]) if isinstance(told, dict) and tuple(told) == COLUMNS else ""
     except (ValueError, RecursionError):
-        return None
+        return ""
 
 
 def unscored_record(name: str, reason: str) -> dict[str, object]:
