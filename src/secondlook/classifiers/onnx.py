@@ -22,6 +22,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -63,17 +64,21 @@ class OnnxClassifier:
         labels = description.labels
         self.labels = read_labels(path.parent / labels) if isinstance(labels, str) else labels
         self.fingerprint = _fingerprint(path, description, self.labels)
-        self.terms = Terms(batch=description.pictures(), concurrency=os.cpu_count() or 1, local=True)
+        cores = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(cores, thread_name_prefix="onnx")
+        # One call more than can run is asked for, so that a core takes the next one at once.
+        self.terms = Terms(batch=description.pictures(), concurrency=cores + 1, local=True)
 
     def prepare(self, pixels: Pixels) -> Pixels:
         # A copy of its own, so that it does not keep the array of all views in memory.
         return self._description.fit(pixels, self._description.size).copy()
 
     async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
-        return await asyncio.to_thread(self._answer, batch)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, batch)
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Let the threads go."""
+        self._pool.shutdown(wait=False)
 
     def logits(self, batch: Sequence[Pixels]) -> Tensor:
         """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
