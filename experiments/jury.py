@@ -374,8 +374,8 @@ def promises(model: Model) -> list[list[str]]:
     covered: dict[float, list[tuple[float, float]]] = defaultdict(list)
     for split in drawn(model):
         train, truth = said.take(split.fit), split.truths[split.fit]
-        held_out = fitting.cross_fit(Jury(), train, truth).held_out()
         jury = Jury().fit(train, truth)
+        held_out = fitting.cross_fit(Jury(), train, truth).held_out(fitting.outcome(jury, train, truth))
         heard, known = said.take(split.test), split.truths[split.test]
         confidence, right = jury.confidence(heard), jury.predict(heard) == known
         for max_error in (0.01, 0.02, 0.05, 0.1):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from scipy.stats import binom
 
 from secondlook import decisions
 from secondlook.decisions import AdaptiveRule, Conformal, Drift
@@ -57,7 +58,7 @@ def test_thresholds_break_their_promise_no_more_often_than_stated(world: World) 
 def test_the_risk_that_was_granted_is_used_and_not_hoarded() -> None:
     rng = np.random.default_rng(1)
     found = [decisions.threshold(*NESTED.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
-    assert np.mean([level is not None for level in found]) > 0.02
+    assert np.mean([level is not None for level in found]) > 0.01
 
 
 def test_a_threshold_takes_what_can_be_promised_and_little_less() -> None:
@@ -101,8 +102,9 @@ def test_the_most_errors_that_still_pass_are_found_exactly() -> None:
     assert (decisions._binomial(most + 1, asked, 0.02) > 0.05).all()
 
 
-def test_a_plan_without_errors_is_the_rule_of_three_for_one_share_of_the_risk() -> None:
-    exact = math.log(0.05 / (len(decisions.STARTS) + 1)) / math.log(0.98)
+def test_a_plan_without_errors_is_the_exact_test_of_one_unseen_error_for_one_share_of_the_risk() -> None:
+    risk = 0.05 / (len(decisions.STARTS) + 1)
+    exact = next(n for n in itertools.count(1) if binom.cdf(decisions.UNSEEN, n, 0.02) <= risk)
     assert exact <= decisions.labels_needed(0.02) <= 1.02 * exact
     assert decisions.labels_needed(0.02, coverage=0.5) == pytest.approx(2 * decisions.labels_needed(0.02), abs=2)
 

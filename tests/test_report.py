@@ -198,7 +198,7 @@ def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, te
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
     few = polled(60, seed=3, ease=60)
     outcome = fitting.outcome(profile.believer(), few.votes, few.codes())
-    least = min(need.labels for need in planning.needs(0.02, held_out=outcome.held_out()))
+    least = min(need.labels for need in planning.needs(0.02, held_out=outcome.held_out(outcome)))
     text = near(Read(page(material(few, profile))).text)
     assert "No promise yet: at most 2 % wrong" in text
     assert f"About {roughly(least)} would be needed" in text

@@ -24,6 +24,8 @@ STARTS = (0.25, 1.0, 2.0)
 """Thresholds that `threshold` tries on their own account, as multiples of the allowed error below 1; and zero."""
 STEPS = 16
 """How many thresholds it tries between an allowed error and its double."""
+UNSEEN = 1
+"""Wrong answers that it counts beyond those that were seen."""
 CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
 """Where `Drift` looks for more, or fewer, pictures below than there should be."""
 
@@ -36,13 +38,15 @@ def threshold(confidence: Floats, correct: Bools, max_error: float, level: float
     The promise holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
     Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then
     Test). A few of them have a share of the risk 1 − level of their own, and each that passes hands its share on
-    to the next laxer one (the fallback procedure), so that all mistakes together stay within the risk.
+    to the next laxer one (the fallback procedure), so that all mistakes together stay within the risk. One wrong
+    answer more is counted than was seen: pictures are judged by folds, and the belief that decides later is a little
+    another than those of the folds.
     """
     _check_share("max_error", max_error)
     _check_share("level", level)
     levels, shares = _candidates(max_error)
-    accepted, wrong = _above(confidence, levels), _above(confidence[~correct], levels)
-    surprise = np.where(accepted > 0, _binomial(wrong, accepted, max_error), 1.0)
+    accepted, wrong = _above(confidence, levels), _above(confidence[~correct], levels) + UNSEEN
+    surprise = _binomial(wrong, accepted, max_error)
     best, budget = None, 0.0
     for candidate, p, share in zip(levels.tolist(), surprise.tolist(), shares.tolist(), strict=True):
         budget += share * (1.0 - level)
@@ -67,7 +71,7 @@ def labels_needed(
     if not 0.0 < coverage <= 1.0:
         raise DataError(f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1")
     accepted = np.unique(np.geomspace(1.0, 1e9, 2100).round())
-    allowed = _critical(accepted, max_error, (1.0 - level) / (len(STARTS) + 1))
+    allowed = _critical(accepted, max_error, (1.0 - level) / (len(STARTS) + 1)) - UNSEEN
     success = np.where(allowed >= 0, _binomial(np.maximum(allowed, 0), accepted, expected_error), 0.0)
     enough = success >= power
     if not enough.any():

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from secondlook import __version__, explaining, fitting
+from secondlook import __version__, decisions, explaining, fitting
 from secondlook.asking import Asker, Rounds, Unscored
 from secondlook.beliefs import Belief, Constant, Naive, dump
 from secondlook.errors import DataError, FitError
@@ -142,18 +142,18 @@ def learn(
     price = fitting.price(trials, aim)
     stopped = fitting.stopped(trials, aim, price)
     profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
-    adaptive = _adaptive(belief, polled, aim, price, stopped)
+    adaptive = _adaptive(belief, polled, teachers, aim, price, stopped)
     return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
 
 
 def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
     if max_error is None:
         return Thrift(fixed)
-    threshold = held_out.held_out().threshold(max_error)
+    threshold = decisions.threshold(held_out.confidence, held_out.correct, max_error)
     return SameDecision(NEVER if threshold is None else threshold)
 
 
-def _adaptive(belief: Jury, polled: Polled, aim: Aim, price: float, stopped: Outcome) -> Adaptive:
+def _adaptive(belief: Jury, polled: Polled, teachers: int, aim: Aim, price: float, stopped: Outcome) -> Adaptive:
     votes, truths = polled.votes, polled.codes()
     prefixes = Prefixes(ballot=belief.ballot).fit(votes, truths)
     growth = fitting.grow(prefixes.seated(), votes, truths)
@@ -168,7 +168,7 @@ def _adaptive(belief: Jury, polled: Polled, aim: Aim, price: float, stopped: Out
         low=rule.low,
         high=rule.high,
         belief=dump(prefixes),
-        held_out=stopped.held_out(),
+        held_out=stopped.held_out(growth.stopped(rule).since(teachers)),
         kinds=tuple(np.bincount(kinds, minlength=(first + 1) * (views + 1)).tolist()),
     )
 
@@ -178,6 +178,7 @@ def _profile(
 ) -> Profile:
     votes, truths = polled.votes, polled.codes()
     judged = fitting.baselines(votes.take(slice(teachers, None)), truths[teachers:])
+    fitted = belief.fit(votes, truths)
     return Profile(
         secondlook=__version__,
         classifier=description,
@@ -187,10 +188,10 @@ def _profile(
         panel=str(polled.panel),
         seed=polled.seed,
         renderer=RENDERER,
-        belief=dump(belief.fit(votes, truths)),
+        belief=dump(fitted),
         pictures=len(votes),
         results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),
-        held_out=held_out.held_out(),
+        held_out=held_out.held_out(fitting.outcome(fitted, votes, truths).since(teachers)),
         kinds=_kinds(votes),
     )
 
