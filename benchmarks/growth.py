@@ -29,7 +29,7 @@ from secondlook.classifiers import Pixels, Terms
 from secondlook.figures import Line, lines_svg
 from secondlook.images import Image
 from secondlook.jury import Jury
-from secondlook.pictures import Picture
+from secondlook.pictures import Collection, Picture
 from secondlook.scorefile import ScoreFile
 from secondlook.session import fastest_loop
 from secondlook.views import Panel
@@ -72,17 +72,17 @@ class Run(NamedTuple):
     peak: float
 
 
-def pictures(count: int) -> list[Picture]:
-    return [Picture(str(number), "bright" if number % 2 else "dark", Made()) for number in range(count)]
+def taught() -> list[Picture]:
+    return [Picture(str(number), "bright" if number % 2 else "dark", Made()) for number in range(200)]
 
 
 async def score(count: int, views: int, out: Path) -> float:
     """Seconds that a run of `score` takes."""
     panel = Panel.parse(f"gaussian:0.1*{views}")
-    profile = look.learn(await look.collect(Asker(Instant()), pictures(200), panel), Jury(), "instant")
+    profile = look.learn(await look.collect(Asker(Instant()), taught(), panel), Jury(), "instant")
     began = time.perf_counter()
-    todo = pictures(count)
-    file = ScoreFile(out, {}, [picture.name for picture in todo])
+    todo = Collection([str(number) for number in range(count)], Made())
+    file = ScoreFile(out, {}, todo)
     async for verdict in look.look(Asker(Instant()), todo, profile):
         assert not isinstance(verdict, Unscored)
         file.add(verdict)

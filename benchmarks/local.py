@@ -108,7 +108,7 @@ def bare(classifier: OnnxClassifier, batches: list[Tensor]) -> None:
 
 def score(classifier: OnnxClassifier, pictures: list[Picture], profile: Profile, out: Path) -> None:
     """Everything that `secondlook score` does between its start and its last line."""
-    file = ScoreFile(out, {}, [picture.name for picture in pictures])
+    file = ScoreFile(out, {}, pictures)
 
     async def work() -> None:
         async for verdict in look.look(Asker(classifier), pictures, profile):

@@ -35,7 +35,7 @@ from secondlook.classifiers.http import presets
 from secondlook.classifiers.oip import OipClassifier
 from secondlook.classifiers.wire import BrokenError, Connection, OverlongError, Reply, Server, unpacked
 from secondlook.errors import SecondLookError
-from secondlook.images import decode
+from secondlook.images import MAX_PIXELS, decode
 from secondlook.jury import Jury
 from secondlook.latent import Cumulative, Cumulatives, describe
 from secondlook.ledger import Budget, SqliteLedger, bookkeeping
@@ -338,7 +338,8 @@ def part_seeds() -> list[bytes]:
 
 
 def read_part(path: Path) -> None:
-    file = ScoreFile(path.with_name("out.csv"), {"profile": "p"}, ["a.png", "b.png"])
+    told = pictures.Collection(["a.png", "b.png"], pictures.Folder(path.parent, MAX_PIXELS))
+    file = ScoreFile(path.with_name("out.csv"), {"profile": "p"}, told)
     try:
         file.finish({})
     finally:

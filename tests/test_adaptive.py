@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -47,7 +48,7 @@ def profile(taught: Polled) -> Profile:
     return look.learn(taught, Jury(), MODEL)
 
 
-def verdicts(pictures: list[Picture], profile: Profile, practice: Practice | None = None) -> list[Verdict]:
+def verdicts(pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> list[Verdict]:
     async def work() -> list[Verdict | Unscored]:
         return [verdict async for verdict in look.look(Asker(connect(MODEL)), pictures, profile, practice)]
 

@@ -152,7 +152,7 @@ class Labelling:
     async def close(self) -> None: ...
 
 
-async def everything(asker: Asker, pictures: list[Picture], **how: Rounds) -> list[Row | Unscored]:
+async def everything(asker: Asker, pictures: Sequence[Picture], **how: Rounds) -> list[Row | Unscored]:
     return [row async for row in asker.ask(pictures, PANEL, **how)]
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +39,7 @@ def put(root: Path, *names: str) -> Path:
     return root
 
 
-def names(pictures: list[Picture]) -> list[str]:
+def names(pictures: Sequence[Picture]) -> list[str]:
     return [picture.name for picture in pictures]
 
 
@@ -430,7 +430,7 @@ def test_a_table_may_name_the_pictures_of_an_npz(tmp_path: Path) -> None:
 
 def test_pictures_travel_to_another_process_without_their_pixels(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png")
-    pictures = labelled(tmp_path) + find([npz(tmp_path / "x.npz", images=stack(9, 64, 64, 3))])[4:5]
+    pictures = [*labelled(tmp_path), *find([npz(tmp_path / "x.npz", images=stack(9, 64, 64, 3))])[4:5]]
     for picture in pictures:
         picture.image()
     packed = pickle.dumps(pictures)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ PANEL = Panel.parse("mirror rotation:20*3")
 HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
 
 
-def write_pictures(path: Path, count: int, seed: int = 0) -> list[Picture]:
+def write_pictures(path: Path, count: int, seed: int = 0) -> Sequence[Picture]:
     """Different pictures of 16 × 16 noise in one file."""
     images = np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3), np.uint8)
     np.savez(path, images=images, labels=np.zeros(count, np.int64), class_names=np.array(["ant"]))
@@ -54,7 +55,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
 
 async def answers(
     description: Path | str,
-    pictures: list[Picture],
+    pictures: Sequence[Picture],
     ledger: Path | None = None,
     budget: int | None = None,
     pace: Pace = HURRY,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,25 @@ class Picture:
     def image(self) -> Image:
         """The decoded picture; an ImageError names a file that cannot be read, a DataError an array that cannot."""
         return self.source.image(self.name)
+
+
+class Collection(Sequence[Picture]):
+    """Pictures of one source, without truths: a `Picture` is made when it is asked for, and only names take memory."""
+
+    def __init__(self, names: Sequence[str], source: Source) -> None:
+        self._names, self._source = names, source
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, place: int) -> Picture: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Collection": ...
+    def __getitem__(self, place: int | slice) -> "Picture | Collection":
+        if isinstance(place, slice):
+            return Collection(self._names[place], self._source)
+        return Picture(self._names[place], None, self._source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +119,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> list[Picture]:
+def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Picture]:
     """The pictures in files, folders (with all folders below) and `.npz` files, without truths.
 
     A folder given alone names its pictures by their path below it, sorted by code point; with several paths, each
@@ -133,19 +152,18 @@ def labelled(path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXEL
 # --- files and folders
 
 
-def _alone(path: Path, here: Folder) -> list[Picture]:
+def _alone(path: Path, here: Folder) -> Sequence[Picture]:
     with _reading(path):
         if path.is_dir():
-            folder = Folder(path, here.max_pixels)
-            return [Picture(name, None, folder) for name in _listed(path)]
+            return Collection(_listed(path), Folder(path, here.max_pixels))
         return _stacked(path, path.name, here.max_pixels) if _is_npz(path) else _among(path, here)
 
 
-def _among(path: Path, here: Folder) -> list[Picture]:
+def _among(path: Path, here: Folder) -> Sequence[Picture]:
     name = path.as_posix()
     with _reading(path):
         if path.is_dir():
-            return [Picture(f"{name}/{below}", None, here) for below in _listed(path)]
+            return Collection([f"{name}/{below}" for below in _listed(path)], here)
         if not path.exists():
             raise DataError(f"{shown(str(path))}: no such file or folder; check the path")
         return _stacked(path, name, here.max_pixels) if _is_npz(path) else [Picture(name, None, here)]
@@ -283,13 +301,13 @@ def _is_npz(path: Path) -> bool:
     return path.suffix.lower() == ".npz" and path.is_file()
 
 
-def _stacked(path: Path, name: str, max_pixels: int) -> list[Picture]:
+def _stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
     stack = Stack.of(path, _npz_images)
     with _unpacking(path), zipfile.ZipFile(path) as archive, archive.open("images.npy") as file:
         np.lib.format.read_magic(file)
         shape, _, kind = np.lib.format.read_array_header_1_0(file)
     length = _check_stack(path, shape, kind, max_pixels)
-    return [Picture(f"{name}#{place}", None, stack) for place in range(length)]
+    return Collection([f"{name}#{place}" for place in range(length)], stack)
 
 
 def _npz_images(path: Path) -> NDArray[np.uint8]:

@@ -35,18 +35,18 @@ DRIFT = (
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
-def labelled(path: Path, truths: Path | None, take: str | None) -> list[Picture]:
+def labelled(path: Path, truths: Path | None, take: str | None) -> Sequence[Picture]:
     """Pictures with their truths."""
     return _some(datasets.open_labelled(path, truths), take)
 
 
-def found(paths: Sequence[Path], take: str | None = None) -> list[Picture]:
+def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
     """Pictures, wherever they are."""
     return _some(picture.find(paths), take)
 
 
 def fit(
-    pictures: list[Picture],
+    pictures: Sequence[Picture],
     classifier: str,
     views: str,
     belief: str,
@@ -134,7 +134,13 @@ def burst(paths: list[Path], profile_path: Path, classifier: str | None, use: Us
 
 
 def score(
-    pictures: list[Picture], profile_path: Path, classifier: str | None, out: Path, use: Use, wishes: Wishes, json: bool
+    pictures: Sequence[Picture],
+    profile_path: Path,
+    classifier: str | None,
+    out: Path,
+    use: Use,
+    wishes: Wishes,
+    json: bool,
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
     profile = Profile.load(profile_path)
@@ -142,10 +148,10 @@ def score(
     if wishes.dry_run:
         estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
         return True
-    header = {"profile": profile.model_dump(mode="json"), "use": asdict(use)}
-    file = ScoreFile(out, header, [picture.name for picture in pictures])
-    todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
-    if len(todo) < len(pictures):
+    header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "use": asdict(use)}
+    file, todo = ScoreFile(out, header, pictures), pictures
+    if file.missing() < len(pictures):
+        todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     reasons: dict[str, str] = {}
     kinds: list[int] = []
@@ -177,7 +183,7 @@ def score(
 
 
 def evaluate(
-    pictures: list[Picture],
+    pictures: Sequence[Picture],
     profile_path: Path,
     classifier: str | None,
     votes: Path | None,
@@ -248,7 +254,7 @@ def _write(out: Path, material: Material, use: Use) -> None:
     say(f"Report: {safe(str(out))}")
 
 
-def _shown(path: Path) -> list[Picture]:
+def _shown(path: Path) -> Sequence[Picture]:
     """The pictures of a collection, with their truths where it has them."""
     try:
         return datasets.open_labelled(path)
@@ -339,7 +345,7 @@ def practice_of(use: Use, profile: Profile) -> Practice:
     return practice
 
 
-def _some(pictures: list[Picture], take: str | None) -> list[Picture]:
+def _some(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
     if take is None:
         return pictures
     try:

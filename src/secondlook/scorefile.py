@@ -19,6 +19,7 @@ from typing import IO, BinaryIO
 
 from secondlook.errors import DataError, MissingExtra
 from secondlook.look import Verdict
+from secondlook.pictures import Picture
 
 COLUMNS = (
     "name",
@@ -45,15 +46,14 @@ class ScoreFile:
     result. Of a picture it holds in memory where its verdict lies, and nothing else.
     """
 
-    def __init__(self, out: Path, header: dict[str, object], names: Sequence[str]) -> None:
-        """`names` are those of the pictures, each once, in the order of the result."""
+    def __init__(self, out: Path, header: dict[str, object], pictures: Sequence[Picture]) -> None:
         if out.suffix not in ENDINGS:
             raise DataError(f"{str(out)!r} must end in {', '.join(ENDINGS)}: the ending chooses the format")
         self._out = out
         self._part = out.with_name(out.name + ".part")
         self._header = json.dumps(header, sort_keys=True)
-        self._names = names
-        self._starts = array("q", [NOWHERE]) * len(names)
+        self._pictures = pictures
+        self._starts = array("q", [NOWHERE]) * len(pictures)
         """Where the line of each picture begins in the part file."""
         self._next = 0
         self._file = self._open()
@@ -121,7 +121,7 @@ class ScoreFile:
     def _read(self, file: BinaryIO) -> None:
         """Take over sound lines; one cut off by a crash is dropped, and a damaged one is as good as not there."""
         start = file.tell()
-        places = {name: place for place, name in enumerate(self._names)}
+        places = {picture.name: place for place, picture in enumerate(self._pictures)}
         for line in file:
             if not line.endswith(b"\n"):
                 file.truncate(start)
@@ -133,14 +133,14 @@ class ScoreFile:
 
     def _place(self, name: str) -> int:
         """The place of a picture, which is soon found, as verdicts come in the order of the pictures."""
-        ahead = chain(range(self._next, len(self._names)), range(self._next))
-        return next(place for place in ahead if self._names[place] == name)
+        ahead = chain(range(self._next, len(self._pictures)), range(self._next))
+        return next(place for place in ahead if self._pictures[place].name == name)
 
     def _records(self, reasons: dict[str, str]) -> Iterator[dict[str, object]]:
         with self._part.open("rb") as file:
-            for name, start in zip(self._names, self._starts, strict=True):
+            for picture, start in zip(self._pictures, self._starts, strict=True):
                 if start == NOWHERE:
-                    yield unscored_record(name, reasons.get(name, "not reached"))
+                    yield unscored_record(picture.name, reasons.get(picture.name, "not reached"))
                 else:
                     file.seek(start)
                     yield json.loads(file.readline())

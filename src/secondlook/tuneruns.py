@@ -32,7 +32,7 @@ DRAWS = 20
 
 
 def tune(
-    pictures: list[Picture],
+    pictures: Sequence[Picture],
     classifier: str,
     max_queries: int | None,
     out: Path,
@@ -77,7 +77,7 @@ def tune(
 
 
 def search(
-    pictures: list[Picture],
+    pictures: Sequence[Picture],
     classifier: str,
     family: str,
     draws: int,
