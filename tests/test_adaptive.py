@@ -118,7 +118,11 @@ def misled(taught: Polled) -> Polled:
     return replace(taught, votes=replace(taught.votes, views=views))
 
 
-def test_views_are_asked_in_the_order_of_their_worth_if_that_is_clearly_another(taught: Polled, misled: Polled) -> None:
+def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
+    misled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fitting.order(Jury(), misled.votes, misled.codes(), 4)[0] == list(range(8))
+    monkeypatch.setattr(fitting, "RANKING", 400)
     order, found = fitting.order(Jury(), misled.votes, misled.codes(), 4)
     assert sorted(order[:4]) == [4, 5, 6, 7]
     usual = fitting.trials(Jury(), misled.votes, misled.codes())
@@ -126,7 +130,6 @@ def test_views_are_asked_in_the_order_of_their_worth_if_that_is_clearly_another(
     early, late = (fitting.steps(trials)[2].nll.mean() for trials in (found, usual))
     assert early < late - 0.02
     assert fitting.steps(found)[-1].confidence == pytest.approx(fitting.steps(usual)[-1].confidence, abs=1e-4)
-    assert fitting.order(Jury(), taught.votes, taught.codes(), 4)[0] == list(range(8))
 
 
 def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
@@ -141,7 +144,7 @@ def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
 
 
 def test_a_profile_may_know_more_views_than_its_panel_has(
-    taught: Polled, misled: Polled, clothes: list[Picture]
+    taught: Polled, misled: Polled, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = look.learn(taught, Jury(), MODEL, fixed=3)
     assert str(profile.views()) == str(GENERAL[:3])
@@ -153,6 +156,7 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
     early = verdicts(clothes[400:500], profile, Practice.thrifty(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
+    monkeypatch.setattr(fitting, "RANKING", 400)
     assert set(look.learn(misled, Jury(), MODEL, fixed=3).views()) < set(GENERAL.views[4:])
 
 

@@ -24,6 +24,8 @@ FOLDS = 5
 BETTER, WORSE = -0.005, 0.01
 """What stopping early aims for, as shares of a fixed panel's Brier score: with more views at hand, and without."""
 BISECTIONS = 14
+RANKING = 500
+"""Labelled pictures that are enough to rank views; with fewer the order as given is better (docs/method.md)."""
 ADAPTIVE = "adaptive jury"
 Places = NDArray[np.intp]
 
@@ -175,29 +177,23 @@ def trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: i
 def order(
     belief: Jury, votes: Votes, truths: Codes, fixed: int, seed: int = 0, teachers: int = 0
 ) -> tuple[list[int], list[Trial]]:
-    """In which order views are best asked, and the trials of it.
+    """In which order views are asked, and the trials of it: with enough pictures, that of their worth on these.
 
-    It is that of their worth on these pictures, which each four fifths of them find anew, if its first `fixed` views
-    do better on pictures that took no part than those of the panel as it is.
+    In the trials each four fifths of the pictures find the order anew.
     """
     usual, found = trials(belief, votes, truths, seed, teachers), []
+    if len(votes) < RANKING:
+        return list(range(len(votes.panel))), usual
     for trial, (train, test) in zip(usual, _folds(len(votes), teachers, seed), strict=True):
-        said = votes.under(_worth(votes.take(train), truths[train], fixed))
+        said = votes.under(worth(votes.take(train), truths[train], fixed))
         found.append(Trial(*_taught(belief, said, truths, train, test), trial.usual, test))
-    if _surprise(found, fixed) < _surprise(usual, fixed):
-        return _worth(votes, truths, fixed), found
-    return list(range(len(votes.panel))), usual
+    return worth(votes, truths, fixed), found
 
 
-def _worth(votes: Votes, truths: Codes, fixed: int) -> list[int]:
+def worth(votes: Votes, truths: Codes, fixed: int) -> list[int]:
     """All views: so many by what they add to those before them, then the others as they are."""
     first = grow_panel(votes, truths, fixed)
     return [*first, *(view for view in range(len(votes.panel)) if view not in first)]
-
-
-def _surprise(found: Sequence[Trial], views: int) -> float:
-    """The mean log loss of juries for 1 … so many views."""
-    return float(np.mean([step.nll.mean() for step in steps(found)[1 : views + 1]]))
 
 
 def _taught(belief: Jury, votes: Votes, truths: Codes, train: Places, test: Places) -> tuple[Growth, Growth]:
