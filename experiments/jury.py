@@ -233,7 +233,7 @@ def picked(model: Model) -> Iterator[Votes]:
 
 
 def tuned(model: Model, said: Votes, truths: Codes) -> Panel:
-    """What `tune` chooses by answers about pilot pictures: what it grows from them, if that gains clearly."""
+    """What `tune` chooses by answers about pilot pictures: what it grows from them, unless that is clearly worse."""
     plan = tuning.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
     columns = climbed(said, truths, plan)
     heard = said.under(columns)
@@ -243,7 +243,7 @@ def tuned(model: Model, said: Votes, truths: Codes) -> Panel:
     print(
         f"{model.name}: what grows on the pilot pictures gains {gain.mean:+.4f} ± {gain.error:.4f}: {grown}", flush=True
     )
-    return grown if gain.clear() else GENERAL
+    return grown if gain.convincing() else GENERAL
 
 
 def climbed(said: Votes, truths: Codes, plan: Plan) -> list[int]:
@@ -451,6 +451,7 @@ def document() -> None:
     text = path.read_text("utf-8")
     for model in MODELS.values():
         text = _replaced(text, model.name, _markdown(model))
+    text = _replaced(text, "worth", _worth_table())
     path.write_text(_replaced(text, "promises", _promise_table()), "utf-8")
 
 
@@ -494,6 +495,17 @@ def _promise_table() -> list[str]:
         for row in _table("jury_promises")
     ]
     return [_cells(heading), _cells(["---"] * len(heading)), *map(_cells, rows)]
+
+
+def _worth_table() -> list[str]:
+    rows = _table("worth")
+    sizes = list(dict.fromkeys(row["labelled"] for row in rows))
+    told = {(row["model"], row["labelled"]): f"{row['log_loss']} ± {row['error']}" for row in rows}
+    lines = [
+        [MODELS[name].title, *(told.get((name, size), "") for size in sizes)]
+        for name in dict.fromkeys(row["model"] for row in rows)
+    ]
+    return [_cells(["labelled pictures", *sizes]), _cells(["---"] * (len(sizes) + 1)), *map(_cells, lines)]
 
 
 def _short(value: str) -> str:

@@ -97,21 +97,22 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
     assert len(jury.grow_panel(copied, truths, 9)) == 4
 
 
-def test_the_general_panel_stays_unless_another_is_clearly_better() -> None:
+def test_the_general_panel_stays_unless_another_is_convincing() -> None:
     votes, truths = told([0.3, 0.3, 0.3, 0.3])
-    panel, gain = tuning.choose(votes, truths, general=[2, 1], longest=2)
+    few = slice(tuning.MANY - 1)
+    panel, gain = tuning.choose(votes.take(few), truths[few], general=[2, 1], longest=2)
     assert panel == [2, 1]
-    assert not gain.clear()
+    assert not gain.convincing()
     votes, truths = told([0.9, 0.1, 0.1, 0.8])
     panel, gain = tuning.choose(votes, truths, general=[2, 1], longest=2)
     assert panel == [0, 3]
-    assert gain.clear()
+    assert gain.convincing()
 
 
-def test_a_gain_is_clear_only_beyond_its_error() -> None:
-    assert Gain(0.02, 0.01).clear()
-    assert not Gain(0.01, 0.02).clear()
-    assert not Gain(-0.05, 0.01).clear()
+def test_few_pictures_must_show_that_a_choice_is_better_and_many_only_that_it_is_not_worse() -> None:
+    few, many = tuning.MANY - 1, tuning.MANY
+    assert [Gain(mean, 0.02, few).convincing() for mean in (0.03, 0.01, -0.01, -0.03)] == [True, False, False, False]
+    assert [Gain(mean, 0.02, many).convincing() for mean in (0.03, 0.01, -0.01, -0.03)] == [True, True, True, False]
 
 
 def test_the_knee_is_where_further_views_add_little() -> None:

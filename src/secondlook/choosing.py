@@ -25,7 +25,7 @@ class Chosen:
     polled: Polled
     pilot: int
     gain: Gain
-    """What choosing gained over the general panel; where it is not clear, the general one was taken."""
+    """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
     knee: int
     """Views after which the rest add little, by the pilot pictures."""
 
@@ -82,7 +82,7 @@ async def search(
     settings = [Setting(view, _brier(polled)) for view, polled in zip(grid, asked, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
     rest = await look.collect(asker, mixed[len(pilot) :], best.panel)
-    return Chosen(joined([best, rest], best.panel), len(best.votes), Gain(0.0, 0.0), draws), settings
+    return Chosen(joined([best, rest], best.panel), len(best.votes), Gain(0.0, 0.0, 0), draws), settings
 
 
 def search_queries(pictures: int, settings: int, draws: int) -> int:

@@ -174,10 +174,10 @@ def _show(profile: Profile, points: Sequence[Result], price: int, chosen: Chosen
     views = len(profile.views())
     OUT.print(_curve_table(points, str(chosen.polled.panel), views, price))
     gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f}"
-    if chosen.gain.clear():
-        say(f"The chosen views beat the general panel by {gain} in log loss, on pictures they were not chosen on.")
+    if chosen.gain.convincing():
+        say(f"The chosen views gain {gain} in log loss over the general panel, on pictures they were not chosen on.")
     else:
-        say(f"No choice is clearly better than the general panel ({gain} in log loss), so that was kept.")
+        say(f"The general panel was kept: the best choice gains {gain} in log loss over it.")
     OUT.print(results_table(profile.results, _judged(profile, chosen)))
 
 
