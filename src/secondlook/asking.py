@@ -201,7 +201,7 @@ class Asker:
         try:
             image = picture.image()
         except ImageError as error:
-            return Unscored(picture.name, str(error))
+            return Unscored(picture.name, _without_name(str(error), picture.name))
         asked = (base_question(image), *questions(image, panel, self.seed))
         texts = [_text(view, seed, index) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
@@ -327,6 +327,12 @@ class Asker:
 def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
     """A view in words, and what tells the question from others about the same picture."""
     return str(view), tail(str(view), seed, index, RENDERER)
+
+
+def _without_name(reason: str, name: str) -> str:
+    """What is wrong with a file, where it is told beside the file's name anyway."""
+    _, found, rest = reason.partition(f"{name}: ")
+    return rest if found else reason
 
 
 def _report(tell: Tell, name: str, place: int, answer: Answer | str) -> None:
