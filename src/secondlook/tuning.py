@@ -28,7 +28,7 @@ LEAST = 0.1
 KEPT = 0.9
 """The share of the whole gain that the knee of a curve has."""
 MANY = 200
-"""Pilot pictures from which on choosing pays on average, on all models of docs/method.md that it was tried on."""
+"""Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
 ROUNDS = 3
 """Parts of the pilot pictures that judge panels chosen on the others."""
 
