@@ -181,9 +181,9 @@ def test_a_body_that_is_announced_too_large_is_refused_unread_and_heard(service:
     assert b"100,000 bytes" in reply
 
 
-def test_what_is_no_http_gets_no_more_than_400(service: Service) -> None:
+def test_what_is_no_http_is_refused(service: Service) -> None:
     for start in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\nHost: a\r\nBad Header: x\r\n\r\n", b"\r\n\r\n\x00"):
-        assert talk(service, start)[:12] in (b"", b"HTTP/1.1 400")
+        assert talk(service, start)[:12] in (b"", b"HTTP/1.1 400", b"HTTP/1.1 421")
 
 
 def test_header_values_from_outside_cannot_split_a_reply(service: Service) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -37,8 +38,10 @@ class Paths(BaseModel):
     @classmethod
     def _is_a_path(cls, path: str) -> str:
         try:
-            jmespath.compile(path or "@")
-        except jmespath.exceptions.JMESPathError as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # a literal that is no JSON
+                jmespath.compile(path or "@")
+        except (jmespath.exceptions.JMESPathError, PendingDeprecationWarning) as error:
             raise ValueError(f"{path!r} is not a JMESPath: {str(error).splitlines()[0]}") from None
         return path
 
