@@ -196,7 +196,8 @@ def _halves(model: Model, seed: int) -> tuple[Rows, Rows]:
 def paper_panels(model: Model) -> dict[str, Panel]:
     """For each of the paper's transforms its best setting on pilot pictures by the Brier score, the best one first.
 
-    The two best have all draws; settings are compared with half of them, and so are the other transforms.
+    Settings are compared with half of the draws. About small pictures all transforms have all of them, about photos
+    the two best.
     """
     if model.name in KIN:
         return paper_panels(MODELS[KIN[model.name]])
@@ -214,7 +215,7 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     }
     best = {family: min(found, key=lambda view: found[view]) for family, found in losses.items()}
     ranked = sorted(best, key=lambda family: losses[family][best[family]])
-    draws = {family: model.draws if family in ranked[:2] else half for family in ranked}
+    draws = {family: model.draws if small or family in ranked[:2] else half for family in ranked}
     return {family: Panel((best[family],) * draws[family]) for family in ranked}
 
 
@@ -304,12 +305,12 @@ def early_lines(model: Model) -> Iterator[list[Score]]:
 def paper_lines(model: Model) -> Iterator[list[Score]]:
     """The paper's method and the jury beside it: on some of the small pictures, since draws are many, or all photos.
 
-    The two transforms that did best on the pilot pictures are asked for; the others only if their answers are kept.
+    Of photos the two transforms that did best on the pilot ones are asked for; the others only if they are kept.
     """
     part = "some" if len(model.labels) <= 10 else "all"
     panels = paper_panels(model)
-    first, second, *others = panels
-    tried = [first, second, *(family for family in others if there(model, panels[family], part))]
+    best = list(panels)[: 2 if model.photos else None]
+    tried = [*best, *(family for family in panels if family not in best and there(model, panels[family], part))]
     paper = {family: votes(model, panels[family], part) for family in tried}
     print(f"{model.name}: {', '.join(f'{panel}' for panel in panels.values())}; tested: {tried}", flush=True)
     general = votes(model, GENERAL, part)
