@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from secondlook.classifiers import Pixels
+from secondlook.errors import PermanentError
 
 Floats = NDArray[np.float32]
+MOST_PIXELS = 2**24
 
 
 class Preprocessing(BaseModel):
@@ -39,7 +41,7 @@ class Preprocessing(BaseModel):
         if self.crop is not None:
             pixels = _centre(pixels, self.crop)
         if size is not None and pixels.shape[:2] != size:
-            pixels = _resized(pixels, size, self.resize)
+            pixels = _resized(pixels, _checked(size), self.resize)
         return _ordered(pixels, self.channels)
 
     def normalise(self, fitted: Pixels) -> Floats:
@@ -48,6 +50,15 @@ class Preprocessing(BaseModel):
         numbers: Floats = np.multiply(fitted, 1.0 / (self.scale * std), dtype=np.float32)
         numbers -= (np.array(self.mean)[:, None, None] / std).astype(np.float32)
         return numbers
+
+
+def _checked(size: tuple[int, int]) -> tuple[int, int]:
+    """The size, unless a server or a description asks for a picture that nobody has the memory for."""
+    if size[0] * size[1] > MOST_PIXELS:
+        raise PermanentError(
+            f"the model wants pictures of {size[1]} x {size[0]}; up to {MOST_PIXELS:,} pixels are sent"
+        )
+    return size
 
 
 def _centre(pixels: Pixels, share: float) -> Pixels:

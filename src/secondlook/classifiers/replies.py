@@ -43,6 +43,8 @@ class Paths(BaseModel):
                 jmespath.compile(path or "@")
         except (jmespath.exceptions.JMESPathError, PendingDeprecationWarning) as error:
             raise ValueError(f"{path!r} is not a JMESPath: {str(error).splitlines()[0]}") from None
+        except RecursionError:
+            raise ValueError(f"{path[:20]!r}… is a JMESPath nested too deeply") from None
         return path
 
 
