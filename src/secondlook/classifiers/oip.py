@@ -273,7 +273,7 @@ def _described(description: Description) -> Model | None:
 def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
     told = _input(description, metadata)
     if told.datatype not in PICTURES:
-        raise PermanentError(f"input {told.name!r} takes {told.datatype}, which cannot hold a picture; use {PICTURES}")
+        raise PermanentError(f"input {told.name!r} takes {told.datatype!r}, which cannot hold a picture; use {PICTURES}")
     return Model(
         told.name,
         told.datatype,
