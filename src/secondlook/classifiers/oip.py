@@ -273,7 +273,8 @@ def _described(description: Description) -> Model | None:
 def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
     told = _input(description, metadata)
     if told.datatype not in PICTURES:
-        raise PermanentError(f"input {told.name!r} takes {told.datatype!r}, which cannot hold a picture; use {PICTURES}")
+        what = f"input {told.name!r} takes {told.datatype!r}"
+        raise PermanentError(f"{what}, which cannot hold a picture; use {PICTURES}")
     return Model(
         told.name,
         told.datatype,
@@ -289,14 +290,14 @@ def _input(description: Description, metadata: Metadata) -> Told:
     """The input that takes the picture: as described, else as told."""
     told = {one.name: one for one in metadata.inputs}
     if description.input is None and len(told) > 1:
-        raise PermanentError(f'the model has inputs {", ".join(told)}; name the picture\'s as input = "…"')
+        raise PermanentError(f'the model has inputs {", ".join(map(repr, told))}; name the picture\'s as input = "…"')
     name = description.input or next(iter(told), None)
     known = told.get(name or "")
     datatype = description.datatype or (known and known.datatype)
     shape = description.shape or (known and known.shape)
     if not (name and datatype and shape):
         raise PermanentError(
-            f"the server does not tell what the model takes (inputs: {', '.join(told) or 'none'}); "
+            f"the server does not tell what the model takes (inputs: {', '.join(map(repr, told)) or 'none'}); "
             "set input, datatype and shape in the description"
         )
     return Told(name=name, datatype=datatype, shape=shape)
@@ -514,9 +515,9 @@ def _values(output: Output, data: bytes) -> NDArray[np.generic]:
         kind = np.dtype(NUMBERS[output.datatype])
         return np.frombuffer(data, kind) if output.data is None else np.array(output.data, kind).ravel()
     except KeyError:
-        raise Garbled(f"is of type {output.datatype}, which is not understood") from None
+        raise Garbled(f"is of type {output.datatype!r}, which is not understood") from None
     except (ValueError, TypeError, OverflowError, struct.error) as error:
-        raise Garbled(f"has data that do not fit {output.datatype} ({error})") from None
+        raise Garbled(f"has data that do not fit {output.datatype!r} ({error})") from None
 
 
 def _texts(output: Output, data: bytes) -> list[str]:
