@@ -206,8 +206,8 @@ class OipClassifier:
             told = await transport.door("GET", self._address.server, self._headers).send_json()
         except PermanentError:
             return ()
-        names = told.get("extensions", []) if isinstance(told, dict) else []
-        return tuple(name for name in names if isinstance(name, str))
+        names = told.get("extensions") if isinstance(told, dict) else None
+        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     async def _most(self, transport: Transport) -> int:
         """Pictures that Triton takes in one call; its metadata does not tell."""
