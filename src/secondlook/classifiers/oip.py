@@ -341,7 +341,9 @@ def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
 def _tensor(array: NDArray[np.generic], model: Model) -> Tensor:
     if model.binary:
         return Tensor(array.shape, array.tobytes())
-    return Tensor(array.shape, json.dumps(array.ravel().tolist(), separators=(",", ":"))[1:-1].encode())
+    # Row by row: a number takes thirty bytes as an object, and a large picture has many.
+    rows = (json.dumps(row.tolist(), separators=(",", ":"))[1:-1] for row in array.reshape(-1, array.shape[-1]))
+    return Tensor(array.shape, ",".join(rows).encode())
 
 
 def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:

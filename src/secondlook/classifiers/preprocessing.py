@@ -12,7 +12,8 @@ from secondlook.classifiers import Pixels
 from secondlook.errors import PermanentError
 
 Floats = NDArray[np.float32]
-MOST_PIXELS = 2**24
+MOST_PIXELS = 2**22
+"""Of a picture as a model takes it: 2,048 × 2,048, which is far more than classifiers want."""
 
 
 class Preprocessing(BaseModel):
