@@ -6,6 +6,7 @@ options only where they differ from their default, so equal views have equal tex
 
 import difflib
 import re
+from abc import ABC, abstractmethod
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
@@ -83,16 +84,16 @@ class View:
 
 
 @dataclass(frozen=True)
-class Moving(View):
+class Moving(View, ABC):
     """A view that moves the picture as a whole."""
 
     @property
     def moves(self) -> "tuple[Moving, ...]":
         return (self,)
 
+    @abstractmethod
     def motion(self, u: Floats, /) -> Motion:
         """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
