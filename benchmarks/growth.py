@@ -2,8 +2,8 @@
 
     python benchmarks/growth.py [--figures]
 
-Each size is a process of its own that reads, asks, judges and writes as `secondlook score` does. The classifier is a
-function that answers at once, so that nothing but secondlook can grow. With --figures two SVGs go to docs/figures.
+Each size is a process of its own that reads, asks, judges and writes as `looktwice score` does. The classifier is a
+function that answers at once, so that nothing but looktwice can grow. With --figures two SVGs go to docs/figures.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import NamedTuple
 import numpy as np
 from goals import at_least, at_most
 
-from secondlook import look
-from secondlook.asking import Asker, Unscored
-from secondlook.classifiers import Pixels, Terms
-from secondlook.figures import Line, lines_svg
-from secondlook.images import Image
-from secondlook.jury import Jury
-from secondlook.pictures import Collection, Picture
-from secondlook.scorefile import ScoreFile
-from secondlook.session import fastest_loop
-from secondlook.views import Panel
-from secondlook.votes import Answer
+from looktwice import look
+from looktwice.asking import Asker, Unscored
+from looktwice.classifiers import Pixels, Terms
+from looktwice.figures import Line, lines_svg
+from looktwice.images import Image
+from looktwice.jury import Jury
+from looktwice.pictures import Collection, Picture
+from looktwice.scorefile import ScoreFile
+from looktwice.session import fastest_loop
+from looktwice.views import Panel
+from looktwice.votes import Answer
 
 PICTURES = (1_000, 3_000, 10_000, 30_000, 100_000)
 VIEWS = (1, 2, 4, 8, 16, 32)

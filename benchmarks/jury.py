@@ -20,8 +20,8 @@ import numpy as np
 from goals import at_most
 from scipy.optimize import minimize
 
-from secondlook import jury, scoring
-from secondlook.votes import Codes, Floats, Votes, load
+from looktwice import jury, scoring
+from looktwice.votes import Codes, Floats, Votes, load
 
 STRENGTHS = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)

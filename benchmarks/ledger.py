@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
-from secondlook.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, Unrecorded, key
-from secondlook.votes import Answer
+from looktwice.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, Unrecorded, key
+from looktwice.votes import Answer
 
 VIEWS = 9
 CHUNK = 256

@@ -24,16 +24,16 @@ from typing import NamedTuple
 import numpy as np
 from goals import at_least
 
-from secondlook import look
-from secondlook.asking import Asker, Unscored
-from secondlook.classifiers import connect
-from secondlook.classifiers.onnx import OnnxClassifier, Tensor
-from secondlook.jury import Jury
-from secondlook.pictures import Picture, labelled
-from secondlook.profile import Profile
-from secondlook.scorefile import ScoreFile
-from secondlook.session import fastest_loop
-from secondlook.views import GENERAL, base_question, questions, render
+from looktwice import look
+from looktwice.asking import Asker, Unscored
+from looktwice.classifiers import connect
+from looktwice.classifiers.onnx import OnnxClassifier, Tensor
+from looktwice.jury import Jury
+from looktwice.pictures import Picture, labelled
+from looktwice.profile import Profile
+from looktwice.scorefile import ScoreFile
+from looktwice.session import fastest_loop
+from looktwice.views import GENERAL, base_question, questions, render
 
 SHARED = Path(__file__).parents[2] / "shared"
 CIFAR = """connector = "onnx"
@@ -107,7 +107,7 @@ def bare(classifier: OnnxClassifier, batches: list[Tensor]) -> None:
 
 
 def score(classifier: OnnxClassifier, pictures: list[Picture], profile: Profile, out: Path) -> None:
-    """Everything that `secondlook score` does between its start and its last line."""
+    """Everything that `looktwice score` does between its start and its last line."""
     file = ScoreFile(out, {}, pictures)
 
     async def work() -> None:

@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from faults import fault_server
 
-from secondlook.asking import Asker
-from secondlook.classifiers import connect
-from secondlook.images import Image
-from secondlook.ledger import SqliteLedger
-from secondlook.pictures import Picture
-from secondlook.views import Panel
+from looktwice.asking import Asker
+from looktwice.classifiers import connect
+from looktwice.images import Image
+from looktwice.ledger import SqliteLedger
+from looktwice.pictures import Picture
+from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror shift:0.06,0 shift:-0.06,0 zoom:1.15")
 SIZES = (10_000, 100_000)

@@ -22,8 +22,8 @@ import numpy as np
 from goals import at_least
 from numpy.typing import NDArray
 
-from secondlook.images import Image
-from secondlook.views import Panel, questions, render
+from looktwice.images import Image
+from looktwice.views import Panel, questions, render
 
 Pixels = NDArray[np.uint8]
 Draw = Callable[[Pixels], object]

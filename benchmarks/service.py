@@ -28,19 +28,19 @@ from typing import cast
 
 import numpy as np
 
-from secondlook import console
-from secondlook import look as looking
-from secondlook.asking import Asker
-from secondlook.classifiers import connect
-from secondlook.images import encode_png
-from secondlook.jury import Jury
-from secondlook.pictures import Picture, labelled
-from secondlook.practice import Practice
-from secondlook.profile import Profile
-from secondlook.service.bodies import Opened, Upload
-from secondlook.views import GENERAL
+from looktwice import console
+from looktwice import look as looking
+from looktwice.asking import Asker
+from looktwice.classifiers import connect
+from looktwice.images import encode_png
+from looktwice.jury import Jury
+from looktwice.pictures import Picture, labelled
+from looktwice.practice import Practice
+from looktwice.profile import Profile
+from looktwice.service.bodies import Opened, Upload
+from looktwice.views import GENERAL
 
-DEMO = Path(str(files("secondlook") / "demo"))
+DEMO = Path(str(files("looktwice") / "demo"))
 CLIENTS = 32
 LENGTH = re.compile(rb"content-length: (\d+)")
 
@@ -91,7 +91,7 @@ def clothes() -> list[bytes]:
 
 @asynccontextmanager
 async def served(profile: Path) -> AsyncIterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "secondlook.cli", "serve", "-p", str(profile), "--port", "0"]
+    command = [sys.executable, "-m", "looktwice.cli", "serve", "-p", str(profile), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr

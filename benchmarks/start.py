@@ -1,4 +1,4 @@
-"""How long `secondlook --help` takes beside the import of typer and rich, and what `import secondlook` leaves alone.
+"""How long `looktwice --help` takes beside the import of typer and rich, and what `import looktwice` leaves alone.
 
     python benchmarks/start.py [rounds]
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from goals import at_most
 
 HEAVY = ("cv2", "scipy.stats", "sklearn", "onnxruntime", "aiohttp", "matplotlib")
-LOADED = f"import sys, secondlook; print(*[name for name in {HEAVY} if name in sys.modules])"
+LOADED = f"import sys, looktwice; print(*[name for name in {HEAVY} if name in sys.modules])"
 
 
-COMMAND = str(Path(sys.executable).with_name("secondlook"))
+COMMAND = str(Path(sys.executable).with_name("looktwice"))
 
 
 def seconds(*command: str) -> float:
@@ -35,9 +35,9 @@ def main() -> None:
         plain.append(seconds(sys.executable, "-c", "import typer, rich"))
         ours.append(seconds(COMMAND, "--help"))
     ratio = statistics.median(ours) / statistics.median(plain)
-    quick = at_most("`secondlook --help` / `import typer, rich`", ratio, 1.3)
+    quick = at_most("`looktwice --help` / `import typer, rich`", ratio, 1.3)
     loaded = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True).stdout.split()
-    light = at_most("heavy libraries that `import secondlook` loads", len(loaded), 0)
+    light = at_most("heavy libraries that `import looktwice` loads", len(loaded), 0)
     sys.exit(0 if quick and light else 1)
 
 

@@ -14,8 +14,8 @@ from experiments.paper.answers import Answers, Meter
 from experiments.paper.subjects import DEMO, PHOTOS, SMALL, Scale, Subject, chosen, known, listed, mild, scale
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
-from secondlook.errors import DataError, SecondLookError
-from secondlook.views import GENERAL16
+from looktwice.errors import DataError, LookTwiceError
+from looktwice.views import GENERAL16
 
 ROOT = Path(__file__).parents[1]
 QUICK = 500
@@ -262,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
                 TASKS[name](wishes)
-    except SecondLookError as error:
+    except LookTwiceError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Answers of five models about their pictures, asked once through the product's own asker and kept.
 
-Answers go to $SECONDLOOK_EXPERIMENTS or ~/.cache/secondlook-experiments, a file for each model and view; what is
+Answers go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and view; what is
 there is not asked again, so a run that was ended goes on. Data and models are looked for in ../shared.
 
 The pilot pictures are drawn once. They belong to the fitting part of every split and are never tested on, so a
@@ -23,16 +23,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from secondlook import look
-from secondlook.asking import Asker
-from secondlook.classifiers import connect
-from secondlook.classifiers.onnx import OnnxClassifier
-from secondlook.pictures import Picture, labelled
-from secondlook.views import Panel, View
-from secondlook.votes import Codes, Floats, Votes
+from looktwice import look
+from looktwice.asking import Asker
+from looktwice.classifiers import connect
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.pictures import Picture, labelled
+from looktwice.views import Panel, View
+from looktwice.votes import Codes, Floats, Votes
 
 SHARED = Path(__file__).parents[2] / "shared"
-CACHE = Path(os.environ.get("SECONDLOOK_EXPERIMENTS", Path.home() / ".cache" / "secondlook-experiments"))
+CACHE = Path(os.environ.get("LOOKTWICE_EXPERIMENTS", Path.home() / ".cache" / "looktwice-experiments"))
 BLOCK = 16
 FEW = 100
 IMAGENET = "size = [224, 224]\ncrop = 0.875\nscale = 1.0\nlabels = {labels}\nbatch = 2\n"
@@ -111,7 +111,7 @@ class Model:
 
 
 def demo() -> Path:
-    return Path(str(files("secondlook") / "demo"))
+    return Path(str(files("looktwice") / "demo"))
 
 
 def cifar_names() -> list[str]:

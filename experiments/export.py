@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from secondlook.classifiers import read_labels
-from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import DataError, PermanentError, SecondLookError
+from looktwice.classifiers import read_labels
+from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.errors import DataError, LookTwiceError, PermanentError
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
         labels = read_labels(told.labels)
         module, size, how = load(told.name)
         print(export(module, told.path, labels, size, how))
-    except SecondLookError as error:
+    except LookTwiceError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from secondlook import fitting, scoring, tuning
-from secondlook.beliefs import Belief, Constant, Gaussian, Naive, Probit
-from secondlook.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
-from secondlook.fitting import Outcome, Thrift
-from secondlook.jury import Jury, Prefixes, grow_panel
-from secondlook.tuning import Plan
-from secondlook.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
-from secondlook.votes import Codes, Distribution, Floats, Votes
+from looktwice import fitting, scoring, tuning
+from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
+from looktwice.fitting import Outcome, Thrift
+from looktwice.jury import Jury, Prefixes, grow_panel
+from looktwice.tuning import Plan
+from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
+from looktwice.votes import Codes, Distribution, Floats, Votes
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

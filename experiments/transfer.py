@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from secondlook import fitting, scoring
-from secondlook.beliefs import Ballot, Gaussian, Objective, Probit, Transfer
-from secondlook.figures import points_svg
-from secondlook.fitting import Outcome
-from secondlook.jury import Jury
-from secondlook.jury_transfer import fit_towards
-from secondlook.latent import Cumulative
-from secondlook.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
-from secondlook.openmodel import open_onnx
-from secondlook.views import GENERAL, GRIDS, Panel, View, parse
-from secondlook.votes import Codes, Floats, Votes
+from looktwice import fitting, scoring
+from looktwice.beliefs import Ballot, Gaussian, Objective, Probit, Transfer
+from looktwice.figures import points_svg
+from looktwice.fitting import Outcome
+from looktwice.jury import Jury
+from looktwice.jury_transfer import fit_towards
+from looktwice.latent import Cumulative
+from looktwice.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
+from looktwice.openmodel import open_onnx
+from looktwice.views import GENERAL, GRIDS, Panel, View, parse
+from looktwice.votes import Codes, Floats, Votes
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

@@ -15,10 +15,10 @@ import numpy as np
 from collected import MODELS, Model, votes
 from jury import RESULTS, write
 
-from secondlook import fitting
-from secondlook.jury import Prefixes
-from secondlook.views import GENERAL, GENERAL16
-from secondlook.votes import Codes, Floats, Votes
+from looktwice import fitting
+from looktwice.jury import Prefixes
+from looktwice.views import GENERAL, GENERAL16
+from looktwice.votes import Codes, Floats, Votes
 
 LABELLED = (150, 300, 500, 750, 1000)
 DRAWS = 10

@@ -24,7 +24,7 @@ LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-max_len=65536", "-print_final_s
 
 def one(name: str, arguments: list[str]) -> None:
     """Fuzz a door until the time is up or a fault is found."""
-    with atheris.instrument_imports(include=["secondlook", "jmespath"]):
+    with atheris.instrument_imports(include=["looktwice", "jmespath"]):
         import fuzzing
     target = fuzzing.TARGETS[name]
 

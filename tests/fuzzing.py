@@ -27,28 +27,28 @@ from unittest import mock
 import numpy as np
 import PIL.Image
 
-from secondlook import datasets, pictures, votes
-from secondlook.beliefs import Probit, dump
-from secondlook.classifiers import AnyClassifier, connect, read_labels
-from secondlook.classifiers.command import CommandClassifier
-from secondlook.classifiers.http import presets
-from secondlook.classifiers.oip import OipClassifier
-from secondlook.classifiers.wire import BrokenError, Connection, OverlongError, Reply, Server, unpacked
-from secondlook.errors import SecondLookError
-from secondlook.images import MAX_PIXELS, decode
-from secondlook.jury import Jury
-from secondlook.latent import Cumulative, Cumulatives, describe
-from secondlook.ledger import Budget, SqliteLedger, bookkeeping
-from secondlook.ledger.merging import merge
-from secondlook.ledger.protocol import Entry, key
-from secondlook.look import Polled, Verdict, judge, learn
-from secondlook.noise import Measured, NoiseFile
-from secondlook.practice import Use
-from secondlook.profile import Figure, HeldOut, Profile, Result
-from secondlook.scorefile import ScoreFile, unscored_record
-from secondlook.service.guards import Tokens
-from secondlook.views import RENDERER, Panel, parse, questions
-from secondlook.votes import Answer, Row, Votes
+from looktwice import datasets, pictures, votes
+from looktwice.beliefs import Probit, dump
+from looktwice.classifiers import AnyClassifier, connect, read_labels
+from looktwice.classifiers.command import CommandClassifier
+from looktwice.classifiers.http import presets
+from looktwice.classifiers.oip import OipClassifier
+from looktwice.classifiers.wire import BrokenError, Connection, OverlongError, Reply, Server, unpacked
+from looktwice.errors import LookTwiceError
+from looktwice.images import MAX_PIXELS, decode
+from looktwice.jury import Jury
+from looktwice.latent import Cumulative, Cumulatives, describe
+from looktwice.ledger import Budget, SqliteLedger, bookkeeping
+from looktwice.ledger.merging import merge
+from looktwice.ledger.protocol import Entry, key
+from looktwice.look import Polled, Verdict, judge, learn
+from looktwice.noise import Measured, NoiseFile
+from looktwice.practice import Use
+from looktwice.profile import Figure, HeldOut, Profile, Result
+from looktwice.scorefile import ScoreFile, unscored_record
+from looktwice.service.guards import Tokens
+from looktwice.views import RENDERER, Panel, parse, questions
+from looktwice.votes import Answer, Row, Votes
 
 T = TypeVar("T")
 CORPUS = Path(__file__).parent / "corpus"
@@ -70,7 +70,7 @@ class Target:
             warnings.simplefilter("error")
             try:
                 self.open(data)
-            except SecondLookError as refusal:
+            except LookTwiceError as refusal:
                 message = str(refusal)
                 assert message, "an error without words"
                 assert "\n" not in message, "an error of more than one line"
@@ -145,7 +145,7 @@ VIEWS = (
 
 def look_again(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
-    with suppress(SecondLookError):
+    with suppress(LookTwiceError):
         view = parse(text)
         assert parse(view.text) == view
     panel = Panel.parse(text)
@@ -258,7 +258,7 @@ def profile_seeds() -> list[bytes]:
     accuracy = Result(belief="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
     held = HeldOut(confidence=(0.9, 0.4), correct=(True, False), chance=(0.5, 0.6))
     profile = Profile(
-        secondlook="1",
+        looktwice="1",
         classifier="python:m:f",
         fingerprint="python:1",
         vocabulary=("ant", "bee"),
@@ -386,7 +386,7 @@ def read_ledger(path: Path) -> None:
 
 
 def _tolerant(work: Callable[[Path], object], path: Path) -> None:
-    with suppress(SecondLookError):
+    with suppress(LookTwiceError):
         work(path)
 
 

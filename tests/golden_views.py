@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from secondlook.images import Image
-from secondlook.views import CANDIDATES, GENERAL, GRIDS, parse, questions
-from secondlook.views.panels import Panel
-from secondlook.views.rendering import render
+from looktwice.images import Image
+from looktwice.views import CANDIDATES, GENERAL, GRIDS, parse, questions
+from looktwice.views.panels import Panel
+from looktwice.views.rendering import render
 
 FILE = Path(__file__).with_name("golden_views.json")
 SEED = 7

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
-from secondlook.fleet.courier import Line
-from secondlook.fleet.keeper import Away, Keeper
+from looktwice.fleet.courier import Line
+from looktwice.fleet.keeper import Away, Keeper
 
 
 class LocalLine(Line):

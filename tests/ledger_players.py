@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from secondlook.errors import LedgerError
-from secondlook.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
-from secondlook.votes import Answer
+from looktwice.errors import LedgerError
+from looktwice.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
+from looktwice.votes import Answer
 
 WHO = "a classifier"
 PRICE = 1500
@@ -32,7 +32,7 @@ def told(where: str, statement: str) -> list[tuple[object, ...]]:
             return db.execute(statement).fetchall()
     import psycopg
 
-    with psycopg.connect(where, options="-c search_path=secondlook") as line:
+    with psycopg.connect(where, options="-c search_path=looktwice") as line:
         cursor = line.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
@@ -63,7 +63,7 @@ def answer(ledger: Ledger, keys: Sequence[bytes]) -> None:
 def start(player: Player, *arguments: object) -> tuple[BaseProcess, Connection]:
     """A process that runs the player, and the end of the pipe on which it tells what is on disk."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["secondlook.ledger", "pytest"])
+    context.set_forkserver_preload(["looktwice.ledger", "pytest"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=player, args=(theirs, *arguments), daemon=True)
     process.start()

@@ -37,9 +37,9 @@ class Server:
         """The address of the database, with no ledger in it; many databases would take long to delete."""
         with psycopg.connect(self.address, autocommit=True) as db:
             db.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'secondlook'"
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'looktwice'"
             )
-            db.execute("DROP SCHEMA IF EXISTS secondlook CASCADE")
+            db.execute("DROP SCHEMA IF EXISTS looktwice CASCADE")
         return self.address
 
     def restart(self) -> None:
@@ -71,7 +71,7 @@ class Server:
 
 def unbalanced(address: str) -> list[tuple[object, ...]]:
     """Classifiers whose spend is not what their questions cost, and questions that cannot be."""
-    with psycopg.connect(address, options="-c search_path=secondlook") as db:
+    with psycopg.connect(address, options="-c search_path=looktwice") as db:
         sums = db.execute(
             "SELECT * FROM (SELECT id,"
             " (SELECT COALESCE(SUM(queries), 0) FROM spend WHERE classifier = c.id) AS queries,"
@@ -108,7 +108,7 @@ def _made(folder: Path) -> Path | None:
 @contextmanager
 def server() -> Iterator[Server | None]:
     """A server for as long as the block runs; None if none can be run here."""
-    folder = Path(mkdtemp(prefix="secondlook-postgres-"))
+    folder = Path(mkdtemp(prefix="looktwice-postgres-"))
     if NOBODY:
         os.chown(folder, NOBODY, NOBODY)
     running = None

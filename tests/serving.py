@@ -26,19 +26,19 @@ from uuid import uuid4
 
 import numpy as np
 
-from secondlook import look as looking
-from secondlook.asking import Asker
-from secondlook.beliefs import Probit
-from secondlook.classifiers import connect
-from secondlook.images import encode_png
-from secondlook.pictures import labelled
-from secondlook.practice import Use
-from secondlook.service import Place, run
-from secondlook.service.limits import Limits
-from secondlook.session import Wishes
-from secondlook.views import Panel
+from looktwice import look as looking
+from looktwice.asking import Asker
+from looktwice.beliefs import Probit
+from looktwice.classifiers import connect
+from looktwice.images import encode_png
+from looktwice.pictures import labelled
+from looktwice.practice import Use
+from looktwice.service import Place, run
+from looktwice.service.limits import Limits
+from looktwice.session import Wishes
+from looktwice.views import Panel
 
-DEMO = Path(str(files("secondlook") / "demo"))
+DEMO = Path(str(files("looktwice") / "demo"))
 PANEL = Panel.parse("mirror zoom:1.15 turn:8")
 
 

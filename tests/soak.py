@@ -28,9 +28,9 @@ from pathlib import Path
 from faults import Running, fault_server
 from workshop import PANEL, command, write_pictures, write_profile
 
-from secondlook.classifiers import connect
-from secondlook.ledger import SqliteLedger, bookkeeping
-from secondlook.ledger.protocol import Account
+from looktwice.classifiers import connect
+from looktwice.ledger import SqliteLedger, bookkeeping
+from looktwice.ledger.protocol import Account
 
 QUESTIONS = 1 + len(PANEL)
 DISK = 192

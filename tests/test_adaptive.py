@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from workshop import run, write_profile
 
-from secondlook import explaining, fitting, look, planning
-from secondlook.asking import Asker, Unscored
-from secondlook.classifiers import connect
-from secondlook.errors import DataError, ProfileError
-from secondlook.fitting import SameDecision, Thrift
-from secondlook.jury import Jury
-from secondlook.look import Polled, Verdict
-from secondlook.pictures import Picture, find, labelled
-from secondlook.practice import NEVER, Practice, Use
-from secondlook.profile import HeldOut, Profile
-from secondlook.views import GENERAL, Panel
+from looktwice import explaining, fitting, look, planning
+from looktwice.asking import Asker, Unscored
+from looktwice.classifiers import connect
+from looktwice.errors import DataError, ProfileError
+from looktwice.fitting import SameDecision, Thrift
+from looktwice.jury import Jury
+from looktwice.look import Polled, Verdict
+from looktwice.pictures import Picture, find, labelled
+from looktwice.practice import NEVER, Practice, Use
+from looktwice.profile import HeldOut, Profile
+from looktwice.views import GENERAL, Panel
 
-DEMO = Path(str(files("secondlook") / "demo"))
+DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
 
 

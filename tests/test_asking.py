@@ -16,15 +16,15 @@ import pytest
 from faults import fault_server
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
-from secondlook.asking import Asker, Rounds, Unscored
-from secondlook.classifiers import Terms, connect
-from secondlook.errors import ClassifierError, PassingError, PermanentError
-from secondlook.ledger import Budget, SqliteLedger
-from secondlook.pacing import Pace
-from secondlook.pictures import Picture, find
-from secondlook.votes import Answer, Row
+from looktwice.asking import Asker, Rounds, Unscored
+from looktwice.classifiers import Terms, connect
+from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.ledger import Budget, SqliteLedger
+from looktwice.pacing import Pace
+from looktwice.pictures import Picture, find
+from looktwice.votes import Answer, Row
 
-KILLS = int(os.environ.get("SECONDLOOK_KILLS", "6"))
+KILLS = int(os.environ.get("LOOKTWICE_KILLS", "6"))
 
 
 def scored(rows: list[Row | Unscored]) -> dict[str, Row]:

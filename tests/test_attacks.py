@@ -21,12 +21,12 @@ import PIL.Image
 import pytest
 from workshop import command, run, write_pictures, write_profile
 
-from secondlook import votes
-from secondlook.classifiers import connect
-from secondlook.errors import DataError, ImageError, PassingError
-from secondlook.images import decode, encode_png
-from secondlook.views import Panel
-from secondlook.votes import Row, Votes
+from looktwice import votes
+from looktwice.classifiers import connect
+from looktwice.errors import DataError, ImageError, PassingError
+from looktwice.images import decode, encode_png
+from looktwice.views import Panel
+from looktwice.votes import Row, Votes
 
 NAMES = (
     b"a\nb.png",
@@ -178,8 +178,8 @@ def _saved(size: tuple[int, int], kind: str, **options: object) -> bytes:
 DECODE = """
 import resource, sys
 from pathlib import Path
-from secondlook.errors import ImageError
-from secondlook.images import load
+from looktwice.errors import ImageError
+from looktwice.images import load
 try:
     load(Path(sys.argv[1]))
 except ImageError:

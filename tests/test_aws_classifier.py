@@ -17,10 +17,10 @@ from aiohttp import web
 from conformance.replica import FAULTS, Fault, Replica, label_of_file, labels_of, logits_of_file, model, pictures
 from moto import mock_aws
 
-from secondlook.classifiers import AnyClassifier, Classifier, Connect, Pixels, Settings, connect
-from secondlook.classifiers.aws import connect_rekognition, connect_sagemaker
-from secondlook.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
-from secondlook.votes import NO_LABEL, Answer
+from looktwice.classifiers import AnyClassifier, Classifier, Connect, Pixels, Settings, connect
+from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
+from looktwice.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
+from looktwice.votes import NO_LABEL, Answer
 
 ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -293,7 +293,7 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(name, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=r"secondlook\[aws\]"):
+    with pytest.raises(MissingExtra, match=r"looktwice\[aws\]"):
         connect_rekognition("", {})
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 
-from secondlook import beliefs
-from secondlook.beliefs import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
-from secondlook.errors import DataError, FitError
-from secondlook.latent import Cumulative
-from secondlook.votes import Codes, Floats, Votes
+from looktwice import beliefs
+from looktwice.beliefs import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
+from looktwice.errors import DataError, FitError
+from looktwice.latent import Cumulative
+from looktwice.votes import Codes, Floats, Votes
 
 NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))
 FAMILIES: list[Belief] = [

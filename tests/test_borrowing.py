@@ -9,13 +9,13 @@ import pytest
 from serving import clothes, serving
 from workshop import run
 
-import secondlook
-from secondlook.jury import Jury
-from secondlook.jury_transfer import Pupil, fit_towards
-from secondlook.profile import Profile
-from secondlook.votes import load
+import looktwice
+from looktwice.jury import Jury
+from looktwice.jury_transfer import Pupil, fit_towards
+from looktwice.profile import Profile
+from looktwice.votes import load
 
-DEMO = Path(secondlook.__file__).parent / "demo"
+DEMO = Path(looktwice.__file__).parent / "demo"
 PICTURES = DEMO / "pictures.npz"
 
 

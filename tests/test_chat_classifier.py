@@ -29,10 +29,10 @@ from openai.types.chat import (
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from secondlook.classifiers import AnyClassifier, Classifier, Settings, connect
-from secondlook.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http
-from secondlook.errors import ImageError, PassingError, PermanentError, QuotaError
-from secondlook.votes import NO_LABEL, Answer
+from looktwice.classifiers import AnyClassifier, Classifier, Settings, connect
+from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http
+from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
+from looktwice.votes import NO_LABEL, Answer
 
 LABELS = ("cat", "dog", "T-shirt/top", "Ankle boot", "7", "C", "C++")
 SYNONYMS = {"dog": ("puppy", "hot dog"), "Ankle boot": ("Stiefelette",)}
@@ -415,9 +415,7 @@ def test_the_descriptions_in_the_guide_connect(tmp_path: Path, monkeypatch: pyte
     assert json.loads(classifier.prepare(pictures()[0]))["model"]
 
 
-@pytest.mark.parametrize(
-    "text", re.findall(r"^    secondlook check \"((?:openai|anthropic).*)\"$", GUIDE, re.MULTILINE)
-)
+@pytest.mark.parametrize("text", re.findall(r"^    looktwice check \"((?:openai|anthropic).*)\"$", GUIDE, re.MULTILINE))
 def test_the_strings_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "labels.txt").write_text("cat\ndog\n")

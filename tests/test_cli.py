@@ -12,9 +12,9 @@ import pytest
 from faults import fault_server
 from workshop import run, write_profile
 
-from secondlook.practice import Use
+from looktwice.practice import Use
 
-DEMO = Path(str(files("secondlook") / "demo"))
+DEMO = Path(str(files("looktwice") / "demo"))
 CLOTHES = DEMO / "pictures.npz"
 
 
@@ -210,7 +210,7 @@ def test_a_name_with_terminal_escapes_is_printed_safely(profile: Path, tmp_path:
 
 
 def test_the_version_is_printed() -> None:
-    assert run("--version").stdout.startswith("secondlook ")
+    assert run("--version").stdout.startswith("looktwice ")
 
 
 def test_the_demo_says_the_same_twice_and_keeps_its_promise(tmp_path: Path) -> None:

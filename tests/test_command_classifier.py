@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.classifiers import AnyClassifier, connect
-from secondlook.classifiers.command import connect as connect_command
-from secondlook.errors import PassingError, PermanentError
+from looktwice.classifiers import AnyClassifier, connect
+from looktwice.classifiers.command import connect as connect_command
+from looktwice.errors import PassingError, PermanentError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from secondlook.asking import Asker
-from secondlook.classifiers import Pixels, Terms
-from secondlook.console import Purse, watched
-from secondlook.ledger import Budget
-from secondlook.votes import Answer
+from looktwice.asking import Asker
+from looktwice.classifiers import Pixels, Terms
+from looktwice.console import Purse, watched
+from looktwice.ledger import Budget
+from looktwice.votes import Answer
 
 
 @dataclass

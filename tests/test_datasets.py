@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secondlook.datasets import CIFAR_HOME, ILSVRC_HOME, cifar, ilsvrc, open_labelled, synset_words
-from secondlook.errors import DataError
-from secondlook.images import encode_jpeg
-from secondlook.pictures import Picture
+from looktwice.datasets import CIFAR_HOME, ILSVRC_HOME, cifar, ilsvrc, open_labelled, synset_words
+from looktwice.errors import DataError
+from looktwice.images import encode_jpeg
+from looktwice.pictures import Picture
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 HUNDRED = [f"fine {number}" for number in range(100)]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy.stats import binom
 
-from secondlook import decisions
-from secondlook.decisions import AdaptiveRule, Conformal, Drift
-from secondlook.errors import DataError
-from secondlook.votes import MISSING, OUTSIDE, Codes, Distribution, Floats
+from looktwice import decisions
+from looktwice.decisions import AdaptiveRule, Conformal, Drift
+from looktwice.errors import DataError
+from looktwice.votes import MISSING, OUTSIDE, Codes, Distribution, Floats
 
 
 def slack(level: float, trials: int) -> float:

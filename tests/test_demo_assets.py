@@ -9,7 +9,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-DEMO = files("secondlook") / "demo"
+DEMO = files("looktwice") / "demo"
 TOLD = tomllib.loads((DEMO / "fashion.toml").read_text(encoding="utf-8"))
 
 

@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 import pytest
 
-import secondlook
-from secondlook.errors import MissingExtra
+import looktwice
+from looktwice.errors import MissingExtra
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -140,10 +140,10 @@ def test_the_notebook_runs_to_its_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-MODULES = [info.name for info in pkgutil.walk_packages(secondlook.__path__, "secondlook.", onerror=lambda _: None)]
+MODULES = [info.name for info in pkgutil.walk_packages(looktwice.__path__, "looktwice.", onerror=lambda _: None)]
 
 
-@pytest.mark.parametrize("name", ["secondlook", *MODULES])
+@pytest.mark.parametrize("name", ["looktwice", *MODULES])
 def test_examples_in_docstrings_hold(name: str) -> None:
     try:
         module = importlib.import_module(name)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.classifiers import connect
-from secondlook.errors import PermanentError
+from looktwice.classifiers import connect
+from looktwice.errors import PermanentError
 
 GUIDE = Path(__file__).parents[1] / "docs" / "connectors.md"
 
@@ -30,14 +30,14 @@ def guide_block(title: str) -> str:
 
 def wheel(folder: Path, files: dict[str, str]) -> Path:
     """A wheel of the toy package, which is a zip file with a list of what is in it."""
-    info = "secondlook_brightness-1.0.dist-info"
+    info = "looktwice_brightness-1.0.dist-info"
     files = {
         **files,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: secondlook-brightness\nVersion: 1.0\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: looktwice-brightness\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{name},{_digest(text)},{len(text.encode())}\n" for name, text in files.items())
-    path = folder / "secondlook_brightness-1.0-py3-none-any.whl"
+    path = folder / "looktwice_brightness-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(name, text)
@@ -63,8 +63,8 @@ def entry_points_of(pyproject: str) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of installed packages with the example of the guide in it."""
     files = {
-        "secondlook_brightness.py": guide_block("secondlook_brightness.py"),
-        "secondlook_brightness-1.0.dist-info/entry_points.txt": entry_points_of(guide_block("pyproject.toml")),
+        "looktwice_brightness.py": guide_block("looktwice_brightness.py"),
+        "looktwice_brightness-1.0.dist-info/entry_points.txt": entry_points_of(guide_block("pyproject.toml")),
     }
     folder = tmp_path_factory.mktemp("toy")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]

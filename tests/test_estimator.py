@@ -7,8 +7,8 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from test_profile import brightest
 
-import secondlook as sl
-from secondlook.errors import FitError
+import looktwice as lt
+from looktwice.errors import FitError
 
 
 def pictures(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def pictures(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("belief", ["gaussian", "probit", "jury"])
 def test_fit_predict_and_probabilities(belief: str) -> None:
     images, labels = pictures(200)
-    model = sl.SecondLook(brightest, views="gaussian:0.1*8", belief=belief).fit(images, labels)
+    model = lt.LookTwice(brightest, views="gaussian:0.1*8", belief=belief).fit(images, labels)
     chances = model.predict_proba(images)
     assert chances.shape == (200, 4)
     assert chances.sum(axis=1) == pytest.approx(np.ones(200))
@@ -40,7 +40,7 @@ def test_fit_predict_and_probabilities(belief: str) -> None:
 
 def test_it_can_be_cloned_and_cross_validated() -> None:
     images, labels = pictures(120)
-    model = sl.SecondLook(brightest, views="gaussian:0.1*4", belief="probit", seed=3)
+    model = lt.LookTwice(brightest, views="gaussian:0.1*4", belief="probit", seed=3)
     assert clone(model).get_params() == model.get_params()
     assert len(cross_val_score(model, images, labels, cv=3)) == 3
     search = GridSearchCV(model, {"belief": ["probit", "constant"]}, cv=2, scoring="neg_log_loss").fit(images, labels)
@@ -52,7 +52,7 @@ def test_labels_that_the_classifier_never_says_get_a_probability_too() -> None:
     images, labels = pictures(60)
     labels = labels.astype("U9")
     labels[:5] = "elsewhere"
-    model = sl.SecondLook(brightest, views="rotation:10*3").fit(images, labels)
+    model = lt.LookTwice(brightest, views="rotation:10*3").fit(images, labels)
     assert "elsewhere" in model.classes_
     assert model.predict_proba(images)[:, list(model.classes_).index("elsewhere")].min() > 0
 
@@ -66,22 +66,22 @@ def test_async_and_batch_functions_are_classifiers_too() -> None:
     def many(batch: list[np.ndarray]) -> list[str]:
         return [brightest(image) for image in batch]
 
-    expected = sl.SecondLook(brightest, views="rotation:10*3").fit(images, labels).predict_proba(images)
+    expected = lt.LookTwice(brightest, views="rotation:10*3").fit(images, labels).predict_proba(images)
     for function in (one, many):
-        model = sl.SecondLook(function, views="rotation:10*3").fit(images, labels)
+        model = lt.LookTwice(function, views="rotation:10*3").fit(images, labels)
         assert model.predict_proba(images) == pytest.approx(expected)
 
 
 async def test_it_works_where_a_loop_is_running_as_in_a_notebook() -> None:
     images, labels = pictures(30)
-    assert len(sl.SecondLook(brightest, views="rotation:10*3").fit(images, labels).predict(images)) == 30
+    assert len(lt.LookTwice(brightest, views="rotation:10*3").fit(images, labels).predict(images)) == 30
 
 
 def test_what_is_missing_is_said() -> None:
     images, labels = pictures(30)
     with pytest.raises(FitError, match="needs a classifier"):
-        sl.SecondLook().fit(images, labels)
+        lt.LookTwice().fit(images, labels)
     with pytest.raises(FitError, match="has not been fitted"):
-        sl.SecondLook(brightest).predict(images)
+        lt.LookTwice(brightest).predict(images)
     with pytest.raises(FitError, match="no belief is called"):
-        sl.SecondLook(brightest, views="rotation:10*3", belief="hope").fit(images, labels)
+        lt.LookTwice(brightest, views="rotation:10*3", belief="hope").fit(images, labels)

@@ -13,8 +13,8 @@ from experiments.paper import claims, drawings, pages, published, tables
 from experiments.paper.answers import Answers, Meter, Readings
 from experiments.paper.subjects import known, scale
 from experiments.paper.writing import read, write
-from secondlook.errors import DataError
-from secondlook.views import GRIDS, Panel
+from looktwice.errors import DataError
+from looktwice.views import GRIDS, Panel
 
 PICTURES = 120
 FAMILIES = {"Gaussian", "Affine", "Elastic", "Rotation"}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook import figures, scoring
-from secondlook.errors import DataError
-from secondlook.figures import Line, upward
-from secondlook.scoring import Bools, Floats
+from looktwice import figures, scoring
+from looktwice.errors import DataError
+from looktwice.figures import Line, upward
+from looktwice.scoring import Bools, Floats
 
 SVG = "{http://www.w3.org/2000/svg}"
 X = np.array([1.0, 2.0, 4.0])

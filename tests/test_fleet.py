@@ -24,20 +24,20 @@ from kept import LocalLine, keeping
 from ledger_players import PRICE, WHO, answer, entries, entry, intend, label
 from workshop import PANEL, answers, write_pictures, write_profile
 
-from secondlook.classifiers import Terms
-from secondlook.errors import DataError, FleetError, ImageError, LedgerError, ProfileError
-from secondlook.fleet.courier import LeasedRate, RemoteLedger
-from secondlook.fleet.driver import Cluster
-from secondlook.fleet.shards import Shards, Summary
-from secondlook.fleet.sources import Listed, Unit, units
-from secondlook.fleet.worker import Job, Scorer
-from secondlook.fleetruns import Machines, MaxBad, Tally, crew, score
-from secondlook.images import decode, encode_png
-from secondlook.ledger import Account, Budget, SqliteLedger, verify
-from secondlook.pictures import find
-from secondlook.practice import Use
-from secondlook.session import Wishes
-from secondlook.votes import Answer, Row
+from looktwice.classifiers import Terms
+from looktwice.errors import DataError, FleetError, ImageError, LedgerError, ProfileError
+from looktwice.fleet.courier import LeasedRate, RemoteLedger
+from looktwice.fleet.driver import Cluster
+from looktwice.fleet.shards import Shards, Summary
+from looktwice.fleet.sources import Listed, Unit, units
+from looktwice.fleet.worker import Job, Scorer
+from looktwice.fleetruns import Machines, MaxBad, Tally, crew, score
+from looktwice.images import decode, encode_png
+from looktwice.ledger import Account, Budget, SqliteLedger, verify
+from looktwice.pictures import find
+from looktwice.practice import Use
+from looktwice.session import Wishes
+from looktwice.votes import Answer, Row
 
 # --- sources
 
@@ -239,7 +239,7 @@ def test_what_is_of_no_unit_is_removed_in_the_end(tmp_path: Path) -> None:
         shards.add(Summary(name), [])
     (tmp_path / ".verdicts-x.parquet.123").write_text("half")
     shards.finish({"new"})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["_secondlook.json", "verdicts-new.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_looktwice.json", "verdicts-new.parquet"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_question_in_flight_at_one_worker_is_held_for_the_others_until_it_is_s
         theirs, ours = RemoteLedger(line, "theirs/1"), RemoteLedger(line, "ours/1")
         granted = intend(theirs, range(3)).granted
         assert intend(ours, range(3)).held == granted
-        monkeypatch.setattr("secondlook.fleet.keeper.DEAD", 0.0)
+        monkeypatch.setattr("looktwice.fleet.keeper.DEAD", 0.0)
         assert intend(ours, range(3)).granted == granted
         assert ours.spent(WHO).queries == 6
         monkeypatch.undo()
@@ -282,7 +282,7 @@ def test_what_an_actor_had_in_flight_is_free_when_it_comes_back_under_a_new_name
 def test_a_keeper_that_was_killed_learns_from_ledger_and_workers_what_is_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 2.0)
+    monkeypatch.setattr("looktwice.fleet.keeper.GRACE", 2.0)
     with keeping(str(tmp_path / "ledger.db")) as line:
         one, two = RemoteLedger(line, "one/1"), RemoteLedger(line, "two/1")
         first, second = intend(one, range(4)).granted, intend(two, range(4, 8)).granted
@@ -317,8 +317,8 @@ def test_a_keeper_that_was_replaced_behind_a_workers_back_keeps_its_answers(tmp_
 def test_a_worker_that_only_waits_tells_a_new_keeper_what_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.ledger.clerk.BEAT", 0.05)
-    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 2.0)
+    monkeypatch.setattr("looktwice.ledger.clerk.BEAT", 0.05)
+    monkeypatch.setattr("looktwice.fleet.keeper.GRACE", 2.0)
     with (
         keeping(str(tmp_path / "ledger.db")) as line,
         RemoteLedger(line, "waiting/1") as waiting,
@@ -333,7 +333,7 @@ def test_a_worker_that_only_waits_tells_a_new_keeper_what_it_waits_for(
 def test_workers_ask_and_answer_on_while_the_keeper_is_killed_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.fleet.keeper.GRACE", 1.5)  # workers look for a new keeper every 0.2 s
+    monkeypatch.setattr("looktwice.fleet.keeper.GRACE", 1.5)  # workers look for a new keeper every 0.2 s
     sent: list[bytes] = []
     with keeping(str(tmp_path / "ledger.db")) as line:
 
@@ -366,7 +366,7 @@ def test_workers_ask_and_answer_on_while_the_keeper_is_killed_again_and_again(
 
 
 def test_without_a_keeper_a_worker_gives_up_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secondlook.fleet.courier.PATIENCE", 0.3)
+    monkeypatch.setattr("looktwice.fleet.courier.PATIENCE", 0.3)
     with keeping(str(tmp_path / "ledger.db")) as line:
         ledger = RemoteLedger(line, "worker/1")
         line.kill()
@@ -550,7 +550,7 @@ def test_a_classifier_that_is_gone_ends_the_unit_with_its_reason_and_no_shard(tm
         summary = scorer.work(unit)
         assert time.monotonic() < until
         assert summary.error or summary.stopped
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["_secondlook.json"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["_looktwice.json"]
 
 
 def test_a_dry_run_asks_nothing_and_counts_what_the_ledger_has(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ from conformance.replica import Replica
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secondlook.classifiers import AnyClassifier, Pixels, connect
-from secondlook.classifiers.encoding import Encoding
-from secondlook.classifiers.http import connect as connect_http
-from secondlook.classifiers.http import preset, presets
-from secondlook.classifiers.transport import Secrets, retry_after
-from secondlook.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError
+from looktwice.classifiers import AnyClassifier, Pixels, connect
+from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.http import connect as connect_http
+from looktwice.classifiers.http import preset, presets
+from looktwice.classifiers.transport import Secrets, retry_after
+from looktwice.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
 

@@ -20,8 +20,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from PIL import ImageFile, TiffImagePlugin
 
-from secondlook.errors import ImageError
-from secondlook.images import MAX_PIXELS, Image, decode, encode_jpeg, encode_png, load, shown
+from looktwice.errors import ImageError
+from looktwice.images import MAX_PIXELS, Image, decode, encode_jpeg, encode_png, load, shown
 
 Pixels = NDArray[np.uint8]
 
@@ -656,7 +656,7 @@ def test_the_digest_of_the_same_bytes_in_another_shape_differs() -> None:
 
 def test_the_digest_is_the_same_for_ever() -> None:
     digest = Image.of(np.arange(12, dtype=np.uint8).reshape(2, 2, 3)).digest
-    assert digest == "fbd537bab5ea5e227288886bd586a4f1"
+    assert digest == "4207271b3fdbeefdb14430709f4038df"
 
 
 # --- encoding ----------------------------------------------------------------------------------------------------
@@ -695,6 +695,6 @@ def test_many_threads_decode_alike_and_change_no_setting_of_pillow() -> None:
 
 
 def test_importing_the_module_imports_neither_pillow_nor_opencv() -> None:
-    code = "import sys, secondlook.images; print([m for m in ('PIL', 'cv2') if m in sys.modules])"
+    code = "import sys, looktwice.images; print([m for m in ('PIL', 'cv2') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

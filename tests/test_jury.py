@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from secondlook import jury, scoring
-from secondlook.errors import DataError, FitError
-from secondlook.jury import Jury, Prefixes
-from secondlook.votes import MISSING, OUTSIDE, Codes, Floats, Votes
+from looktwice import jury, scoring
+from looktwice.errors import DataError, FitError
+from looktwice.jury import Jury, Prefixes
+from looktwice.votes import MISSING, OUTSIDE, Codes, Floats, Votes
 
 
 def votes_of(base: object, views: object, classes: int) -> Votes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secondlook.errors import DataError, FitError
-from secondlook.jury import Jury, losses, tabulate
-from secondlook.jury_transfer import DIFFERENCES, _Anchored, _lowest, _posterior, fit_towards
-from secondlook.votes import Codes, Floats, Votes
+from looktwice.errors import DataError, FitError
+from looktwice.jury import Jury, losses, tabulate
+from looktwice.jury_transfer import DIFFERENCES, _Anchored, _lowest, _posterior, fit_towards
+from looktwice.votes import Codes, Floats, Votes
 
 
 def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> tuple[Votes, Codes]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 from scipy.stats import kurtosis, skew
 
-from secondlook.beliefs import Gaussian, Transfer
-from secondlook.errors import DataError
-from secondlook.latent import (
+from looktwice.beliefs import Gaussian, Transfer
+from looktwice.errors import DataError
+from looktwice.latent import (
     GRID,
     PAPER_A,
     Cumulative,
@@ -25,7 +25,7 @@ from secondlook.latent import (
     read,
     shape,
 )
-from secondlook.votes import Votes
+from looktwice.votes import Votes
 
 Floats = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import secondlook
+import looktwice
 
-ROOT = Path(secondlook.__file__).parent
+ROOT = Path(looktwice.__file__).parent
 
 ROWS = [
     ["errors"],
@@ -52,11 +52,11 @@ def imports(path: Path) -> set[str]:
     tree = ast.parse(path.read_text("utf-8"))
     rooms: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "secondlook":
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "looktwice":
             parts = node.module.split(".")[1:]
             rooms |= {parts[0]} if parts else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("secondlook.")}
+            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("looktwice.")}
     return rooms - {"__version__"}
 
 
@@ -77,14 +77,14 @@ def loaded_by(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_importing_secondlook_loads_nothing_heavy() -> None:
-    assert not loaded_by("import secondlook") & (HEAVY | {"numpy"})
+def test_importing_looktwice_loads_nothing_heavy() -> None:
+    assert not loaded_by("import looktwice") & (HEAVY | {"numpy"})
 
 
 def test_the_command_line_loads_nothing_heavy_until_a_command_runs() -> None:
-    assert not loaded_by("import secondlook.cli") & (HEAVY - {"rich"})
+    assert not loaded_by("import looktwice.cli") & (HEAVY - {"rich"})
 
 
 def test_every_public_name_is_there() -> None:
-    for name in secondlook.__all__:
-        assert getattr(secondlook, name) is not None
+    for name in looktwice.__all__:
+        assert getattr(looktwice, name) is not None

@@ -41,10 +41,10 @@ from ledger_players import (
     told,
 )
 
-from secondlook.errors import LedgerError
-from secondlook.fleet.courier import RemoteLedger
-from secondlook.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, open_at, verify
-from secondlook.votes import Answer
+from looktwice.errors import LedgerError
+from looktwice.fleet.courier import RemoteLedger
+from looktwice.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, open_at, verify
+from looktwice.votes import Answer
 
 if TYPE_CHECKING:
     from postgres_server import Server
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    pytest.importorskip("psycopg", reason="no psycopg here; pip install 'secondlook[postgres]'")
+    pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
     from postgres_server import server
 
     with server() as running:
@@ -134,7 +134,7 @@ def test_a_key_depends_on_every_part_of_the_question() -> None:
 
 
 def test_a_key_never_changes_because_stored_answers_are_found_by_it() -> None:
-    assert key("onnx:abc", "00" * 16, "rotation:30", 7, 3, "1").hex() == "a0f292d08e89068448378693bcb44713"
+    assert key("onnx:abc", "00" * 16, "rotation:30", 7, 3, "1").hex() == "a0f292d078bc81d69268d751d73dd6f2"
 
 
 def test_keys_of_one_picture_are_neighbours() -> None:
@@ -682,8 +682,8 @@ def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) 
 
 
 def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secondlook.ledger.clerk.BEAT", 0.02)
-    monkeypatch.setattr("secondlook.ledger.books.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.ledger.clerk.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.ledger.books.BEAT", 0.02)
     with closing(open_at(where)) as ledger:
         granted = intend(ledger, [1]).granted
         first = told(where, "SELECT beat FROM sessions")

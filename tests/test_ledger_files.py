@@ -31,8 +31,8 @@ from ledger_players import (
     start,
 )
 
-from secondlook.errors import LedgerError
-from secondlook.ledger import (
+from looktwice.errors import LedgerError
+from looktwice.ledger import (
     Account,
     Budget,
     Entry,
@@ -45,9 +45,9 @@ from secondlook.ledger import (
     stats,
     verify,
 )
-from secondlook.ledger import file as ledger_file
-from secondlook.ledger.protocol import CUT, RAW_LIMIT
-from secondlook.votes import Answer
+from looktwice.ledger import file as ledger_file
+from looktwice.ledger.protocol import CUT, RAW_LIMIT
+from looktwice.votes import Answer
 
 
 @pytest.fixture
@@ -107,25 +107,34 @@ def test_an_empty_file_becomes_a_ledger(path: Path) -> None:
 
 def test_a_text_file_is_not_a_ledger(path: Path) -> None:
     path.write_text("my shopping list\n" * 100)
-    assert_refused(path, "is not a ledger of secondlook")
+    assert_refused(path, "is not a ledger of looktwice")
 
 
 def test_a_very_short_file_is_not_a_ledger(path: Path) -> None:
     path.write_bytes(b"SQLite format 3\0")
-    assert_refused(path, "is not a ledger of secondlook")
+    assert_refused(path, "is not a ledger of looktwice")
 
 
 def test_somebody_elses_database_is_not_a_ledger(path: Path) -> None:
     tamper(path, "CREATE TABLE shopping(item)")
-    assert_refused(path, "is not a ledger of secondlook")
+    assert_refused(path, "is not a ledger of looktwice")
     assert sorted(file.name for file in path.parent.iterdir()) == ["ledger.db"]
+
+
+def test_a_ledger_of_the_former_name_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA application_id={ledger_file.FORMER}")
+        db.execute("CREATE TABLE classifiers(id INTEGER PRIMARY KEY)")
+        db.commit()
+    assert_refused(path, "a ledger of secondlook, as looktwice was called before.*name another file")
 
 
 def test_a_newer_ledger_is_left_alone(path: Path) -> None:
     keep(path, range(3))
     tamper(path, "PRAGMA user_version=99")
-    assert_refused(path, "newer secondlook; upgrade")
-    with pytest.raises(LedgerError, match="newer secondlook"):
+    assert_refused(path, "newer looktwice; upgrade")
+    with pytest.raises(LedgerError, match="newer looktwice"):
         stats(path)
 
 
@@ -133,7 +142,7 @@ def test_a_newer_ledger_is_left_alone_even_if_only_its_log_says_so(path: Path) -
     keep(path, range(3))
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version=99")
-        with pytest.raises(LedgerError, match="newer secondlook"):
+        with pytest.raises(LedgerError, match="newer looktwice"):
             SqliteLedger(path)
 
 
@@ -190,7 +199,7 @@ def test_a_ledger_that_another_program_keeps_locked_is_an_error_in_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(path, range(3))
-    monkeypatch.setattr("secondlook.ledger.sqlite.PATIENCE", 0.05)
+    monkeypatch.setattr("looktwice.ledger.sqlite.PATIENCE", 0.05)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         ledger = SqliteLedger(path)
         db.execute("BEGIN IMMEDIATE")
@@ -207,19 +216,19 @@ def test_the_default_path_is_in_the_users_data_folder(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", "relative/is/ignored")
-    assert default_path() == tmp_path / ".local/share/secondlook/ledger.db"
+    assert default_path() == tmp_path / ".local/share/looktwice/ledger.db"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert default_path() == tmp_path / "data/secondlook/ledger.db"
+    assert default_path() == tmp_path / "data/looktwice/ledger.db"
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert default_path() == tmp_path / "Library/Application Support/secondlook/ledger.db"
+    assert default_path() == tmp_path / "Library/Application Support/looktwice/ledger.db"
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
-    assert default_path() == tmp_path / "Local/secondlook/ledger.db"
+    assert default_path() == tmp_path / "Local/looktwice/ledger.db"
 
 
 def test_a_ledger_carried_into_a_forked_process_is_an_error_and_not_a_hang(path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from secondlook.ledger import SqliteLedger\n"
+        "import os, sys; from pathlib import Path; from looktwice.ledger import SqliteLedger\n"
         f"ledger = SqliteLedger(Path({str(path)!r}))\n"
         "if os.fork() == 0:\n"
         "    try: ledger.flush()\n"
@@ -489,7 +498,7 @@ def test_exported_answers_are_the_answers(path: Path, ending: str) -> None:
 
 
 def test_export_streams_more_answers_than_one_parquet_block(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secondlook.ledger.bookkeeping.BLOCK", 7)
+    monkeypatch.setattr("looktwice.ledger.bookkeeping.BLOCK", 7)
     granted = keep(path, range(50))
     out = path.with_name("answers.parquet")
     assert export(path, out) == 50
@@ -659,7 +668,7 @@ def test_an_answer_replaces_a_question_without_one(tmp_path: Path) -> None:
 
 
 def test_merging_goes_on_in_blocks_and_into_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secondlook.ledger.merging.BLOCK", 7)
+    monkeypatch.setattr("looktwice.ledger.merging.BLOCK", 7)
     keep(tmp_path / "one.db", range(50))
     assert merge(tmp_path / "backup.db", tmp_path / "one.db") == Merged(50, 0)
     assert verify(tmp_path / "backup.db") == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from secondlook.matfile import read_table
+from looktwice.matfile import read_table
 
 ROWS = [
     (1, "n01440764", "tench, Tinca tinca", 0.5),

@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri
 from workshop import run
 
-import secondlook
-from secondlook import fitting, look
-from secondlook.asking import Asker
-from secondlook.beliefs import Naive, Transfer, restore
-from secondlook.classifiers import connect
-from secondlook.errors import DataError, ViewError
-from secondlook.fitting import Outcome
-from secondlook.latent import GRID, Reading
-from secondlook.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
-from secondlook.openmodel import OnnxModel, open_onnx
-from secondlook.openruns import Transferred, judged
-from secondlook.pictures import Picture, find, labelled
-from secondlook.profile import Profile
-from secondlook.views import Panel, parse, questions, render
-from secondlook.votes import Votes
+import looktwice
+from looktwice import fitting, look
+from looktwice.asking import Asker
+from looktwice.beliefs import Naive, Transfer, restore
+from looktwice.classifiers import connect
+from looktwice.errors import DataError, ViewError
+from looktwice.fitting import Outcome
+from looktwice.latent import GRID, Reading
+from looktwice.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
+from looktwice.openmodel import OnnxModel, open_onnx
+from looktwice.openruns import Transferred, judged
+from looktwice.pictures import Picture, find, labelled
+from looktwice.profile import Profile
+from looktwice.views import Panel, parse, questions, render
+from looktwice.votes import Votes
 
-DEMO = Path(secondlook.__file__).parent / "demo"
+DEMO = Path(looktwice.__file__).parent / "demo"
 VIEWS = [parse("gaussian:0.1"), parse("rotation:20")]
 DRAWS = 12
 Floats = NDArray[np.float64]
@@ -130,7 +130,7 @@ def test_large_pictures_are_rendered_a_few_at_a_time(
 ) -> None:
     image = clothes[0].image()
     whole = probe(model, image, VIEWS, DRAWS, 0)
-    monkeypatch.setattr("secondlook.noise.ROOM", 5 * image.pixels.nbytes)
+    monkeypatch.setattr("looktwice.noise.ROOM", 5 * image.pixels.nbytes)
     parts = probe(model, image, VIEWS, DRAWS, 0)
     assert [reading.noise.tolist() for reading in parts] == [reading.noise.tolist() for reading in whole]
 
@@ -250,7 +250,7 @@ def test_the_figure_shows_mean_band_and_gaussian(survey: Survey) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what `secondlook noise` wrote."""
+    """A folder with what `looktwice noise` wrote."""
     folder = tmp_path_factory.mktemp("noise")
     told = run(
         "noise", DEMO / "pictures.npz", "--take", ":20", "--open", DEMO / "fashion.onnx", "--draws", DRAWS,

@@ -19,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from secondlook.classifiers import connect, read_toml
-from secondlook.classifiers.oip import Model, OipClassifier, Reading
-from secondlook.classifiers.oip import connect as connect_oip
-from secondlook.classifiers.replies import Garbled
-from secondlook.classifiers.transport import Secrets
-from secondlook.classifiers.wire import Reply
-from secondlook.errors import PassingError, PermanentError
-from secondlook.votes import Answer
+from looktwice.classifiers import connect, read_toml
+from looktwice.classifiers.oip import Model, OipClassifier, Reading
+from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.classifiers.replies import Garbled
+from looktwice.classifiers.transport import Secrets
+from looktwice.classifiers.wire import Reply
+from looktwice.errors import PassingError, PermanentError
+from looktwice.votes import Answer
 
 LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}
 BINARY = ("binary_tensor_data",)

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-import secondlook
-from secondlook.classifiers import connect
-from secondlook.classifiers.onnx import OnnxClassifier
-from secondlook.errors import PermanentError
-from secondlook.openmodel import OnnxModel, open_onnx
+import looktwice
+from looktwice.classifiers import connect
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.errors import PermanentError
+from looktwice.openmodel import OnnxModel, open_onnx
 
-DEMO = Path(secondlook.__file__).parent / "demo"
+DEMO = Path(looktwice.__file__).parent / "demo"
 SHARED = Path(__file__).parents[2] / "shared"
 Make = Callable[..., str]
 
@@ -236,7 +236,7 @@ def test_the_classifier_of_the_demo_is_open_by_any_of_its_names(name: str) -> No
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the experiments' models are not in ../shared")
 @pytest.mark.parametrize("path", sorted(SHARED.glob("models/*.onnx")), ids=lambda path: path.stem)
 def test_the_models_of_the_experiments_are_open(path: Path, tmp_path: Path) -> None:
-    side, labels = (224, 1000) if "imagenet" in path.name else (32, 10)
+    side, labels = (224, 1000) if "imagenet" in path.name else (32, 100 if "cifar100" in path.name else 10)
     text = (
         f'connector = "onnx"\nmodel = "{path}"\nsize = [{side}, {side}]\nlabels = {[str(i) for i in range(labels)]}\n'
     )

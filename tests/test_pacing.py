@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secondlook.pacing import Gate, Pace, Rate
+from looktwice.pacing import Gate, Pace, Rate
 
 ARRIVALS = st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=80)
 

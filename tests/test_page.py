@@ -18,7 +18,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 from serving import PANEL, Service, clothes, learn_profile, serving
 
-from secondlook.images import encode_png
+from looktwice.images import encode_png
 
 CHROMIUM = next(filter(None, map(shutil.which, (os.environ.get("CHROMIUM") or "chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook.errors import DataError, ImageError
-from secondlook.images import Image, encode_png
-from secondlook.pictures import ENDINGS, Picture, few, find, labelled
+from looktwice.errors import DataError, ImageError
+from looktwice.images import Image, encode_png
+from looktwice.pictures import ENDINGS, Picture, few, find, labelled
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 NOBODY = 65534

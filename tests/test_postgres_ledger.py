@@ -13,18 +13,18 @@ from faults import fault_server
 from ledger_players import PRICE, WHO, answer, entry, intend, label, told
 from workshop import command, write_pictures, write_profile
 
-from secondlook.errors import LedgerError
-from secondlook.ledger import Account, Budget
-from secondlook.votes import Answer
+from looktwice.errors import LedgerError
+from looktwice.ledger import Account, Budget
+from looktwice.votes import Answer
 
-pytest.importorskip("psycopg", reason="no psycopg here; pip install 'secondlook[postgres]'")
+pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
 
 import psycopg
 from postgres_server import Server, unbalanced
 from postgres_server import server as running_server
 
-from secondlook.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
-from secondlook.ledger.tables import Value
+from looktwice.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
+from looktwice.ledger.tables import Value
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def address(server: Server) -> Iterator[str]:
 
 def cut_lines(address: str) -> None:
     """End every connection of a ledger, in the midst of whatever it does."""
-    told(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'secondlook'")
+    told(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'looktwice'")
 
 
 def test_a_line_that_breaks_is_opened_anew_and_everything_is_counted_once(address: str) -> None:
@@ -135,7 +135,7 @@ def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(server: Server,
 def test_a_server_that_stays_away_is_one_line_that_says_how_many_answers_are_lost(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secondlook.ledger.postgres.PATIENCE", 0.2)
+    monkeypatch.setattr("looktwice.ledger.postgres.PATIENCE", 0.2)
     ledger = PostgresLedger(server.emptied())
     [name] = intend(ledger, [1]).granted
     server.stop()
@@ -187,15 +187,15 @@ def test_a_user_without_rights_is_told_so(server: Server) -> None:
 def test_a_ledger_of_a_newer_version_stays_as_it_is(address: str) -> None:
     PostgresLedger(address).close()
     told(address, f"UPDATE version SET number = {len(MIGRATIONS) + 1}")
-    with pytest.raises(LedgerError, match="newer secondlook"):
+    with pytest.raises(LedgerError, match="newer looktwice"):
         PostgresLedger(address)
 
 
 def test_a_schema_of_that_name_that_is_not_ours_stays_as_it_is(server: Server) -> None:
-    told(server.emptied(), "CREATE SCHEMA secondlook")
+    told(server.emptied(), "CREATE SCHEMA looktwice")
     with pytest.raises(LedgerError, match="not a ledger"):
         PostgresLedger(server.address)
-    assert told(server.address, "SELECT count(*) FROM pg_tables WHERE schemaname = 'secondlook'") == [(0,)]
+    assert told(server.address, "SELECT count(*) FROM pg_tables WHERE schemaname = 'looktwice'") == [(0,)]
 
 
 def test_a_zero_character_is_refused_and_does_not_stop_the_ledger(address: str) -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from workshop import write_pictures
 
-from secondlook import look
-from secondlook.asking import Asker
-from secondlook.beliefs import FAMILIES, Belief, Transfer
-from secondlook.classifiers.python import PythonClassifier
-from secondlook.errors import ProfileError
-from secondlook.latent import Cumulative
-from secondlook.look import Polled
-from secondlook.profile import Profile
-from secondlook.views import Panel
+from looktwice import look
+from looktwice.asking import Asker
+from looktwice.beliefs import FAMILIES, Belief, Transfer
+from looktwice.classifiers.python import PythonClassifier
+from looktwice.errors import ProfileError
+from looktwice.latent import Cumulative
+from looktwice.look import Polled
+from looktwice.profile import Profile
+from looktwice.views import Panel
 
 
 def brightest(image: np.ndarray) -> str:
@@ -74,7 +74,7 @@ def written(folder: Path, polled: Polled) -> tuple[Path, dict[str, object]]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema_version": 2}, "has schema 2, newer than 1: upgrade secondlook"),
+        ({"schema_version": 2}, "has schema 2, newer than 1: upgrade looktwice"),
         ({"schema_version": "one"}, "malformed at schema_version"),
         ({"surprise": True}, "malformed at surprise"),
         ({"panel": "spiral:3"}, "malformed: .*spiral"),
@@ -102,7 +102,7 @@ def test_a_file_that_is_not_a_profile_is_refused(tmp_path: Path, text: str) -> N
 
 
 def test_a_profile_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="secondlook fit"):
+    with pytest.raises(ProfileError, match="looktwice fit"):
         Profile.load(tmp_path / "profile.json")
 
 
@@ -110,3 +110,8 @@ def test_another_classifier_is_refused(polled: Polled) -> None:
     profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     with pytest.raises(ProfileError, match="was fitted on classifier python:"):
         profile.check("onnx:another")
+
+
+def test_a_profile_of_the_former_name_says_so() -> None:
+    with pytest.raises(ProfileError, match=r"secondlook, as looktwice was called before.*fit again"):
+        Profile.of({"schema_version": 1, "secondlook": "0.1.0"}, "old.json")

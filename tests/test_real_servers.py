@@ -27,11 +27,11 @@ import cv2
 import pytest
 from conformance.replica import DEMO, labels_of, model, pictures
 
-from secondlook.classifiers import AnyClassifier, connect, read_toml
-from secondlook.classifiers.oip import OipClassifier, Tensor
-from secondlook.classifiers.oip import connect as connect_oip
-from secondlook.errors import ClassifierError, PassingError
-from secondlook.votes import Answer
+from looktwice.classifiers import AnyClassifier, connect, read_toml
+from looktwice.classifiers.oip import OipClassifier, Tensor
+from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.errors import ClassifierError, PassingError
+from looktwice.votes import Answer
 
 HERE = Path(__file__).parent
 HOME = HERE.parent / ".venv-servers"
@@ -209,7 +209,7 @@ def _road(folder: Path, classifier: str) -> tuple[str, list[object]]:
 
 
 def _run(folder: Path, *arguments: str) -> str:
-    program = str(Path(sys.executable).parent / "secondlook")
+    program = str(Path(sys.executable).parent / "looktwice")
     command = [program, *arguments, "--ledger", str(folder / "ledger.sqlite")]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{arguments[0]}: {done.stdout}{done.stderr}"

@@ -19,23 +19,23 @@ import pytest
 from numpy.typing import NDArray
 from workshop import run
 
-from secondlook import decisions, fitting, look, planning, runs, votes
-from secondlook.beliefs import Belief, Gaussian, Isotonic, Naive, Probit
-from secondlook.errors import DataError, ImageError, SecondLookError
-from secondlook.images import Image
-from secondlook.jury import Jury
-from secondlook.latent import Cumulatives, describe
-from secondlook.ledger import DayCost
-from secondlook.look import Polled
-from secondlook.noise import Measured, NoiseFile
-from secondlook.pictures import Picture
-from secondlook.practice import Practice, Use
-from secondlook.profile import Profile
-from secondlook.report import Material, findings, page, showing, write
-from secondlook.report.material import judge, weigh
-from secondlook.report.page import roughly
-from secondlook.views import Panel
-from secondlook.votes import MISSING, Votes
+from looktwice import decisions, fitting, look, planning, runs, votes
+from looktwice.beliefs import Belief, Gaussian, Isotonic, Naive, Probit
+from looktwice.errors import DataError, ImageError, LookTwiceError
+from looktwice.images import Image
+from looktwice.jury import Jury
+from looktwice.latent import Cumulatives, describe
+from looktwice.ledger import DayCost
+from looktwice.look import Polled
+from looktwice.noise import Measured, NoiseFile
+from looktwice.pictures import Picture
+from looktwice.practice import Practice, Use
+from looktwice.profile import Profile
+from looktwice.report import Material, findings, page, showing, write
+from looktwice.report.material import judge, weigh
+from looktwice.report.page import roughly
+from looktwice.views import Panel
+from looktwice.votes import MISSING, Votes
 
 PANEL = "mirror zoom:1.15 turn:-8 turn:8"
 ANIMALS = ("ant", "bee", "cat", "dog", "eel")
@@ -595,7 +595,7 @@ def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a profile of the embedded classifier and the votes that taught it."""
-    folder, demo = tmp_path_factory.mktemp("desk"), Path(str(files("secondlook") / "demo"))
+    folder, demo = tmp_path_factory.mktemp("desk"), Path(str(files("looktwice") / "demo"))
     views = ["--views", "mirror turn:8", "--votes", "taught.npz", "--ledger", "ledger.db", "--price", "0.001"]
     clothes = shutil.copy(demo / "pictures.npz", folder / "clothes.npz")
     done = run("fit", clothes, "--take", ":200", "-c", demo / "fashion.toml", *views, cwd=folder)
@@ -619,7 +619,7 @@ def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(desk
 
 
 def test_tune_reports_on_the_pictures_it_did_not_choose_on(desk: Path) -> None:
-    toml = str(files("secondlook") / "demo" / "fashion.toml")
+    toml = str(files("looktwice") / "demo" / "fashion.toml")
     given = ["--take", ":260", "-c", toml, "--max-queries", "3", "-o", "tuned.json", "--report", "tuned.html"]
     done = run("tune", "clothes.npz", *given, cwd=desk)
     assert done.returncode == 0, done.stderr
@@ -654,7 +654,7 @@ def test_what_cannot_be_read_or_written_is_said(desk: Path, option: str, value: 
     given = {"profile_path": "profile.json", "out": "report.html", option: value}
     names = ("profile_path", "votes", "pictures", "noise", "books", "out")
     paths = {name: desk / given[name] if name in given else None for name in names}
-    with pytest.raises(SecondLookError, match=words):
+    with pytest.raises(LookTwiceError, match=words):
         runs.report(price=None, use=Use(), **paths)  # type: ignore[arg-type]
 
 

@@ -4,10 +4,10 @@ import csv
 import json
 from pathlib import Path
 
-from secondlook.images import MAX_PIXELS
-from secondlook.look import Verdict
-from secondlook.pictures import Collection, Folder
-from secondlook.scorefile import COLUMNS, ScoreFile
+from looktwice.images import MAX_PIXELS
+from looktwice.look import Verdict
+from looktwice.pictures import Collection, Folder
+from looktwice.scorefile import COLUMNS, ScoreFile
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
 PICTURES = Collection(NAMES, Folder(Path(), MAX_PIXELS))

@@ -17,19 +17,19 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
 
-from secondlook import look as looking
-from secondlook.asking import Asker
-from secondlook.classifiers import connect
-from secondlook.images import decode, encode_jpeg
-from secondlook.look import Verdict
-from secondlook.pictures import Picture
-from secondlook.profile import Profile
-from secondlook.service.bodies import Held, Opened, Upload
-from secondlook.service.events import Shown
+from looktwice import look as looking
+from looktwice.asking import Asker
+from looktwice.classifiers import connect
+from looktwice.images import decode, encode_jpeg
+from looktwice.look import Verdict
+from looktwice.pictures import Picture
+from looktwice.profile import Profile
+from looktwice.service.bodies import Held, Opened, Upload
+from looktwice.service.events import Shown
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"
-OIP = "/v2/models/secondlook"
+OIP = "/v2/models/looktwice"
 
 
 @pytest.fixture(scope="module")
@@ -220,13 +220,13 @@ def test_metrics_count_what_was_asked_and_what_came_out(service: Service) -> Non
     assert service.post("/v1/look", b"broken").status == 422
     after = metrics(service)
     grown = {name: after[name] - before.get(name, 0) for name in after}
-    assert grown["secondlook_queries_total"] == 1 + len(PANEL)
-    assert grown["secondlook_look_seconds_count"] == 1
-    assert sum(n for name, n in grown.items() if name.startswith("secondlook_verdicts_total")) == 1
-    assert grown["secondlook_refusals_total picture"] == 1
-    assert grown["secondlook_http_replies_total 422"] == 1
-    assert after["secondlook_ready"] == 1
-    assert after["secondlook_drift_alarm"] in (0, 1)
+    assert grown["looktwice_queries_total"] == 1 + len(PANEL)
+    assert grown["looktwice_look_seconds_count"] == 1
+    assert sum(n for name, n in grown.items() if name.startswith("looktwice_verdicts_total")) == 1
+    assert grown["looktwice_refusals_total picture"] == 1
+    assert grown["looktwice_http_replies_total 422"] == 1
+    assert after["looktwice_ready"] == 1
+    assert after["looktwice_drift_alarm"] in (0, 1)
 
 
 def metrics(service: Service) -> dict[str, float]:
@@ -277,7 +277,7 @@ def test_the_inference_protocol_answers_label_and_confidence(service: Service) -
     image = {"name": "image", "datatype": "BYTES", "shape": [2], "data": data}
     status, said = infer(service, id="7", inputs=[image])
     verdicts = [service.post("/v1/look", file).json() for file in (shirt, shoe)]
-    assert (status, said["id"], said["model_name"]) == (200, "7", "secondlook")
+    assert (status, said["id"], said["model_name"]) == (200, "7", "looktwice")
     assert outputs(said) == {
         "label": [verdict["label"] for verdict in verdicts],
         "confidence": [pytest.approx(verdict["confidence"]) for verdict in verdicts],
@@ -335,8 +335,8 @@ def test_a_bad_tensor_is_refused_in_the_words_of_the_protocol(
     assert words in said["error"]
 
 
-async def test_secondlook_can_ask_secondlook(service: Service) -> None:
-    classifier = connect(f"oip+{service.url}secondlook")
+async def test_looktwice_can_ask_looktwice(service: Service) -> None:
+    classifier = connect(f"oip+{service.url}looktwice")
     try:
         prepared = await asyncio.to_thread(classifier.prepare, decode(clothes()[0], "shirt").pixels)
         (answer,) = await classifier.label([prepared])

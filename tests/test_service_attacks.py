@@ -11,8 +11,8 @@ from contextlib import ExitStack
 import pytest
 from serving import Service, clothes, form, learn_profile, serving
 
-from secondlook.service import guards
-from secondlook.service.guards import Tokens
+from looktwice.service import guards
+from looktwice.service.guards import Tokens
 
 LIMITS = {"headers": 1.0, "upload": 1.5, "head": 8_000, "body": 200_000, "connections": 12}
 
@@ -87,7 +87,7 @@ HEAD = b"POST /v1/look HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\
 def test_a_request_with_two_meanings_is_not_answered_twice(service: Service, lines: bytes) -> None:
     reply = talk(service, HEAD + b"Connection: close\r\n" + lines)
     assert reply.count(b"HTTP/1.1 ") <= 1
-    assert b"secondlook_" not in reply
+    assert b"looktwice_" not in reply
     assert status(reply) not in (b"200", b"500")
 
 

@@ -15,8 +15,8 @@ from faults import Running, fault_server
 from serving import Reply, Service, clothes, serving
 from workshop import PANEL, write_profile
 
-from secondlook.ledger import SqliteLedger, bookkeeping
-from secondlook.profile import Profile
+from looktwice.ledger import SqliteLedger, bookkeeping
+from looktwice.profile import Profile
 
 QUESTIONS = 1 + len(PANEL)
 PATIENCE = 60.0
@@ -51,7 +51,7 @@ def test_more_pictures_than_allowed_are_told_to_come_again(profile: Path, ledger
     one, two, *_ = clothes()
     with serving(profile, {"looks": 1}, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
         first = threads.submit(service.post, "/v1/look", one)
-        until(lambda: b"secondlook_looks 1.0" in service.get("/metrics").body)
+        until(lambda: b"looktwice_looks 1.0" in service.get("/metrics").body)
         refused = service.post("/v1/look", two)
         assert (refused.status, refused.json()["code"]) == (429, "busy")
         assert int(refused.headers["retry-after"]) >= 1
@@ -162,4 +162,4 @@ def test_a_classifier_that_is_not_there_makes_it_unready_and_says_why(slow: Runn
         assert service.get("/readyz").status == 503
         assert service.get("/healthz").status == 200
         oip = json.dumps({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [""]}]}).encode()
-        assert service.post("/v2/models/secondlook/infer", oip, "application/json").status == 503
+        assert service.post("/v2/models/looktwice/infer", oip, "application/json").status == 503

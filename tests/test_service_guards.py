@@ -14,8 +14,8 @@ import pytest
 from serving import Service, clothes, learn_profile, serving
 from workshop import run
 
-from secondlook.errors import SecondLookError
-from secondlook.service.guards import Tokens, check_address
+from looktwice.errors import LookTwiceError
+from looktwice.service.guards import Tokens, check_address
 
 TOKEN = "a token that is long enough to be random"
 LIMITS = {"headers": 1.5, "upload": 1.5, "head": 8_000, "body": 100_000}
@@ -55,7 +55,7 @@ def test_a_token_lets_in_and_nothing_else_does(service: Service) -> None:
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("path", ["/v1/profile", "/metrics", "/openapi.json", "/v2", "/v2/models/secondlook"])
+@pytest.mark.parametrize("path", ["/v1/profile", "/metrics", "/openapi.json", "/v2", "/v2/models/looktwice"])
 def test_what_tells_of_the_classifier_needs_a_token(service: Service, path: str) -> None:
     assert service.get(path).status == 401
     assert service.get(path, authorization=f"bearer {TOKEN}").status == 200
@@ -67,17 +67,17 @@ def test_the_page_and_health_need_none(service: Service, path: str) -> None:
 
 
 def test_only_hashes_of_tokens_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECONDLOOK_TOKENS", hashlib.sha256(b"secret").hexdigest())
+    monkeypatch.setenv("LOOKTWICE_TOKENS", hashlib.sha256(b"secret").hexdigest())
     tokens = Tokens.read(None)
     assert tokens.know("Bearer secret")
     assert not tokens.know("Bearer Secret")
     (tmp_path / "plain.txt").write_text("secret\n")
-    with pytest.raises(SecondLookError, match="SHA-256"):
+    with pytest.raises(LookTwiceError, match="SHA-256"):
         Tokens.read(tmp_path / "plain.txt")
     (tmp_path / "empty.txt").write_text("# nobody\n")
-    with pytest.raises(SecondLookError, match="holds no hash"):
+    with pytest.raises(LookTwiceError, match="holds no hash"):
         Tokens.read(tmp_path / "empty.txt")
-    with pytest.raises(SecondLookError, match="cannot be read"):
+    with pytest.raises(LookTwiceError, match="cannot be read"):
         Tokens.read(tmp_path / "missing.txt")
 
 
@@ -87,7 +87,7 @@ def test_an_address_that_others_can_reach_needs_a_token(profile: Path) -> None:
     assert "token" in done.stderr
     assert "Traceback" not in done.stderr
     for host in ("192.168.1.7", "::", "example.com"):
-        with pytest.raises(SecondLookError, match="token"):
+        with pytest.raises(LookTwiceError, match="token"):
             check_address(host, Tokens())
         check_address(host, Tokens(("0" * 64,)))
     for host in ("127.0.0.1", "127.3.2.1", "::1", "localhost"):

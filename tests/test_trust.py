@@ -8,11 +8,11 @@ import pytest
 from test_asking import Labelling, everything
 from workshop import HURRY, write_pictures
 
-from secondlook.asking import Asker
-from secondlook.errors import ChangedError
-from secondlook.ledger import Budget, SqliteLedger
-from secondlook.trust import REPEATS
-from secondlook.votes import Answer
+from looktwice.asking import Asker
+from looktwice.errors import ChangedError
+from looktwice.ledger import Budget, SqliteLedger
+from looktwice.trust import REPEATS
+from looktwice.votes import Answer
 
 
 class Says(Labelling):

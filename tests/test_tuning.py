@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workshop import run
 
-from secondlook import choosing, jury, look, tuning
-from secondlook.asking import Asker
-from secondlook.classifiers import connect
-from secondlook.errors import FitError
-from secondlook.pictures import Picture, labelled
-from secondlook.tuning import Gain
-from secondlook.views import CANDIDATES, GENERAL, GENERAL16, Panel
-from secondlook.votes import Codes, Votes
+from looktwice import choosing, jury, look, tuning
+from looktwice.asking import Asker
+from looktwice.classifiers import connect
+from looktwice.errors import FitError
+from looktwice.pictures import Picture, labelled
+from looktwice.tuning import Gain
+from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
+from looktwice.votes import Codes, Votes
 
-DEMO = Path(str(files("secondlook") / "demo"))
+DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
 
 

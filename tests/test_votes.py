@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secondlook import votes as voting
-from secondlook.errors import DataError
-from secondlook.votes import MISSING, OUTSIDE, Distribution, Row, Votes, base_tally, vote_tally
+from looktwice import votes as voting
+from looktwice.errors import DataError
+from looktwice.votes import MISSING, OUTSIDE, Distribution, Row, Votes, base_tally, vote_tally
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
 ROWS = st.integers(1, 6).flatmap(

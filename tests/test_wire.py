@@ -13,8 +13,8 @@ import pytest
 import trustme
 from yarl import URL
 
-from secondlook.classifiers import wire
-from secondlook.classifiers.wire import BrokenError, Limits, OverlongError, Reply, Server, UnreachableError
+from looktwice.classifiers import wire
+from looktwice.classifiers.wire import BrokenError, Limits, OverlongError, Reply, Server, UnreachableError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LIMITS = Limits(seconds=5.0, connect_seconds=2.0, reply_bytes=1000)

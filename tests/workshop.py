@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from secondlook.asking import Asker, Unscored
-from secondlook.beliefs import Probit, dump
-from secondlook.classifiers import connect
-from secondlook.ledger import Budget, SqliteLedger
-from secondlook.pacing import Pace
-from secondlook.pictures import Picture, find
-from secondlook.profile import Figure, HeldOut, Profile, Result
-from secondlook.views import RENDERER, Panel
-from secondlook.votes import Row
+from looktwice.asking import Asker, Unscored
+from looktwice.beliefs import Probit, dump
+from looktwice.classifiers import connect
+from looktwice.ledger import Budget, SqliteLedger
+from looktwice.pacing import Pace
+from looktwice.pictures import Picture, find
+from looktwice.profile import Figure, HeldOut, Profile, Result
+from looktwice.views import RENDERER, Panel
+from looktwice.votes import Row
 
 PANEL = Panel.parse("mirror rotation:20*3")
 HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
@@ -36,7 +36,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
     """A profile for this classifier whose belief was given rather than fitted."""
     accuracy = Result(belief="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
     profile = Profile(
-        secondlook="test",
+        looktwice="test",
         classifier=str(description),
         fingerprint=connect(description).fingerprint,
         vocabulary=("ant", "bee", "cat", "dog", "eel"),
@@ -74,8 +74,8 @@ async def answers(
 
 
 def command(*arguments: object, **environment: str) -> list[str]:
-    """The command line that runs secondlook with these arguments."""
-    return [sys.executable, "-m", "secondlook.cli", *map(str, arguments)]
+    """The command line that runs looktwice with these arguments."""
+    return [sys.executable, "-m", "looktwice.cli", *map(str, arguments)]
 
 
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -11,19 +11,19 @@ from typing import Any
 
 import typer.main
 
-from secondlook.cli import app
+from looktwice.cli import app
 
 INTRO = """\
 # Commands
 
-Made by `python tools/cli_reference.py` from the commands themselves. `secondlook COMMAND --help` shows the same.
+Made by `python tools/cli_reference.py` from the commands themselves. `looktwice COMMAND --help` shows the same.
 Exit codes: 0 done, 1 an error, 2 not understood, 3 some pictures have no verdict, 130 left by a second Ctrl-C.
 """
 
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([INTRO, *_commands(typer.main.get_command(app), "secondlook")])
+    return "\n".join([INTRO, *_commands(typer.main.get_command(app), "looktwice")])
 
 
 def _commands(group: Any, path: str) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _plain(text: str) -> str:
     """Help without its marks for bold, and its examples as code."""
     text = re.sub(r"\[/?(?:bold|dim|italic)\]", "", text)
     lines = [line.strip() for line in text.strip().splitlines()]
-    return "\n".join(f"    {line}" if line.startswith("secondlook ") else line for line in lines)
+    return "\n".join(f"    {line}" if line.startswith("looktwice ") else line for line in lines)
 
 
 if __name__ == "__main__":

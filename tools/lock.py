@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 from packaging.requirements import Requirement
 
-PROJECT = "secondlook"
+PROJECT = "looktwice"
 
 
 def closure(name: str, extras: frozenset[str], seen: dict[str, str], asked: set[tuple[str, frozenset[str]]]) -> None:

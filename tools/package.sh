@@ -23,8 +23,8 @@ first, second = (sorted(zipfile.ZipFile(path).namelist()) for path in sys.argv[1
 assert first == second, set(first) ^ set(second)
 needed = ("py.typed", "demo/fashion.onnx", "demo/pictures.npz", "templates/report.html", "service/page/index.html",
           "classifiers/presets/hf.toml")
-assert all(f"secondlook/{name}" in first for name in needed), first
-strangers = [name for name in first if not name.startswith(("secondlook/", "secondlook-"))]
+assert all(f"looktwice/{name}" in first for name in needed), first
+strangers = [name for name in first if not name.startswith(("looktwice/", "looktwice-"))]
 assert not strangers, strangers
 print(f"{len(first)} files in the wheel")
 PY
@@ -34,7 +34,7 @@ PY
 "$folder/clean/bin/pip" install $quiet "$wheel[onnx]"
 mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"
-"$folder/clean/bin/secondlook" --version
-"$folder/clean/bin/secondlook" demo -o demo > demo.txt
+"$folder/clean/bin/looktwice" --version
+"$folder/clean/bin/looktwice" demo -o demo > demo.txt
 tail -n 5 demo.txt
 test -s demo/profile.json

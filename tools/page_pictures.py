@@ -1,6 +1,6 @@
 """Draws docs/page.png and docs/page-phone.png: python tools/page_pictures.py http://127.0.0.1:8000/
 
-Start `secondlook serve --profile secondlook-demo/profile.json` first; it takes Debian's Chromium and Pillow.
+Start `looktwice serve --profile looktwice-demo/profile.json` first; it takes Debian's Chromium and Pillow.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Fashion-MNIST comes from Debian, torch from PyPI (its CPU build is enough):
     python3 -m venv /tmp/train && /tmp/train/bin/pip install torch==2.13.0 numpy onnx
     /tmp/train/bin/python tools/train_demo.py
 
-Reads src/secondlook/demo/fashion.toml, so that training scales the pixels as the ONNX connector will, and
+Reads src/looktwice/demo/fashion.toml, so that training scales the pixels as the ONNX connector will, and
 writes beside it fashion.onnx (input `input`, N×1×28×28 float32; output `logits`, N×10) and pictures.npz (the
 first 2,000 test pictures). Takes about two minutes on one core. The seed is fixed and one thread computes, so
 the same machine and the same torch give the same weights.
@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-DEMO = Path(__file__).resolve().parent.parent / "src" / "secondlook" / "demo"
+DEMO = Path(__file__).resolve().parent.parent / "src" / "looktwice" / "demo"
 DATA = Path("/usr/share/datasets/fashion-mnist")
 SEED = 0
 EPOCHS = 6

@@ -7,7 +7,7 @@ extras=$2
 python=${PYTHON:-python3}
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "secondlook needs Python 3.11 or newer; '$python' is $("$python" --version). Set PYTHON=/path/to/python3.11." >&2
+  echo "looktwice needs Python 3.11 or newer; '$python' is $("$python" --version). Set PYTHON=/path/to/python3.11." >&2
   exit 1
 }
 if ! "$python" -m venv "$folder" 2>/dev/null; then

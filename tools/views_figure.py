@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
-from secondlook.images import Image
-from secondlook.views import Panel, questions, render
+from looktwice.images import Image
+from looktwice.views import Panel, questions, render
 
 TARGET = Path(__file__).parents[1] / "docs" / "views.png"
 SIDE, GAP, CAPTION, COLUMNS = 128, 8, 16, 6

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from experiments.collected import CACHE
 from experiments.paper.subjects import Rows, Subject
-from secondlook.errors import DataError
-from secondlook.latent import Cumulatives, Noise, describe
-from secondlook.noise import Probe, probes
-from secondlook.openmodel import OnnxModel, open_onnx
-from secondlook.views import Panel, Question, View, render
-from secondlook.votes import Codes, Floats, Votes
+from looktwice.errors import DataError
+from looktwice.latent import Cumulatives, Noise, describe
+from looktwice.noise import Probe, probes
+from looktwice.openmodel import OnnxModel, open_onnx
+from looktwice.views import Panel, Question, View, render
+from looktwice.votes import Codes, Floats, Votes
 
 UNASKED = -1
 TOGETHER = 64

@@ -10,10 +10,10 @@ from scipy.special import ndtr
 
 from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
-from secondlook.figures import Line, column_svg, lines_svg
-from secondlook.latent import Noise
-from secondlook.noise import drawn
-from secondlook.votes import Floats
+from looktwice.figures import Line, column_svg, lines_svg
+from looktwice.latent import Noise
+from looktwice.noise import drawn
+from looktwice.votes import Floats
 
 POINTS = 61
 """Points at which the cumulatives are written down."""

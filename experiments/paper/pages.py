@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from experiments.paper.writing import read
-from secondlook.errors import DataError
+from looktwice.errors import DataError
 
 Rows = Sequence[dict[str, str]]
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.collected import MODELS, SHARED, Model
-from secondlook.classifiers import connect
-from secondlook.classifiers.onnx import OnnxClassifier
-from secondlook.datasets import open_labelled
-from secondlook.errors import DataError, PermanentError
-from secondlook.pictures import Picture
-from secondlook.views import GRIDS, Panel, View
-from secondlook.votes import Codes
+from looktwice.classifiers import connect
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.datasets import open_labelled
+from looktwice.errors import DataError, PermanentError
+from looktwice.pictures import Picture
+from looktwice.views import GRIDS, Panel, View
+from looktwice.votes import Codes
 
 Rows = NDArray[np.intp]
 SEED = 2024

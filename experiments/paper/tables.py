@@ -14,13 +14,13 @@ from scipy.stats import pearsonr
 from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
-from secondlook import fitting, scoring
-from secondlook.beliefs import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
-from secondlook.fitting import Outcome
-from secondlook.jury import Jury
-from secondlook.latent import Cumulative
-from secondlook.views import GENERAL16, Panel, View
-from secondlook.votes import Codes, Distribution, Floats, Votes
+from looktwice import fitting, scoring
+from looktwice.beliefs import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
+from looktwice.fitting import Outcome
+from looktwice.jury import Jury
+from looktwice.latent import Cumulative
+from looktwice.views import GENERAL16, Panel, View
+from looktwice.votes import Codes, Distribution, Floats, Votes
 
 Row = dict[str, object]
 BALLOTS: tuple[Ballot, ...] = ("base", "vote")

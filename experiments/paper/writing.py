@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.paper.tables import Row
-from secondlook.errors import DataError
+from looktwice.errors import DataError
 
 
 def write(path: Path, rows: Iterable[Row], keys: Sequence[str] = ("dataset", "model")) -> None:

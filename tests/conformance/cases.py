@@ -14,13 +14,13 @@ from aiohttp import web
 from conformance.chat_replica import anthropic_routes, openai_routes
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, label_of_file, labels_of, logits_of_file, model
-from secondlook.classifiers import AnyClassifier, Pixels, read_toml
-from secondlook.classifiers.chat import connect_anthropic, connect_openai
-from secondlook.classifiers.command import connect as connect_command
-from secondlook.classifiers.http import connect as connect_http
-from secondlook.classifiers.oip import connect as connect_oip
-from secondlook.classifiers.onnx import connect as connect_onnx
-from secondlook.classifiers.python import PythonClassifier
+from looktwice.classifiers import AnyClassifier, Pixels, read_toml
+from looktwice.classifiers.chat import connect_anthropic, connect_openai
+from looktwice.classifiers.command import connect as connect_command
+from looktwice.classifiers.http import connect as connect_http
+from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.classifiers.onnx import connect as connect_onnx
+from looktwice.classifiers.python import PythonClassifier
 
 KEY = "CONFORMANCE_KEY"
 """The environment variable that served cases read their key from."""

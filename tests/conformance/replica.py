@@ -15,12 +15,12 @@ import cv2
 import numpy as np
 from aiohttp import web
 
-from secondlook.classifiers import Pixels
-from secondlook.classifiers.onnx import OnnxClassifier
-from secondlook.classifiers.onnx import connect as connect_onnx
-from secondlook.errors import ClassifierError, PassingError, PermanentError, QuotaError
+from looktwice.classifiers import Pixels
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.onnx import connect as connect_onnx
+from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
 
-DEMO = Path(str(files("secondlook") / "demo"))
+DEMO = Path(str(files("looktwice") / "demo"))
 Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from conformance.cases import CASES, KEY, Case
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, pictures
-from secondlook.classifiers import AnyClassifier
-from secondlook.errors import PassingError, PermanentError
+from looktwice.classifiers import AnyClassifier
+from looktwice.errors import PassingError, PermanentError
 
 SECRET = "s3cr3t/+key==&x y"
 EVERY = [pytest.param(case, id=case.name) for case in CASES]

@@ -1,4 +1,4 @@
-"""The embedded classifier as a server sees it: a file in, a label out, with nothing of secondlook in between."""
+"""The embedded classifier as a server sees it: a file in, a label out, with nothing of looktwice in between."""
 
 from __future__ import annotations
 

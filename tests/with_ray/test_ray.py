@@ -29,14 +29,14 @@ from postgres_server import server as postgres_server
 from ray.cluster_utils import Cluster
 from workshop import PANEL, command, write_pictures, write_profile
 
-import secondlook
-from secondlook.fleet.sources import filesystem
-from secondlook.images import encode_png
-from secondlook.ledger import SqliteLedger, verify
+import looktwice
+from looktwice.fleet.sources import filesystem
+from looktwice.images import encode_png
+from looktwice.ledger import SqliteLedger, verify
 
-DEMO = Path(secondlook.__file__).parent / "demo"
+DEMO = Path(looktwice.__file__).parent / "demo"
 QUESTIONS = 1 + len(PANEL)
-KILLS = int(os.environ.get("SECONDLOOK_KILLS", "2"))
+KILLS = int(os.environ.get("LOOKTWICE_KILLS", "2"))
 """Moments at which the driver is killed; 10 and more in the long form."""
 Rows = dict[str, dict[str, Any]]
 
@@ -382,7 +382,7 @@ def is_picture(number: int, name: str) -> bool:
 def test_a_ray_of_our_own_tells_nobody_and_opens_no_page() -> None:
     code = """
 import psutil
-from secondlook.fleet.driver import running
+from looktwice.fleet.driver import running
 with running(cpus=1) as cluster:
     started = {" ".join(process.cmdline()): process for process in psutil.Process().children(recursive=True)}
     [head] = [process for command, process in started.items() if "gcs_server" in command]
@@ -411,7 +411,7 @@ def test_the_kubernetes_example_is_a_command_that_exists() -> None:
     [text] = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     job = yaml.safe_load(text)
     program, verb, *rest = shlex.split(job["spec"]["entrypoint"])
-    assert (job["kind"], program, verb) == ("RayJob", "secondlook", "score")
+    assert (job["kind"], program, verb) == ("RayJob", "looktwice", "score")
     offered = run(command("score", "--help"), COLUMNS="200").stdout
     for option in (word for word in rest if word.startswith("--")):
         assert option in offered

@@ -17,11 +17,11 @@ pytest.importorskip("onnxruntime", reason="what was exported is run with onnxrun
 
 from experiments import export as exporting
 from experiments.export import export, load
-from secondlook.classifiers import connect
-from secondlook.classifiers.onnx import OnnxClassifier
-from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import DataError, PermanentError
-from secondlook.openmodel import open_onnx
+from looktwice.classifiers import connect
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.errors import DataError, PermanentError
+from looktwice.openmodel import open_onnx
 
 LABELS = ("ant", 'a "bee"', "cat\\dog")
 HOW = Preprocessing(crop=0.875, resize="cubic", scale=255.0, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import PermanentError
-from secondlook.latent import Cumulatives, describe, read
-from secondlook.noise import fold, probes
-from secondlook.pictures import find
-from secondlook.torchmodel import TorchModel
-from secondlook.views import parse
+from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.errors import PermanentError
+from looktwice.latent import Cumulatives, describe, read
+from looktwice.noise import fold, probes
+from looktwice.pictures import find
+from looktwice.torchmodel import TorchModel
+from looktwice.views import parse
 
 LABELS = ("ant", "bee", "cat", "dog")
 SIZE = (8, 8)

@@ -1,0 +1,53 @@
+"""Calibrated confidence for image classifiers that return nothing but a label.
+
+>>> import looktwice as lt
+>>> sorted(lt.__all__)[:3]
+['Asker', 'Image', 'LookTwice']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from looktwice import beliefs as beliefs
+    from looktwice import scoring as scoring
+    from looktwice import views as views
+    from looktwice.asking import Asker as Asker
+    from looktwice.classifiers import connect as connect
+    from looktwice.errors import LookTwiceError as LookTwiceError
+    from looktwice.estimator import LookTwice as LookTwice
+    from looktwice.images import Image as Image
+    from looktwice.look import Verdict as Verdict
+    from looktwice.profile import Profile as Profile
+    from looktwice.views import Panel as Panel
+    from looktwice.votes import Votes as Votes
+
+_HOMES = {
+    "Asker": "asking",
+    "Image": "images",
+    "Panel": "views",
+    "Profile": "profile",
+    "LookTwice": "estimator",
+    "LookTwiceError": "errors",
+    "Verdict": "look",
+    "Votes": "votes",
+    "connect": "classifiers",
+}
+_MODULES = ("beliefs", "scoring", "views")
+
+__all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    """Public names are imported when they are first used, so that importing looktwice costs next to nothing."""
+    if name in _MODULES:
+        return import_module(f"looktwice.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"looktwice.{_HOMES[name]}"), name)
+    raise AttributeError(f"looktwice has no {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

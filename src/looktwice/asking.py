@@ -1,0 +1,355 @@
+"""From pictures to answers: what the ledger lacks is rendered, prepared and given to the sender.
+
+Pictures go through in chunks. A chunk is decoded and looked up in a thread, and what is to be asked is rendered and
+prepared in another. Several chunks are on their way at once, so the classifier never waits for a picture, and memory
+does not grow with the number of pictures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from looktwice.classifiers import AnyClassifier
+from looktwice.errors import ClassifierError, ImageError, PassingError
+from looktwice.images import Image
+from looktwice.ledger.protocol import Budget, Entry, Ledger, keys, tail
+from looktwice.ledger.unrecorded import Unrecorded
+from looktwice.pacing import Pace
+from looktwice.pictures import Picture
+from looktwice.sending import Job, Round, Sender, settle
+from looktwice.trust import Canary, Trust
+from looktwice.views import RENDERER, Panel, View, base_question, questions, render
+from looktwice.votes import NO_LABEL, Answer, Row
+
+CHUNK_BYTES = 16_000_000
+CHUNK_QUESTIONS = 256
+CHUNKS_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """A picture that has no confidence, and why: never a number."""
+
+    name: str
+    reason: str
+
+
+Tell = Callable[[str, int, str | None], None]
+"""Is told each answer as it comes: the picture's name, the question's place (0 is the picture itself), the label."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
+
+    first: int
+    more: Callable[[str, tuple[str | None, ...]], int]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would ask, without retries and canaries; identical questions count once."""
+
+    pictures: int
+    unreadable: int
+    """Pictures that would not be scored, because they cannot be read."""
+    questions: int
+    hits: int
+    """Questions whose answers the ledger has."""
+    queries: int
+    """Questions that would be sent."""
+    micros: int
+    """What they would cost, in millionths of the currency."""
+    seconds: float | None
+    """How long that takes at the allowed rate; None where nothing limits the rate."""
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A picture whose questions are being asked: the base question first, then those of the panel."""
+
+    picture: Picture
+    image: Image
+    jobs: list[Job]
+    asked: int = 0
+
+    def failure(self) -> str | None:
+        """Why a question of this picture has no answer, where one has none."""
+        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, str)), None)
+
+    def labels(self) -> list[str | None]:
+        """The label of each question asked; None where none could be read."""
+        answers = (job.answer for job in self.jobs[: self.asked])
+        return [a.label if isinstance(a, Answer) and a.label != NO_LABEL else None for a in answers]
+
+
+_Chunk = list[_Open | Unscored]
+
+
+class Asker:
+    """Asks one classifier, at its pace and within the budget."""
+
+    def __init__(
+        self,
+        classifier: AnyClassifier,
+        ledger: Ledger | None = None,
+        pace: Pace | None = None,
+        budget: Budget | None = None,
+        seed: int = 0,
+        canaries: int = 0,
+        replies: bool = False,
+    ) -> None:
+        """`replies`: whether the ledger keeps what the classifier replied, beside the label that was read from it."""
+        self.classifier = classifier
+        self.seed = seed
+        self.tell: Tell | None = None
+        self.trust = Trust(canaries if ledger else 0)
+        self._ledger = ledger or Unrecorded()
+        self._sender = Sender(classifier, self._ledger, pace or Pace(), budget or Budget(), replies)
+        self.progress = self._sender.progress
+        self._asking: dict[bytes, Job] = {}
+        self._checking = asyncio.Lock()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to send nothing more."""
+        return self._sender.stopped
+
+    @property
+    def in_flight(self) -> int:
+        """Calls on their way now."""
+        return self._sender.gate.busy
+
+    def stop(self, reason: str = "the run was stopped") -> None:
+        """Send nothing more; what is in flight is waited for, and the pictures left are not scored."""
+        self._sender.stop(reason)
+
+    def resume(self) -> None:
+        """Send again, now that what stopped it has passed."""
+        self._sender.resume()
+
+    async def ask(
+        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
+    ) -> AsyncIterator[Row | Unscored]:
+        """The answers about each picture, in the pictures' order; durable before they are handed over."""
+        source = iter(pictures)
+        chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
+        try:
+            while True:
+                while len(chunks) < CHUNKS_AHEAD and (chunk := await self._load(source, panel)):
+                    chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
+                if not chunks:
+                    return
+                for row in await chunks.popleft():
+                    self._count(row)
+                    yield row
+                if self._sender.fatal:
+                    raise self._sender.fatal
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            await asyncio.gather(*chunks, return_exceptions=True)
+            await self._sender.finish()
+
+    def room(self) -> int:
+        """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
+        return self._sender.room()
+
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
+        """What `ask` would send for these pictures, which is looked up and not asked."""
+        source, seen = iter(pictures), set[str]()
+        total = unreadable = hits = 0
+        while chunk := await self._load(source, panel):
+            new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
+            hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
+            total += len(chunk)
+            unreadable += sum(isinstance(item, Unscored) for item in chunk)
+            seen |= new.keys()
+        asked = len(seen) * (1 + len(panel))
+        queries = asked - hits
+        speed = min((rate.per_second for rate in self._sender.rates), default=None)
+        seconds = queries / speed if speed else None
+        return Estimate(total, unreadable, asked, hits, queries, queries * self._sender.price, seconds)
+
+    def _count(self, row: Row | Unscored) -> None:
+        self.progress.pictures += 1
+        self.progress.unscored += isinstance(row, Unscored)
+
+    # From pictures to questions ------------------------------------------------------------------------------------
+
+    async def _load(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+        return [] if self.stopped else await asyncio.to_thread(self._next_chunk, source, panel)
+
+    def _next_chunk(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+        """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
+        chunk: _Chunk = []
+        room, size = CHUNK_BYTES, len(panel) + 1
+        most = max(CHUNK_QUESTIONS, 2 * self._sender.gate.limit * self.classifier.terms.batch)
+        while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
+            item = self._open(picture, panel)
+            chunk.append(item)
+            room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
+        self._look_up([job for item in chunk if isinstance(item, _Open) for job in item.jobs])
+        return chunk
+
+    def _open(self, picture: Picture, panel: Panel) -> _Open | Unscored:
+        try:
+            image = picture.image()
+        except ImageError as error:
+            return Unscored(picture.name, _without_name(str(error), picture.name))
+        asked = (base_question(image), *questions(image, panel, self.seed))
+        texts = [_text(view, seed, index) for _, view, seed, index in asked]
+        names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
+        entered = zip(names, asked, texts, strict=True)
+        return _Open(picture, image, [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered])
+
+    def _look_up(self, jobs: list[Job]) -> None:
+        known = self._ledger.find([job.entry.key for job in jobs])
+        if known:
+            for job in jobs:
+                job.answer = known.get(job.entry.key)
+
+    async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
+        """Ask about the pictures of a chunk, round by round, until each has enough."""
+        opened = [item for item in chunk if isinstance(item, _Open)]
+        await self._know(opened)
+        todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
+        while todo:
+            await self._round(todo)
+            todo = [(item, n) for item, _ in todo if rounds and (n := _further(item, rounds))]
+        await asyncio.wrap_future(self._ledger.flush())
+        return [_row(item) if isinstance(item, _Open) else item for item in chunk]
+
+    async def _know(self, opened: list[_Open]) -> None:
+        """Keep a few pictures whose answers are known, to ask about them again."""
+        for item in opened:
+            if not self.trust.wants():
+                return
+            job = item.jobs[0]
+            if isinstance(job.answer, Answer) and job.answer.label != NO_LABEL:
+                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
+                self.trust.keep(Canary(job.entry.key, prepared, job.answer.label))
+
+    async def _round(self, todo: list[tuple[_Open, int]]) -> None:
+        """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
+        own, others = Round(), set[Round]()
+        work = [(item.image, self._claim(item, n, own, others)) for item, n in todo]
+        jobs = [job for _, claimed in work for job in claimed]
+        own.left = len(jobs)
+        try:
+            if jobs:
+                await self._ask(work, jobs)
+                await own.wait()
+        finally:
+            if own.left:
+                settle(jobs, self._sender.reason or "the question was not sent")
+            for job in jobs:
+                del self._asking[job.entry.key]
+        for other in others:
+            await other.wait()
+
+    def _claim(self, item: _Open, n: int, own: Round, others: set[Round]) -> list[Job]:
+        """Those of the next n questions that nobody has answered or is asking: an identical one is asked once."""
+        claimed = []
+        start, item.asked = item.asked, min(item.asked + n, len(item.jobs))
+        for place, job in enumerate(item.jobs[start : item.asked], start):
+            if job.answer is not None:
+                self.progress.hits += 1
+            elif (first := self._asking.setdefault(job.entry.key, job)) is job:
+                job.round = own
+                claimed.append(job)
+            else:
+                item.jobs[place] = first
+                if first.round and first.round is not own:
+                    others.add(first.round)
+            if self.tell:
+                item.jobs[place].listen(partial(_report, self.tell, item.picture.name, place))
+        return claimed
+
+    async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
+        unfit = [] if self.stopped else await asyncio.to_thread(self._prepare, work)
+        for job, reason in unfit:
+            job.settle(reason)
+        async with self._checking:
+            await self._check()
+        if self.stopped:
+            settle(jobs, self._sender.reason)
+        self._sender.send(job for job in jobs if job.answer is None)
+
+    def _prepare(self, work: list[tuple[Image, list[Job]]]) -> list[tuple[Job, str]]:
+        """Render and encode, in slices, so that a large picture is never held in all its views at once.
+
+        What comes back is what the classifier cannot take, and why.
+        """
+        unfit: list[tuple[Job, str]] = []
+        for image, jobs in work:
+            step = max(1, CHUNK_BYTES // image.pixels.nbytes)
+            for start in range(0, len(jobs), step):
+                part = jobs[start : start + step]
+                for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
+                    try:
+                        job.prepared = self.classifier.prepare(pixels)
+                    except ImageError as error:
+                        unfit.append((job, str(error)))
+        return unfit
+
+    # Canaries ------------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        if not self.trust.due(self.progress.sent):
+            return
+        try:
+            await self.trust.check(self._ask_again, self.progress.sent)
+        except PassingError as error:
+            self._sender.blame(error, [])
+        except ClassifierError as error:
+            self._sender.end(error)
+
+    async def _ask_again(self, key: bytes, prepared: object) -> str | None:
+        """One more answer to a question that has one; None where the budget ends or the run is stopped."""
+        answer = None if self.stopped else await self.probe(prepared)
+        if answer is None:
+            return None
+        self._ledger.recheck(key, answer)
+        return answer.label
+
+    async def probe(self, prepared: object) -> Answer | None:
+        """One answer that is paid for but not kept; None where the budget does not cover it."""
+        return await self._sender.probe(prepared)
+
+
+@lru_cache(maxsize=4096)
+def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture."""
+    return str(view), tail(str(view), seed, index, RENDERER)
+
+
+def _without_name(reason: str, name: str) -> str:
+    """What is wrong with a file, where it is told beside the file's name anyway."""
+    _, found, rest = reason.partition(f"{name}: ")
+    return rest if found else reason
+
+
+def _report(tell: Tell, name: str, place: int, answer: Answer | str) -> None:
+    tell(name, place, answer.label if isinstance(answer, Answer) and answer.label != NO_LABEL else None)
+
+
+def _further(item: _Open, rounds: Rounds) -> int:
+    """How many more views this picture wants; none once a question of it has failed."""
+    base, *views = item.labels()
+    if base is None or item.failure() or item.asked == len(item.jobs):
+        return 0
+    return rounds.more(base, tuple(views))
+
+
+def _row(item: _Open) -> Row | Unscored:
+    base, *views = item.labels()
+    reason = item.failure() or ("the classifier's answer held no label" if base is None else None)
+    if base is None or reason:
+        return Unscored(item.picture.name, str(reason))
+    return Row(item.picture.name, base, (*views, *[None] * (len(item.jobs) - item.asked)))

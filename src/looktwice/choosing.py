@@ -1,0 +1,121 @@
+"""Asks the pilot that chooses the views: every candidate about a few pictures, the better ones about more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from looktwice import fitting, look, tuning
+from looktwice.asking import Asker
+from looktwice.beliefs import Gaussian
+from looktwice.jury import Jury
+from looktwice.look import Polled
+from looktwice.pictures import Picture
+from looktwice.tuning import Gain, Plan
+from looktwice.views import Panel, View
+from looktwice.votes import MISSING, Row, Votes
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The answers under the chosen panel; those about the pilot pictures, on which it was chosen, come first."""
+
+    polled: Polled
+    pilot: int
+    gain: Gain
+    """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
+    knee: int
+    """Views after which the rest add little, by the pilot pictures."""
+
+
+async def choose(
+    asker: Asker, pictures: Sequence[Picture], plan: Plan, candidates: Sequence[View], general: Panel
+) -> Chosen:
+    """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
+
+    The general panel's views are among the candidates and stay to the last rung.
+    """
+    mixed = shuffled(pictures)
+    pilot = await _climb(asker, mixed, plan, tuple(candidates), general)
+    columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
+    panel, gain = tuning.choose(pilot.votes, pilot.codes(), columns, plan.longest)
+    chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel)))
+    steps = fitting.steps(fitting.trials(Jury(), chosen.votes, chosen.codes()))
+    knee = tuning.knee([float(step.brier.mean()) for step in steps])
+    rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
+    return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)
+
+
+async def _climb(
+    asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel
+) -> Polled:
+    """The answers about all pilot pictures under the candidates of the last rung."""
+    first, *others = plan.rungs
+    heard = await look.collect(asker, mixed[: first.pictures], Panel(candidates))
+    asked = first.pictures
+    for rung in others:
+        keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
+        columns = tuning.survivors(heard.votes, heard.codes(), keep, rung.views)
+        panel = Panel(tuple(heard.panel.views[column] for column in columns))
+        more = await look.collect(asker, mixed[asked : asked + rung.pictures], panel)
+        heard, asked = joined([heard, more], panel), asked + rung.pictures
+    return heard
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a transformation, and how the paper's belief fared with it on held-out pilot pictures."""
+
+    view: View
+    brier: float
+
+
+async def search(
+    asker: Asker, pictures: Sequence[Picture], grid: Sequence[View], draws: int
+) -> tuple[Chosen, list[Setting]]:
+    """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
+    mixed = shuffled(pictures)
+    pilot = mixed[: len(mixed) // 2]
+    asked = [await look.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
+    settings = [Setting(view, _brier(polled)) for view, polled in zip(grid, asked, strict=True)]
+    best = asked[int(np.argmin([setting.brier for setting in settings]))]
+    rest = await look.collect(asker, mixed[len(pilot) :], best.panel)
+    return Chosen(joined([best, rest], best.panel), len(best.votes), Gain(0.0, 0.0, 0), draws), settings
+
+
+def search_queries(pictures: int, settings: int, draws: int) -> int:
+    """The most queries that `search` sends."""
+    return pictures // 2 * (1 + settings * draws) + (pictures - pictures // 2) * (1 + draws)
+
+
+def _brier(polled: Polled) -> float:
+    return float(fitting.cross_fit(Gaussian(), polled.votes, polled.codes()).brier.mean())
+
+
+def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
+    """The pictures in an order that has nothing to do with their classes, always the same."""
+    return [pictures[place] for place in np.random.default_rng(0).permutation(len(pictures))]
+
+
+def joined(parts: Sequence[Polled], panel: Panel) -> Polled:
+    """The answers of several parts under the views that all of them have."""
+    rows = [row for part in parts for row in _rows(part, panel)]
+    vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
+    classes = max(part.votes.classes for part in parts)
+    votes = Votes.collect(rows, tuple(map(str, panel)), tuple(vocabulary), classes)
+    known = [part.truths for part in parts]
+    truths = None if None in known else tuple(truth for part in known for truth in part or ())
+    unscored = tuple(item for part in parts for item in part.unscored)
+    return replace(parts[0], votes=votes, truths=truths, unscored=unscored, panel=panel)
+
+
+def _rows(polled: Polled, panel: Panel) -> list[Row]:
+    votes = polled.votes
+    places = [polled.panel.slots.index(slot) for slot in panel.slots]
+    words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
+    return [
+        Row(name, votes.vocabulary[base], tuple(words[code] for code in views))
+        for name, base, views in zip(votes.names, votes.base, votes.views[:, places], strict=True)
+    ]

@@ -1,0 +1,350 @@
+"""Amazon Rekognition and SageMaker, through boto3 (extra `aws`).
+
+    connector = "rekognition"
+    labels = ["Dog", "Cat"]               # only these count; all that Rekognition knows if left out
+    min_confidence = 0.0                  # in per cent
+    price = "0.001"
+
+    connector = "rekognition"
+    model = "arn:aws:rekognition:eu-west-1:123456789012:project/birds/version/birds.1/1234567890123"
+
+    connector = "sagemaker"
+    endpoint = "my-endpoint"
+    label = "[].label"                    # JMESPath into the JSON reply, as for the HTTP connector: label, score,
+    score = "[].score"                    # labels, rename, empty
+
+Keys and region come from where every AWS program finds them (AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION, a role);
+`region` sets the region. Limits of size are checked before a question is paid for. botocore asks once a question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, model_validator
+
+from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.replies import Garbled, Paths, Reader
+from looktwice.classifiers.transport import Manners, Secrets, retry_after
+from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
+from looktwice.votes import NO_LABEL, Answer
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+DETECT_LIMITS: Mapping[str, object] = {"min_side": 80, "max_side": 10_000, "max_bytes": 5_242_880}
+CUSTOM_LIMITS: Mapping[str, object] = {"min_side": 64, "max_side": 4096, "max_bytes": 4_000_000}
+SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
+"""What the services allow for pictures that are sent in the request itself."""
+
+PASSING = {
+    "InternalDependencyException",
+    "InternalFailure",
+    "InternalServerError",
+    "ModelNotReadyException",
+    "ProvisionedThroughputExceededException",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "TooManyRequestsException",
+}
+QUOTA = {"LimitExceededException", "ServiceQuotaExceededException", "SubscriptionRequiredException", "OptInRequired"}
+ADVICE = {
+    "AccessDeniedException": "give these credentials the right to call it",
+    "ExpiredTokenException": "sign in again",
+    "ImageTooLargeException": 'set encoding = { format = "jpeg", shrink = true }',
+    "InvalidSignatureException": "look at AWS_SECRET_ACCESS_KEY",
+    "ResourceNotFoundException": "check the name, the region and the account",
+    "ResourceNotReadyException": "start this version of the model first",
+    "UnrecognizedClientException": "look at AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN",
+}
+
+
+class Account(Manners):
+    """What all services of AWS share."""
+
+    region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
+    endpoint_url: str | None = Field(default=None, description="of a private endpoint")
+    encoding: Encoding
+
+
+class Rekognition(Account):
+    """DetectLabels, or DetectCustomLabels where a model is named."""
+
+    model: str | None = Field(default=None, description="ARN of a version of a Custom Labels model")
+    min_confidence: float | None = Field(default=None, ge=0, le=100, description="in per cent")
+    labels: tuple[str, ...] | str | None = Field(default=None, description="all others are passed over")
+    empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _within_limits(cls, values: dict[str, object]) -> dict[str, object]:
+        return _within(CUSTOM_LIMITS if values.get("model") else DETECT_LIMITS, values)
+
+
+class SageMaker(Account, Paths):
+    """InvokeEndpoint with an encoded picture."""
+
+    endpoint: str = Field(min_length=1)
+    variant: str | None = None
+    model: str | None = Field(default=None, description="of a multi-model endpoint")
+    component: str | None = Field(default=None, description="an inference component")
+    content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _within_limits(cls, values: dict[str, object]) -> dict[str, object]:
+        return _within(SAGEMAKER_LIMITS, values)
+
+
+def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str, object]:
+    """The values with the limits of the service where the encoding does not set its own."""
+    told = values.get("encoding", {})
+    return {**values, "encoding": {**limits, **told}} if isinstance(told, Mapping) else values
+
+
+class RekognitionClassifier:
+    """Rekognition's labels, or those of a Custom Labels model; the most confident one counts."""
+
+    def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
+        self._description = description
+        self._service = Service("rekognition", description)
+        self._reader = Reader(Paths(label="[].Name", score="[].Confidence", empty=description.empty), None)
+        self.labels = labels
+        self.terms = description.terms()
+        self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region, labels))
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return self._description.encoding.encode(self._description.encoding.fit(pixels))
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
+
+    async def close(self) -> None:
+        self._service.close()
+
+    def _ask(self, file: bytes) -> Answer:
+        least = self._description.min_confidence
+        arguments: dict[str, object] = {"Image": {"Bytes": file}}
+        if least is not None:
+            arguments["MinConfidence"] = least
+        if self._description.model is None:
+            return self._answer(self._service.call("detect_labels", arguments), "Labels")
+        arguments["ProjectVersionArn"] = self._description.model
+        return self._answer(self._service.call("detect_custom_labels", arguments), "CustomLabels")
+
+    def _answer(self, reply: Mapping[str, Any], field: str) -> Answer:
+        raw = json.dumps(reply.get(field), default=str).encode()
+        if field not in reply:
+            raise garbled(f"the reply of Rekognition has no {field}")
+        counted = [one for one in reply[field] if self.labels is None or one.get("Name") in self.labels]
+        try:
+            found = self._reader.read(counted)
+        except Garbled as why:
+            problem = str(why)
+        else:
+            return Answer(found.label, None if found.score is None else found.score / 100, 200, raw)
+        raise garbled(f"the reply of Rekognition {self._service.masked(problem)}")
+
+
+class SageMakerClassifier:
+    """A model behind a SageMaker endpoint."""
+
+    def __init__(self, description: SageMaker, labels: tuple[str, ...] | None) -> None:
+        self._description = description
+        self._reader = Reader(description, labels)
+        self._service = Service("sagemaker-runtime", description)
+        self._arguments = {
+            "EndpointName": description.endpoint,
+            "ContentType": description.content_type or description.encoding.content_type,
+            "Accept": "application/json",
+            "TargetVariant": description.variant,
+            "TargetModel": description.model,
+            "InferenceComponentName": description.component,
+        }
+        self.labels = labels
+        self.terms = description.terms()
+        self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region, labels))
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return self._description.encoding.encode(self._description.encoding.fit(pixels))
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
+
+    async def close(self) -> None:
+        self._service.close()
+
+    def _ask(self, file: bytes) -> Answer:
+        told = {name: value for name, value in self._arguments.items() if value is not None}
+        body = self._service.body(self._service.call("invoke_endpoint", {**told, "Body": file})["Body"])
+        try:
+            found = self._reader.read(json.loads(body))
+        except (Garbled, ValueError, RecursionError) as why:
+            problem = str(why) if isinstance(why, Garbled) else "is not JSON"
+        else:
+            return Answer(found.label, found.score, 200, body)
+        words = self._service.masked(f"{problem}: {body.decode('utf-8', 'replace')}")
+        raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
+
+
+def connect_rekognition(address: str, settings: Settings) -> Classifier[bytes]:
+    """`rekognition:`, `rekognition:ARN` of a Custom Labels model, or the settings of a TOML file."""
+    description = described(Rekognition, {"model": address or None, **settings})
+    return RekognitionClassifier(description, _labels(description.labels, settings))
+
+
+def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
+    """`sagemaker:endpoint`, whose reply is {"label": …}, or the settings of a TOML file."""
+    description = described(SageMaker, {"endpoint": address, **settings})
+    return SageMakerClassifier(description, _labels(description.labels, settings))
+
+
+def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
+    return read_labels(Path(str(settings.get("folder", "."))) / labels) if isinstance(labels, str) else labels
+
+
+def _parts(description: Account, region: str, labels: tuple[str, ...] | None) -> dict[str, object]:
+    told = description.model_dump(exclude={*Manners.model_fields, "labels", "encoding", "region", "error"})
+    return {**told, "region": region, "labels": labels, "encoding": description.encoding.parts()}
+
+
+class Service:
+    """One AWS service, asked in threads of its own; usable again after `close`."""
+
+    def __init__(self, name: str, account: Account) -> None:
+        self._name = name
+        self._account = account
+        self._session = _boto3().Session(region_name=account.region)
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._threads: ThreadPoolExecutor | None = None
+        if not self._session.region_name:
+            raise PermanentError('AWS needs a region; set region = "…" in the description, or AWS_REGION')
+        self.region: str = self._session.region_name
+
+    async def run(self, ask: Callable[[bytes], Answer], file: bytes) -> Answer:
+        """One question in a thread."""
+        with self._lock:
+            self._threads = self._threads or ThreadPoolExecutor(self._account.concurrency, "looktwice-aws")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask, file)
+
+    def call(self, operation: str, arguments: Mapping[str, object]) -> Mapping[str, Any]:
+        """The reply of one call; a ClassifierError says what kind of failure it was."""
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        try:
+            reply: Mapping[str, Any] = getattr(self._opened(), operation)(**arguments)
+        except (BotoCoreError, ClientError, ResponseParserError, ValueError) as error:
+            failure = self._failure(error)
+        except (AttributeError, KeyError, TypeError, RecursionError):
+            failure = garbled(f"{self._name} sent what botocore cannot read")
+        else:
+            return reply
+        # Raised here, outside the handler, so that nothing of botocore, which may hold keys, hangs on to it.
+        raise failure
+
+    def body(self, stream: Any) -> bytes:
+        """All that a stream holds, up to the limit."""
+        from botocore.exceptions import BotoCoreError
+
+        most = self._account.max_reply_bytes
+        try:
+            data: bytes = stream.read(most + 1)
+        except (BotoCoreError, OSError) as error:
+            failure: ClassifierError = PassingError(f"the reply of {self._name} broke off: {type(error).__name__}")
+        else:
+            if len(data) <= most:
+                return data
+            stream.close()
+            failure = PermanentError(
+                f"{self._name} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
+            )
+        raise failure
+
+    def close(self) -> None:
+        """Close connections; questions under way end by themselves, at the latest when their time is up."""
+        with self._lock:
+            client, threads, self._client, self._threads = self._client, self._threads, None, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+        if client is not None:
+            client.close()
+
+    def _opened(self) -> Any:
+        from botocore.config import Config
+
+        with self._lock:
+            if self._client is None:
+                config = Config(
+                    connect_timeout=self._account.connect_timeout,
+                    read_timeout=self._account.timeout,
+                    max_pool_connections=self._account.concurrency,
+                    retries={"total_max_attempts": 1},
+                )
+                self._client = self._session.client(self._name, endpoint_url=self._account.endpoint_url, config=config)
+            return self._client
+
+    def _failure(self, error: Exception) -> ClassifierError:
+        from botocore import exceptions as known
+        from botocore.parsers import ResponseParserError
+
+        if isinstance(error, known.NoCredentialsError):
+            return PermanentError(f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        if isinstance(error, known.ClientError):
+            return self._refused(error)
+        words = self.masked(str(error))
+        if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
+            return PassingError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
+        if isinstance(error, known.HTTPClientError):
+            return PassingError(f"{self._name} did not reply: {words}; raise timeout if it needs longer")
+        if isinstance(error, ResponseParserError):
+            return garbled(f"{self._name} sent what is not a reply: {words}")
+        return PermanentError(f"{self._name} cannot be asked: {words}; check the description")
+
+    def _refused(self, error: Any) -> ClassifierError:
+        told = error.response.get("Error", {})
+        code, status = told.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        words = f"{self._name} answered {code} ({status}): {self.masked(told.get('Message') or 'nothing more')}"
+        if code in QUOTA or status == 402:
+            return QuotaError(f"{words}; the account needs a higher limit; go on with the same command afterwards")
+        behind = error.response.get("OriginalStatusCode", status)
+        if code in PASSING or status in (408, 429) or behind >= 500:
+            headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+            return PassingError(f"{words}; try later", status=status, retry_after=retry_after(headers))
+        return PermanentError(f"{words}; {ADVICE.get(code, 'compare the description with the manual of the service')}")
+
+    def masked(self, text: str) -> str:
+        """One short line of a text, without the keys that are in use."""
+        secrets = Secrets()
+        keys = self._session.get_credentials()
+        for value in keys.get_frozen_credentials() if keys else ():
+            if value:
+                secrets.add("AWS", value)
+        return " ".join(secrets.mask(text).split())[:300]
+
+
+def garbled(message: str) -> PassingError:
+    """The error for a reply that is not what was promised."""
+    return PassingError(f"{message}; is this the right endpoint and label path?", status=200, garbled=True)
+
+
+def _boto3() -> ModuleType:
+    try:
+        import boto3
+    except ImportError:
+        raise MissingExtra("AWS classifiers", "aws") from None
+    return boto3

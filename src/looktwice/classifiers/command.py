@@ -1,0 +1,207 @@
+"""A program on this machine: it gets the path of a PNG file and prints the label as its last line.
+
+    command:./classify --model birds.bin {image}
+
+or, in a TOML file beside the program:
+
+    connector = "command"
+    command = "./classify --model birds.bin {image}"
+    timeout = 20
+
+No shell is involved. Exit code 0 means an answer, 75 (EX_TEMPFAIL) that it may work later, any other that it will not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
+from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.transport import DAY, DEAREST
+from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.votes import Answer
+
+MOST_OUTPUT = 1 << 20
+"""Bytes that a program may print on each stream."""
+EX_TEMPFAIL = 75
+SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
+"""Reasons not to start a program that pass."""
+
+
+class Description(BaseModel):
+    """A command line in which {image} stands for the path of the picture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for one picture")
+    concurrency: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
+    encoding: Encoding = Encoding()
+    labels: tuple[str, ...] | None = None
+    price: Decimal = Field(
+        default=Decimal(0), ge=0, le=DEAREST, description="of one question, if the program asks a paid service"
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _takes_a_picture(cls, command: str) -> str:
+        words = shlex.split(command)
+        if not any("{image}" in word for word in words[1:]):
+            raise ValueError("the command does not say where the picture goes; write {image} there")
+        return command
+
+
+class CommandClassifier:
+    """A program that is started once a picture."""
+
+    def __init__(self, description: Description, folder: Path = Path()) -> None:
+        self._description = description
+        self._folder = folder
+        self._words = shlex.split(description.command)
+        _look_up(self._words[0], folder)
+        self.labels = description.labels
+        self.fingerprint = fingerprint("command", self._parts())
+        micros = round(description.price * 1_000_000)
+        self.terms = Terms(concurrency=description.concurrency, price_micros=micros, local=micros == 0)
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return self._description.encoding.encode(self._description.encoding.fit(pixels))
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        return [await self._one(file) for file in batch]
+
+    async def close(self) -> None:
+        """Nothing to give back: no program outlives its question."""
+
+    async def _one(self, file: bytes) -> Answer:
+        with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
+            path = Path(folder) / f"image.{self._description.encoding.format}"
+            path.write_bytes(file)
+            process = await self._start(path)
+            output, errors = await self._watched(process)
+            return self._answer(process.returncode or 0, output, errors)
+
+    async def _start(self, path: Path) -> Process:
+        words = [word.replace("{image}", str(path)) for word in self._words]
+        try:
+            # A session of its own, so that whatever the program starts can be ended with it.
+            return await asyncio.create_subprocess_exec(
+                *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._folder, start_new_session=True
+            )
+        except OSError as error:
+            told = f"{self._words[0]!r} cannot be started: {error.strerror}"
+            if error.errno in SHORTAGES:
+                raise PassingError(f"{told}; lower concurrency if this goes on", sent=False) from None
+            raise PermanentError(f"{told}; try it by hand on one picture") from None
+
+    async def _watched(self, process: Process) -> tuple[bytes, bytes]:
+        """What a program prints; if it takes too long or nobody waits any more, it is ended."""
+        seconds = self._description.timeout
+        try:
+            return await asyncio.wait_for(self._read(process), seconds)
+        except TimeoutError:
+            await _end(process)
+            raise PassingError(
+                f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs"
+            ) from None
+        except BaseException:
+            await _end(process)
+            raise
+
+    async def _read(self, process: Process) -> tuple[bytes, bytes]:
+        output, errors = await asyncio.gather(_capped(process, process.stdout), _capped(process, process.stderr))
+        await process.wait()
+        if max(len(output), len(errors)) > MOST_OUTPUT:
+            raise PermanentError(f"{self._words[0]!r} printed more than {MOST_OUTPUT} bytes; a label is one line")
+        return output, errors
+
+    def _answer(self, code: int, output: bytes, errors: bytes) -> Answer:
+        if code != 0:
+            raise self._failed(code, errors)
+        lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
+        label = next((line for line in reversed(lines) if line), None)
+        if label is None:
+            raise PermanentError(f"{self._words[0]!r} printed no label; its last line must be one")
+        return Answer(label)
+
+    def _failed(self, code: int, errors: bytes) -> ClassifierError:
+        said = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
+        words = "".join(c if c.isprintable() else "�" for c in said[:300]) or "nothing on stderr"
+        if code == EX_TEMPFAIL:
+            return PassingError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
+        if code < 0:
+            return PassingError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
+        return PermanentError(f"{self._words[0]!r} left with exit code {code}: {words}; try it by hand on one picture")
+
+    def _parts(self) -> dict[str, object]:
+        named = [self._folder / word for word in self._words[1:] if word != "{image}"]
+        program = shutil.which(str(_place(self._words[0], self._folder)))
+        contents = [_digest(path) for path in (Path(program or ""), *named) if path.is_file()]
+        encoding = self._description.encoding.parts()
+        return {"command": self._words, "files": contents, "encoding": encoding}
+
+
+def connect(address: str, settings: Settings) -> Classifier[bytes]:
+    """`command:./classify {image}`, or the settings of a TOML file."""
+    values = {"command": address, **settings} if address else settings
+    return CommandClassifier(described(Description, values), Path(str(settings.get("folder", "."))))
+
+
+def _place(program: str, folder: Path) -> Path | str:
+    """Where a program is: a path counts from the folder, a bare name is looked up by the system."""
+    return folder.absolute() / program if os.sep in program else program
+
+
+def _look_up(program: str, folder: Path) -> None:
+    if shutil.which(str(_place(program, folder))) is None:
+        raise PermanentError(f"there is no program {program!r} that can be started; check its path and its permissions")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def _capped(process: Process, stream: asyncio.StreamReader | None) -> bytes:
+    """What a program prints, up to a little more than it may; one that goes on is ended."""
+    data = bytearray()
+    while stream and (part := await stream.read(1 << 16)):
+        if len(data) <= MOST_OUTPUT:
+            data += part
+        else:
+            _kill(process)
+    return bytes(data)
+
+
+def _kill(process: Process) -> None:
+    """End a program and everything that it started, which may live on after it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _end(process: Process) -> None:
+    _kill(process)
+    # Reading what is left lets the pipes close; a child that fled into a session of its own could hold them open.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.communicate(), 1.0)

@@ -1,0 +1,123 @@
+"""How a picture becomes the file that a server takes.
+
+Every limit of the server is checked here, before a question is paid for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from looktwice.classifiers import Pixels
+from looktwice.errors import ImageError
+
+LOWEST_QUALITY = 30
+QUALITY_STEP = 10
+
+
+class Encoding(BaseModel):
+    """A picture as a PNG or JPEG file within the limits of a server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["png", "jpeg"] = "png"
+    quality: int = Field(default=95, ge=1, le=100, description="of JPEG")
+    max_side: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
+    max_pixels: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
+    min_side: int | None = Field(
+        default=None, ge=1, description="smaller pictures are refused, or scaled up on request"
+    )
+    upscale: bool = False
+    max_bytes: int | None = Field(default=None, ge=1, description="larger files are refused, or shrunk on request")
+    shrink: bool = Field(default=False, description="lower the quality of JPEG until the file fits")
+
+    @model_validator(mode="after")
+    def _shrinks_jpeg_only(self) -> Self:
+        if self.shrink and (self.format != "jpeg" or self.max_bytes is None):
+            raise ValueError('shrink needs format = "jpeg" and max_bytes')
+        return self
+
+    @property
+    def content_type(self) -> str:
+        return f"image/{self.format}"
+
+    def parts(self) -> dict[str, object]:
+        """What of this could change answers, for a fingerprint."""
+        unused = {
+            "quality": self.format != "jpeg",
+            "min_side": not self.upscale,
+            "upscale": self.min_side is None,
+            "max_bytes": not self.shrink,
+        }
+        return self.model_dump(exclude={name for name, is_unused in unused.items() if is_unused})
+
+    def fit(self, pixels: Pixels) -> Pixels:
+        """The picture scaled into the limits of sides and pixels."""
+        height, width = pixels.shape[:2]
+        target = self._target(height, width)
+        if target == (height, width):
+            return pixels
+        return _scaled(pixels, *target)
+
+    def encode(self, pixels: Pixels) -> bytes:
+        """The file of a picture that already fits, within the limit of bytes."""
+        quality = self.quality
+        data = _file(pixels, self.format, quality)
+        while self.shrink and len(data) > (self.max_bytes or 0) and quality > LOWEST_QUALITY:
+            quality = max(LOWEST_QUALITY, quality - QUALITY_STEP)
+            data = _file(pixels, self.format, quality)
+        if self.max_bytes is not None and len(data) > self.max_bytes:
+            raise ImageError(
+                f"a picture takes {len(data)} bytes as {self.format} and the server allows {self.max_bytes}; "
+                'set max_side, or format = "jpeg" with shrink = true'
+            )
+        return data
+
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        size = self._smaller(height, width)
+        if self.min_side is None or min(size) >= self.min_side:
+            return size
+        return self._larger(height, width)
+
+    def _smaller(self, height: int, width: int) -> tuple[int, int]:
+        pixels = self.max_pixels or height * width
+        scale = min((self.max_side or max(height, width)) / max(height, width), math.sqrt(pixels / (height * width)))
+        if scale >= 1.0:
+            return height, width
+        # A little more before rounding down, so that a limit that is met exactly costs no pixel.
+        small, large = (max(1, math.floor(side * scale + 1e-9)) for side in sorted((height, width)))
+        large = min(large, pixels // small)
+        return (small, large) if height <= width else (large, small)
+
+    def _larger(self, height: int, width: int) -> tuple[int, int]:
+        least = self.min_side or 1
+        scale = least / min(height, width)
+        size = math.ceil(height * scale - 1e-9), math.ceil(width * scale - 1e-9)
+        fits = max(size) <= (self.max_side or math.inf) and math.prod(size) <= (self.max_pixels or math.inf)
+        if self.upscale and fits:
+            return size
+        advice = "leave it out" if self.upscale else "leave it out or set upscale = true"
+        raise ImageError(
+            f"a picture of {width} × {height} pixels cannot be sent: the server wants sides of at least {least} "
+            f"within its upper limits; {advice}"
+        )
+
+
+def _scaled(pixels: Pixels, height: int, width: int) -> Pixels:
+    import cv2
+
+    rule = cv2.INTER_AREA if height <= pixels.shape[0] else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(pixels, (width, height), interpolation=rule), np.uint8)
+
+
+def _file(pixels: Pixels, kind: str, quality: int) -> bytes:
+    import cv2
+
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality] if kind == "jpeg" else []
+    done, data = cv2.imencode(".jpg" if kind == "jpeg" else ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
+    if not done:
+        raise ImageError(f"a picture of shape {pixels.shape} cannot be written as {kind}")
+    return data.tobytes()

@@ -1,0 +1,344 @@
+"""Any classifier behind one HTTP request: a template for the request, and a path to the label in the reply.
+
+    connector = "http"
+    url = "https://api.example.com/v1/{model}/classify"
+    headers = { authorization = "Bearer ${EXAMPLE_KEY}" }  # ${NAME} is a secret, read from the environment
+    values = { model = "birds-2" }                         # {name} is not: it is part of the fingerprint
+    body = { kind = "json", template = { image = "{image_base64}", size = ["{width}", "{height}"] } }
+    label = "predictions[].name"                           # JMESPath, https://jmespath.org
+    score = "predictions[].confidence"
+    price = "0.0015"
+
+Templates know {image_base64}, {image_data_url}, {width}, {height} and {pixels}. When paths give lists, the label with
+the largest score counts, the first of equals, or the first of all where there is no score path; an empty list is
+an answer without a label. Without a label path, the label is the position of the largest score.
+`preset = "google-vision"` starts from a description inside the package, of which any line can be changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+import re
+import secrets as chance
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import parse_qsl, quote
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from yarl import URL
+
+from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.replies import Garbled, Paths, Reader
+from looktwice.classifiers.transport import Manners, Secrets, Transport
+from looktwice.classifiers.wire import Reply
+from looktwice.errors import PermanentError
+from looktwice.votes import Answer
+
+PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
+PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')
+PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
+SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+Build = Callable[[Pixels], bytes]
+Fill = Callable[[str], str]
+
+
+class Raw(BaseModel):
+    """The file itself as the body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["raw"] = "raw"
+    content_type: str | None = Field(default=None, description="image/png or image/jpeg if left out")
+
+
+class Base64(BaseModel):
+    """The file as base64 text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["base64"] = "base64"
+    content_type: str = "text/plain"
+
+
+class Multipart(BaseModel):
+    """The file as a field of a form."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["multipart"] = "multipart"
+    field: str = "image"
+    filename: str | None = Field(default=None, description="image.png or image.jpeg if left out")
+    fields: dict[str, str] = Field(default_factory=dict, description="further fields")
+
+
+class Json(BaseModel):
+    """A JSON value with the picture inside it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: Literal["json"] = "json"
+    template: JsonValue
+
+    @field_validator("template")
+    @classmethod
+    def _shows_the_picture(cls, template: JsonValue) -> JsonValue:
+        if not re.search(r"\{image_base64\}|\{image_data_url\}|\"\{pixels\}\"", json.dumps(template)):
+            raise ValueError("the template shows no picture; it needs {image_base64}, {image_data_url} or {pixels}")
+        return template
+
+
+class Numbers(Preprocessing):
+    """What stands for {pixels}: nested lists, of whole numbers 0 to 255 where nothing is to be computed."""
+
+    size: tuple[int, int] | None = Field(default=None, description="height, width; the picture's own if left out")
+    layout: Literal["hwc", "chw"] = "hwc"
+
+    def nested(self, pixels: Pixels) -> str:
+        """The lists as JSON."""
+        fitted = self.fit(pixels, self.size)
+        plain = self.scale == 1.0 and set(self.mean) == {0.0} and set(self.std) == {1.0}
+        numbers = fitted if plain else self.normalise(fitted)
+        ordered = numbers.transpose(1, 2, 0) if self.layout == "hwc" else numbers
+        return json.dumps(ordered.tolist(), separators=(",", ":"))
+
+
+Body = Raw | Base64 | Multipart | Json
+
+
+class Description(Manners, Paths):
+    """One request and where its reply holds the label."""
+
+    url: str
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    headers: dict[str, str] = Field(default_factory=dict)
+    query: dict[str, str] = Field(default_factory=dict)
+    values: dict[str, str] = Field(default_factory=dict, description="what stands for {name}; nothing secret")
+    body: Annotated[Body, Field(discriminator="kind")] = Raw()
+    encoding: Encoding = Encoding()
+    pixels: Numbers = Field(default=Numbers(), description="how {pixels} is computed")
+    reply: Literal["json", "text"] = "json"
+
+    @field_validator("body", mode="before")
+    @classmethod
+    def _kind_alone(cls, body: object) -> object:
+        return {"kind": body} if isinstance(body, str) else body
+
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        url = URL(self.url.split("?", 1)[0])
+        if url.user or url.password:
+            raise ValueError("the url holds a user or password; send it in a header with ${NAME}")
+        asked = [*self.headers.items(), *self.query.items(), *parse_qsl(self.url.partition("?")[2])]
+        for name, value in asked:
+            if SECRET_NAME.search(name) and "${" not in value:
+                raise ValueError(
+                    f"{name!r} looks like a secret; put it into an environment variable and write ${{NAME}}"
+                )
+        return self
+
+
+class HttpClassifier:
+    """A server that is asked with one request a picture."""
+
+    def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
+        secrets = Secrets()
+        description = _with_values(description)
+        content_type, self._build = _body(description, secrets)
+        headers = {name.lower(): secrets.fill(value) for name, value in description.headers.items()}
+        url = URL(secrets.fill(description.url))
+        url = url.update_query({name: secrets.fill(value) for name, value in description.query.items()})
+        self._secrets = secrets
+        self._transport = Transport(description, secrets)
+        self._door = self._transport.door(description.method, url, {"content-type": content_type, **headers})
+        self._description = description
+        # A text is the label itself, wherever JSON would hold it.
+        plain = {"label": "@", "score": "", "error": ""} if description.reply == "text" else {}
+        self._reader = Reader(description.model_copy(update=plain), labels)
+        self.labels = labels
+        self.terms = description.terms()
+        self.fingerprint = fingerprint("http", _parts(description, labels))
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return self._build(self._description.encoding.fit(pixels))
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        return [self._answer(await self._door.send(body)) for body in batch]
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def _answer(self, reply: Reply) -> Answer:
+        text = self._description.reply == "text"
+        said = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
+        try:
+            found = self._reader.read(said)
+        except Garbled as why:
+            problem = str(why)
+        else:
+            return Answer(found.label, found.score, reply.status, self._secrets.mask_bytes(reply.body))
+        raise self._door.garbled(problem, reply)
+
+
+def connect(address: str, settings: Settings) -> Classifier[bytes]:
+    """`http://host/path`, which takes a PNG and replies with {"label": …}, or the settings of a TOML file."""
+    return _connect({"url": f"http:{address}", **settings} if address else settings)
+
+
+def connect_tls(address: str, settings: Settings) -> Classifier[bytes]:
+    """`https://host/path`, which takes a PNG and replies with {"label": …}."""
+    return _connect({"url": f"https:{address}", **settings} if address else settings)
+
+
+def connect_preset(address: str, settings: Settings) -> Classifier[bytes]:
+    """`preset:name`, or `preset:name?project=p&endpoint=e` with the values that it needs."""
+    name, _, values = address.partition("?")
+    return _connect({**settings, "preset": name, "values": dict(parse_qsl(values))})
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the descriptions inside the package."""
+    folder = files("looktwice.classifiers").joinpath("presets")
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def preset(name: str) -> str:
+    """The text of one of them, to copy and change."""
+    known = presets()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise PermanentError(f"no preset is called {name!r}; {hint}")
+    return files("looktwice.classifiers").joinpath("presets", f"{name}.toml").read_text("utf-8")
+
+
+def _connect(settings: Settings) -> HttpClassifier:
+    if "preset" in settings:
+        start = tomllib.loads(preset(str(settings["preset"])))
+        settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
+    settings = {key: value for key, value in settings.items() if key != "connector"}
+    description = described(Description, settings)
+    labels = description.labels
+    if isinstance(labels, str):
+        labels = read_labels(Path(str(settings.get("folder", "."))) / labels)
+    return HttpClassifier(description, labels)
+
+
+def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
+    """The preset with the user's lines over it; tables are joined, except the body, which is one thing."""
+    both = {**start, **changes}
+    for key, value in changes.items():
+        before = start.get(key)
+        if key != "body" and isinstance(before, dict) and isinstance(value, dict):
+            both[key] = {**before, **value}
+    return both
+
+
+def _parts(description: Description, labels: tuple[str, ...] | None) -> dict[str, object]:
+    """All that could change answers; secrets are in it by the names of their variables."""
+    told = description.model_dump(exclude={*Manners.model_fields, "values", "labels", "encoding", "headers", "error"})
+    if "{pixels}" not in json.dumps(told["body"]):
+        del told["pixels"]
+    headers = {name.lower(): value for name, value in description.headers.items()}
+    return {**told, "headers": headers, "labels": labels, "encoding": description.encoding.parts()}
+
+
+def _with_values(description: Description) -> Description:
+    """The description with the values in place of {name}."""
+    values = description.values
+
+    def fill(text: str) -> str:
+        alone = PLACE.fullmatch(text)
+        if alone and alone[1] not in values and alone[1] not in PICTURE_NAMES:
+            raise _missing(alone[1])
+        return PLACE.sub(lambda match: values.get(match[1], match[0]), text)
+
+    url = PLACE.sub(lambda match: quote(values.get(match[1], match[0]), safe="/:@{}"), description.url)
+    if left := PLACE.search(url):
+        raise _missing(left[1])
+    filled = {
+        "url": url,
+        "headers": {name: fill(value) for name, value in description.headers.items()},
+        "query": {name: fill(value) for name, value in description.query.items()},
+        "body": _body_with_values(description.body, fill),
+    }
+    return description.model_copy(update=filled)
+
+
+def _missing(name: str) -> PermanentError:
+    return PermanentError(
+        f'the description has no value for {{{name}}}; add it as values = {{ {name} = "…" }} or as preset:name?{name}=…'
+    )
+
+
+def _body_with_values(body: Body, fill: Fill) -> Body:
+    if isinstance(body, Json):
+        return Json(template=_each_text(body.template, fill))
+    if isinstance(body, Multipart):
+        return body.model_copy(update={"fields": {name: fill(value) for name, value in body.fields.items()}})
+    return body
+
+
+def _each_text(value: JsonValue, change: Fill) -> JsonValue:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_each_text(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: _each_text(item, change) for key, item in value.items()}
+    return value
+
+
+def _body(description: Description, secrets: Secrets) -> tuple[str, Build]:
+    """The content type of bodies, and what makes one of a picture that fits."""
+    body, encoding = description.body, description.encoding
+    if isinstance(body, Raw):
+        return body.content_type or encoding.content_type, encoding.encode
+    if isinstance(body, Base64):
+        return body.content_type, lambda pixels: base64.b64encode(encoding.encode(pixels))
+    if isinstance(body, Multipart):
+        return _multipart(body, encoding, secrets)
+    return "application/json", _json_builder(body, description, secrets)
+
+
+def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[str, Build]:
+    # Drawn at random, so that no picture holds it.
+    boundary = f"looktwice-{chance.token_hex(16)}"
+    start = "".join(
+        f"--{boundary}\r\ncontent-disposition: form-data; name={_quoted(name)}\r\n\r\n{secrets.fill(value)}\r\n"
+        for name, value in body.fields.items()
+    )
+    filename = body.filename or f"image.{encoding.format}"
+    head = (
+        f"{start}--{boundary}\r\ncontent-disposition: form-data; name={_quoted(body.field)}; "
+        f"filename={_quoted(filename)}\r\ncontent-type: {encoding.content_type}\r\n\r\n"
+    ).encode()
+    tail = f"\r\n--{boundary}--\r\n".encode()
+    return f"multipart/form-data; boundary={boundary}", lambda pixels: head + encoding.encode(pixels) + tail
+
+
+def _quoted(text: str) -> str:
+    """A name in a form, escaped as browsers do."""
+    return '"' + text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A") + '"'
+
+
+def _json_builder(body: Json, description: Description, secrets: Secrets) -> Build:
+    text = json.dumps(_each_text(body.template, secrets.fill), ensure_ascii=False, separators=(",", ":"))
+    pieces = PICTURE.split(text)
+    encoding, numbers = description.encoding, description.pixels
+    shows_file = "{image_" in text
+
+    def build(pixels: Pixels) -> bytes:
+        file = base64.b64encode(encoding.encode(pixels)).decode() if shows_file else ""
+        places = {
+            "{image_base64}": lambda: file,
+            "{image_data_url}": lambda: f"data:{encoding.content_type};base64,{file}",
+            '"{width}"': lambda: str(pixels.shape[1]),
+            '"{height}"': lambda: str(pixels.shape[0]),
+            '"{pixels}"': lambda: numbers.nested(pixels),
+        }
+        return "".join(places[piece]() if piece in places else piece for piece in pieces).encode()
+
+    return build

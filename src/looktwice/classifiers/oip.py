@@ -1,0 +1,535 @@
+"""Servers of the Open Inference Protocol, version 2: Triton, MLServer, OpenVINO Model Server, KServe.
+
+    connector = "oip"
+    url = "http://host:8000/model"        # or http://host:8000/model/versions/3; a string: oip+http://host:8000/model
+    labels = ["cat", "dog"]               # or the name of a text file with one label a line
+    crop = 0.875                          # the settings of the ONNX connector, for models that take numbers:
+    channels = "rgb"                      # crop, resize, channels, scale, mean, std
+    scale = 255.0
+    headers = { authorization = "Bearer ${OIP_TOKEN}" }
+
+The server is asked once for the name, shape and type of the model's input and output, when they are first needed.
+Numbers (FP16, FP32, FP64, UINT8) are sent in the shape the model names; a model that takes BYTES gets the encoded
+file. Where `input`, `datatype` and `shape` are described, the server is not asked about the model at all, and
+`binary = true` says that it takes binary tensors.
+Of the output, the largest score counts, a whole number is the position of the label, and text is the label itself.
+Without `labels`, Triton is asked for the model's own; other servers' labels are then positions, as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import re
+import struct
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from yarl import URL
+
+from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint, read_labels
+from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.http import SECRET_NAME
+from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.replies import Garbled
+from looktwice.classifiers.transport import Manners, Secrets, Transport
+from looktwice.classifiers.wire import Reply
+from looktwice.errors import PermanentError
+from looktwice.votes import Answer
+
+NUMBERS = {
+    "BOOL": "?",
+    **{f"UINT{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
+    **{f"INT{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
+    **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+}
+"""How each type of the protocol lies in memory."""
+PICTURES = ("FP16", "FP32", "FP64", "UINT8", "BYTES")
+"""The types in which a picture can be sent."""
+BATCH = 8
+"""Pictures in one call to a model that takes any number of them."""
+ADDRESS = re.compile(r"(?P<base>.*?)(?:/v2/models)?/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?")
+CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<label>.*))?", re.IGNORECASE | re.DOTALL)
+HEADER_LENGTH = "inference-header-content-length"
+
+
+class Description(Manners, Preprocessing):
+    """Where the model is, how a picture becomes its input, and its output a label."""
+
+    url: str
+    headers: dict[str, str] = Field(default_factory=dict)
+    input: str | None = Field(default=None, description="its name; the model's only one if left out")
+    output: str | None = Field(default=None, description="its name; the model's first one if left out")
+    datatype: str | None = Field(default=None, description="of the input; the server is asked if left out")
+    shape: tuple[int, ...] | None = Field(default=None, description="of the input; the server is asked if left out")
+    binary: bool = Field(default=False, description="binary tensors, though the server does not tell of them")
+    size: tuple[int, int] | None = Field(default=None, description="height, width; the model's if left out")
+    layout: Literal["chw", "hwc"] | None = Field(default=None, description="by the shape if left out")
+    labels: tuple[str, ...] | str | None = None
+    batch: int | None = Field(default=None, ge=1, description="by the shape if left out")
+    encoding: Encoding = Encoding()
+
+    @field_validator("headers")
+    @classmethod
+    def _writes_no_secret(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if SECRET_NAME.search(name) and "${" not in value:
+                raise ValueError(f"{name!r} looks like a secret; put it into an environment variable, write ${{NAME}}")
+        return headers
+
+
+class Told(BaseModel):
+    """One input or output of a model, in its server's words."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class Metadata(BaseModel):
+    """What a server tells about one model."""
+
+    inputs: tuple[Told, ...] = ()
+    outputs: tuple[Told, ...] = ()
+
+    @field_validator("inputs", "outputs", mode="before")
+    @classmethod
+    def _none(cls, told: object) -> object:
+        return told or ()
+
+
+class Model(NamedTuple):
+    """A model as it is asked."""
+
+    input: str
+    datatype: str
+    shape: tuple[int, ...]
+    output: str | None
+    batch: int
+    """Pictures in one call, at most."""
+    binary: bool
+    """The server takes and gives numbers as bytes after the JSON."""
+    classification: bool
+    """The server names the classes itself."""
+
+
+class Tensor(NamedTuple):
+    """One picture as the server takes it: its shape without the batch, and its bytes or JSON numbers."""
+
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class OipClassifier:
+    """A model behind the Open Inference Protocol."""
+
+    def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
+        self._description = description
+        self._address = _Address.of(description.url)
+        self._secrets = Secrets()
+        self._headers = {name.lower(): self._secrets.fill(value) for name, value in description.headers.items()}
+        self._transport = Transport(description, self._secrets)
+        self._door = self._transport.door("POST", f"{self._address.model}/infer", self._headers)
+        self._lock = threading.Lock()
+        self._learned: Model | None = None
+        self.labels = labels
+        self.fingerprint = fingerprint("oip", _parts(description, self._address, labels))
+
+    @property
+    def terms(self) -> Terms:
+        """How it likes to be asked; asks the server where the description does not tell."""
+        return self._description.terms(self._description.batch or self.model.batch)
+
+    @property
+    def model(self) -> Model:
+        """What the server tells about the model; it is asked when this is first needed."""
+        with self._lock:
+            if self._learned is None:
+                self._learned = _described(self._description) or self._asked()
+            return self._learned
+
+    def prepare(self, pixels: Pixels) -> Tensor:
+        model = self.model
+        if model.datatype == "BYTES":
+            return _file(pixels, self._description.encoding, model)
+        return _numbers(pixels, self._description, model)
+
+    async def label(self, batch: Sequence[Tensor]) -> list[Answer]:
+        model = self.model
+        headers, body = _request(batch, model)
+        reply = await self._door.send(body, headers)
+        try:
+            return Reading(model, self.labels, len(batch)).answers(reply, self._secrets)
+        except Garbled as why:
+            problem = str(why)
+        raise self._door.garbled(problem, reply)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def _asked(self) -> Model:
+        # In a thread of its own, because the loop of the caller may be running.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(self._learn())).result()
+
+    async def _learn(self) -> Model:
+        transport = Transport(self._description, self._secrets)
+        try:
+            return await self._ask(transport)
+        finally:
+            await transport.close()
+
+    async def _ask(self, transport: Transport) -> Model:
+        door = transport.door("GET", self._address.model, self._headers)
+        reply = await door.send()
+        try:
+            metadata = Metadata.model_validate_json(reply.body)
+        except ValidationError:
+            metadata = None
+        if metadata is None:
+            raise door.garbled("does not tell of a model's inputs and outputs", reply)
+        extensions = await self._extensions(transport)
+        most = await self._most(transport) if "model_configuration" in extensions else BATCH
+        return _model(self._description, metadata, extensions, most)
+
+    async def _extensions(self, transport: Transport) -> tuple[str, ...]:
+        """What the server can do beyond the protocol; nothing where a gateway shows the model alone."""
+        try:
+            told = await transport.door("GET", self._address.server, self._headers).send_json()
+        except PermanentError:
+            return ()
+        names = told.get("extensions") if isinstance(told, dict) else None
+        return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+    async def _most(self, transport: Transport) -> int:
+        """Pictures that Triton takes in one call; its metadata does not tell."""
+        try:
+            told = await transport.door("GET", f"{self._address.model}/config", self._headers).send_json()
+        except PermanentError:
+            return BATCH
+        most = told.get("max_batch_size") if isinstance(told, dict) else None
+        return min(BATCH, most) if isinstance(most, int) and most > 0 else BATCH
+
+
+def connect(address: str, settings: Settings) -> Classifier[Tensor]:
+    """`oip+http://host/model`, or the settings of a TOML file."""
+    return _connect({"url": f"http:{address}", **settings} if address else settings)
+
+
+def connect_tls(address: str, settings: Settings) -> Classifier[Tensor]:
+    """`oip+https://host/model`."""
+    return _connect({"url": f"https:{address}", **settings} if address else settings)
+
+
+def _connect(settings: Settings) -> OipClassifier:
+    description = described(Description, settings)
+    labels = description.labels
+    folder = Path(str(settings.get("folder", ".")))
+    return OipClassifier(description, read_labels(folder / labels) if isinstance(labels, str) else labels)
+
+
+class _Address(NamedTuple):
+    """Where the server and its model are."""
+
+    server: str
+    model: str
+
+    @classmethod
+    def of(cls, text: str) -> _Address:
+        try:
+            url = URL(text)
+        except ValueError:
+            url = URL()
+        found = ADDRESS.fullmatch(url.raw_path)
+        if url.user or url.password or url.raw_query_string:
+            raise PermanentError("the url of a model holds a user, password or query; send secrets in headers instead")
+        if found is None or not url.host:
+            raise PermanentError(f"{text!r} does not name a model; write oip+http://host:port/model")
+        server = f"{url.origin()}{found['base']}/v2"
+        version = f"/versions/{found['version']}" if found["version"] else ""
+        return cls(server, f"{server}/models/{found['model']}{version}")
+
+
+def _parts(description: Description, address: _Address, labels: tuple[str, ...] | None) -> dict[str, object]:
+    told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
+    return {**told, "url": address.model, "labels": labels, "encoding": description.encoding.parts()}
+
+
+def _described(description: Description) -> Model | None:
+    """The model where its description tells all that a server would."""
+    if not (description.input and description.datatype and description.shape):
+        return None
+    return _model(description, Metadata(), (), BATCH)
+
+
+def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
+    told = _input(description, metadata)
+    if told.datatype not in PICTURES:
+        what = f"input {told.name!r} takes {told.datatype!r}"
+        raise PermanentError(f"{what}, which cannot hold a picture; use {PICTURES}")
+    return Model(
+        told.name,
+        told.datatype,
+        told.shape,
+        description.output or (metadata.outputs[0].name if metadata.outputs else None),
+        _batch(told, description, most),
+        description.binary or "binary_tensor_data" in extensions,
+        description.labels is None and "classification" in extensions and not _tells_text(description, metadata),
+    )
+
+
+def _input(description: Description, metadata: Metadata) -> Told:
+    """The input that takes the picture: as described, else as told."""
+    told = {one.name: one for one in metadata.inputs}
+    if description.input is None and len(told) > 1:
+        raise PermanentError(f'the model has inputs {", ".join(map(repr, told))}; name the picture\'s as input = "…"')
+    name = description.input or next(iter(told), None)
+    known = told.get(name or "")
+    datatype = description.datatype or (known and known.datatype)
+    shape = description.shape or (known and known.shape)
+    if not (name and datatype and shape):
+        raise PermanentError(
+            f"the server does not tell what the model takes (inputs: {', '.join(map(repr, told)) or 'none'}); "
+            "set input, datatype and shape in the description"
+        )
+    return Told(name=name, datatype=datatype, shape=shape)
+
+
+def _tells_text(description: Description, metadata: Metadata) -> bool:
+    outputs = [one for one in metadata.outputs if description.output in (None, one.name)]
+    return bool(outputs) and outputs[0].datatype == "BYTES"
+
+
+def _batch(told: Told, description: Description, most: int) -> int:
+    """Pictures in one call: many where the first dimension is free and all pictures get the same shape."""
+    free = told.shape[0] == -1 and len(told.shape) != 3
+    fixed = told.datatype == "BYTES" or description.size is not None or told.shape.count(-1) == 1
+    if not free and told.shape[0] != 1 and len(told.shape) != 3:
+        raise PermanentError(f"input {told.name!r} of shape {list(told.shape)} takes no single picture")
+    return most if free and fixed else 1
+
+
+def _file(pixels: Pixels, encoding: Encoding, model: Model) -> Tensor:
+    data = encoding.encode(encoding.fit(pixels))
+    shape = (1,) * (len(model.shape) - 1)
+    if model.binary:
+        return Tensor(shape, struct.pack("<I", len(data)) + data)
+    return Tensor(shape, b'"' + base64.b64encode(data) + b'"')
+
+
+def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
+    height, width, count, first = _dimensions(model, description.layout)
+    look = _coloured(description, count)
+    size = description.size or ((height, width) if min(height, width) > 0 else None)
+    array = _typed(look.fit(pixels, size), look, model.datatype)
+    if any(wanted not in (-1, made) for wanted, made in zip((count, height, width), array.shape, strict=True)):
+        raise PermanentError(
+            f"the model takes {count} × {height} × {width} (channels, height, width), but the description makes "
+            f"{' × '.join(map(str, array.shape))} of a picture; check size, channels, mean and std"
+        )
+    return _tensor(array if first else array.transpose(1, 2, 0), model)
+
+
+def _tensor(array: NDArray[np.generic], model: Model) -> Tensor:
+    if model.binary:
+        return Tensor(array.shape, array.tobytes())
+    # Row by row: a number takes thirty bytes as an object, and a large picture has many.
+    rows = (json.dumps(row.tolist(), separators=(",", ":"))[1:-1] for row in array.reshape(-1, array.shape[-1]))
+    return Tensor(array.shape, ",".join(rows).encode())
+
+
+def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
+    """Height, width, channels, and whether channels come first."""
+    shape = model.shape[-3:]
+    if len(model.shape) not in (3, 4):
+        raise PermanentError(
+            f"input {model.input!r} has shape {list(model.shape)}, which is no picture: "
+            "it needs channels, height and width"
+        )
+    if layout == "chw" or (layout is None and shape[0] in (1, 3)):
+        return shape[1], shape[2], shape[0], True
+    if layout == "hwc" or shape[2] in (1, 3):
+        return shape[0], shape[1], shape[2], False
+    raise PermanentError(f'input {model.input!r} has shape {list(model.shape)}; set layout = "chw" or "hwc"')
+
+
+def _coloured(description: Description, count: int) -> Preprocessing:
+    """The settings, with grey understood where the model takes one channel and nothing is said."""
+    if count == 1 and "channels" not in description.model_fields_set:
+        return description.model_copy(update={"channels": "grey"})
+    return description
+
+
+def _typed(fitted: Pixels, look: Preprocessing, datatype: str) -> NDArray[np.generic]:
+    if datatype != "UINT8":
+        return look.normalise(fitted).astype(NUMBERS[datatype])
+    if (look.scale, *look.mean, *look.std) != (1.0, 0.0, 1.0):
+        raise PermanentError("the model takes whole numbers (UINT8), so scale, mean and std must be left out")
+    return fitted
+
+
+def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], bytes]:
+    """Headers and body of one call."""
+    batched = model.datatype == "BYTES" or len(model.shape) == 4
+    first = batch[0]
+    if len(batch) > 1 and not (batched and all(one.shape == first.shape for one in batch)):
+        raise PermanentError("these pictures cannot share a call; set batch = 1, or size if they differ in it")
+    shape = [len(batch), *first.shape] if batched else list(first.shape)
+    told: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
+    return _with_bytes(batch, model, told) if model.binary else _with_json(batch, model, told)
+
+
+def _with_bytes(batch: Sequence[Tensor], model: Model, told: dict[str, object]) -> tuple[dict[str, str], bytes]:
+    data = b"".join(one.data for one in batch)
+    told["parameters"] = {"binary_data_size": len(data)}
+    head = json.dumps({"inputs": [told], **_outputs(model)}).encode()
+    headers = {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
+    return headers, head + data
+
+
+def _with_json(batch: Sequence[Tensor], model: Model, told: dict[str, object]) -> tuple[dict[str, str], bytes]:
+    if model.datatype == "FP16":
+        raise PermanentError("the model takes FP16, which JSON cannot hold, and its server takes no binary tensors")
+    if model.datatype == "BYTES":
+        told["parameters"] = {"content_type": "base64"}
+    head = json.dumps({**_outputs(model), "inputs": [told]}).encode()
+    data = b",".join(one.data for one in batch)
+    return {"content-type": "application/json"}, head[:-3] + b', "data": [' + data + b"]}]}"
+
+
+def _outputs(model: Model) -> dict[str, object]:
+    if model.output is None:
+        return {}
+    wishes: dict[str, object] = {"classification": 1} if model.classification else {}
+    if model.binary:
+        wishes["binary_data"] = True
+    return {"outputs": [{"name": model.output, **({"parameters": wishes} if wishes else {})}]}
+
+
+class Output(BaseModel):
+    """One output of a reply; its data follow the JSON where `binary_data_size` is told."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: dict[str, object] | None = None
+    data: list[object] | None = None
+
+    def parameter(self, name: str) -> object:
+        """One of the parameters; KServe writes null where it has none."""
+        return (self.parameters or {}).get(name)
+
+
+class Outputs(BaseModel):
+    """A reply, as far as it matters."""
+
+    outputs: tuple[Output, ...]
+
+
+class Reading(NamedTuple):
+    """From a reply to the answers it holds."""
+
+    model: Model
+    labels: tuple[str, ...] | None
+    pictures: int
+
+    def answers(self, reply: Reply, secrets: Secrets) -> list[Answer]:
+        output, values = self._found(reply)
+        raw = secrets.mask_bytes(reply.body) if self.pictures == 1 else None
+        if output.datatype == "BYTES":
+            told = [self._text(row) for row in self._rows(values)]
+        else:
+            told = [self._scored(np.asarray(row)) for row in self._rows(values)]
+        return [Answer(label, score, reply.status, raw) for label, score in told]
+
+    def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
+        """The output that was asked for, and its values in one row."""
+        try:
+            length = int(reply.headers.get(HEADER_LENGTH, len(reply.body)))
+            outputs = Outputs.model_validate_json(reply.body[:length]).outputs
+        except ValueError:
+            raise Garbled("is not an inference response") from None
+        offset = length
+        for output in outputs:
+            size = output.parameter("binary_data_size")
+            end = offset + (size if isinstance(size, int) else 0)
+            if self.model.output in (None, output.name):
+                return output, _values(output, reply.body[offset:end])
+            offset = end
+        raise Garbled(f"has no output {self.model.output!r}")
+
+    def _rows(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        if values.size == 0 or values.size % self.pictures:
+            raise Garbled(f"has {values.size} values for {self.pictures} pictures")
+        return values.reshape(self.pictures, -1)
+
+    def _text(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
+        text = str(row[0])
+        if not self.model.classification:
+            return text, None
+        found = CLASS.fullmatch(text)
+        if found is None:
+            raise Garbled(f"has {text!r} where value:index:label should be")
+        return found["label"] or found["index"], _claim(float(found["value"]))
+
+    def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
+        if row.size == 1 and row.dtype.kind in "iu":
+            return self._at(int(row[0])), None
+        with np.errstate(invalid="ignore"):  # some numbers that are none would warn
+            numbers = row.astype(np.float64)
+        if row.size == 1:
+            raise PermanentError("the model gives one number that is no position; choose another output = …")
+        if np.isnan(numbers).any():
+            raise Garbled("has scores that are not numbers")
+        if self.labels is not None and row.size != len(self.labels):
+            raise PermanentError(
+                f"the model gives {row.size} scores, but its description names {len(self.labels)} labels"
+            )
+        best = int(numbers.argmax())
+        shares = numbers.min() >= 0 and math.isclose(numbers.sum(), 1.0, abs_tol=1e-3)
+        return self._at(best), float(numbers[best]) if shares else None
+
+    def _at(self, index: int) -> str:
+        if self.labels is None:
+            return str(index)
+        if not 0 <= index < len(self.labels):
+            raise Garbled(f"has {index} where the position of one of {len(self.labels)} labels should be")
+        return self.labels[index]
+
+
+def _claim(value: float) -> float | None:
+    """The score of one class where it can be a probability; a logit is no claim."""
+    return value if 0 <= value <= 1 else None
+
+
+def _values(output: Output, data: bytes) -> NDArray[np.generic]:
+    try:
+        if output.datatype == "BYTES":
+            return np.array(_texts(output, data), object)
+        kind = np.dtype(NUMBERS[output.datatype])
+        return np.frombuffer(data, kind) if output.data is None else np.array(output.data, kind).ravel()
+    except KeyError:
+        raise Garbled(f"is of type {output.datatype!r}, which is not understood") from None
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
+        raise Garbled(f"has data that do not fit {output.datatype!r} ({error})") from None
+
+
+def _texts(output: Output, data: bytes) -> list[str]:
+    if output.data is not None:
+        texts = np.array(output.data, object).ravel().tolist()
+        coded = output.parameter("content_type") == "base64"
+        return [base64.b64decode(text).decode() if coded else str(text) for text in texts]
+    texts, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<I", data, at)
+        texts.append(data[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    return texts

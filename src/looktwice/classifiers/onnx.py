@@ -1,0 +1,150 @@
+"""An ONNX model on this machine, through onnxruntime (extra `onnx`).
+
+The model's TOML file says how a picture becomes its input:
+
+    connector = "onnx"
+    model = "model.onnx"      # beside the TOML file
+    size = [224, 224]         # height, width
+    crop = 0.875              # share of the short side kept by a centred square; leave out to stretch the whole
+    resize = "linear"         # nearest, linear, cubic or area
+    channels = "rgb"          # rgb, bgr or grey
+    scale = 255.0             # x = (pixels / scale - mean) / std
+    mean = [0.485, 0.456, 0.406]
+    std = [0.229, 0.224, 0.225]
+    labels = ["cat", "dog"]   # or the name of a text file with one label a line
+
+`onnx:model.onnx` reads `model.toml` beside the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, read_labels, read_toml
+from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.errors import MissingExtra, PermanentError
+from looktwice.votes import Answer
+
+Tensor = NDArray[np.float32]
+MOST_PICTURES = 64
+CALL_PIXELS = 2**18
+"""Pixels in one call: five pictures of 224 × 224, whose activations take about as much memory as all the rest."""
+
+
+class Description(Preprocessing):
+    """How a picture becomes the model's input, and its output a label."""
+
+    model: str
+    size: tuple[int, int] = Field(description="height, width")
+    labels: tuple[str, ...] | str
+    batch: int | None = Field(None, ge=1, description="pictures in one call; by their size if left out")
+
+    def pictures(self) -> int:
+        """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
+        return self.batch or max(1, min(MOST_PICTURES, CALL_PIXELS // (self.size[0] * self.size[1])))
+
+
+class OnnxClassifier:
+    """A model file, run on this machine's processors."""
+
+    def __init__(self, path: Path, description: Description) -> None:
+        self._description = description
+        self._session = _session(path)
+        self._input = self._session.get_inputs()[0].name
+        labels = description.labels
+        self.labels = read_labels(path.parent / labels) if isinstance(labels, str) else labels
+        self.fingerprint = _fingerprint(path, description, self.labels)
+        cores = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(cores, thread_name_prefix="onnx")
+        # One call more than can run is asked for, so that a core takes the next one at once.
+        self.terms = Terms(batch=description.pictures(), concurrency=cores + 1, local=True)
+
+    def prepare(self, pixels: Pixels) -> Pixels:
+        # A copy of its own, so that it does not keep the array of all views in memory.
+        return self._description.fit(pixels, self._description.size).copy()
+
+    async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, batch)
+
+    async def close(self) -> None:
+        """Let the threads go."""
+        self._pool.shutdown(wait=False)
+
+    def logits(self, batch: Sequence[Pixels]) -> Tensor:
+        """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
+        return self.run(self.tensor(batch))
+
+    def tensor(self, batch: Sequence[Pixels]) -> Tensor:
+        """(n, channels, height, width): prepared pictures as the numbers that the model takes."""
+        return self._description.normalise(np.stack(batch))
+
+    def run(self, tensor: Tensor) -> Tensor:
+        """(n, K): the model's first output for these numbers."""
+        output: Tensor = self._session.run(None, {self._input: tensor})[0]
+        return output
+
+    def _answer(self, batch: Sequence[Pixels]) -> list[Answer]:
+        logits = self.logits(batch)
+        if logits.shape != (len(batch), len(self.labels)):
+            raise PermanentError(
+                f"the model's output has shape {logits.shape} for {len(batch)} pictures, "
+                f"but its description names {len(self.labels)} labels"
+            )
+        return [Answer(self.labels[code]) for code in logits.argmax(axis=1)]
+
+
+def connect(address: str, settings: Settings) -> Classifier[Pixels]:
+    """`onnx:model.onnx`, or the settings of a TOML file."""
+    if address:
+        path = Path(address)
+        settings = {"model": path.name, **read_toml(path.with_suffix(".toml")), "folder": str(path.parent)}
+    values = {key: value for key, value in settings.items() if key not in ("folder", "connector")}
+    try:
+        description = Description.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PermanentError(f"the description of the ONNX model is wrong at {where!r}: {first['msg']}") from None
+    return OnnxClassifier(Path(str(settings["folder"])) / description.model, description)
+
+
+def _session(path: Path):  # type: ignore[no-untyped-def]
+    runtime = _onnxruntime()
+    options = runtime.SessionOptions()
+    # Calls run side by side, one thread each: that keeps all cores busy with rendering and inference alike.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not path.is_file():
+        raise PermanentError(f"there is no model file {str(path)!r}")
+    try:
+        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises types of its own that share no public root
+        raise PermanentError(f"{str(path)!r} is not a model that onnxruntime can run: {error}") from None
+
+
+def _onnxruntime() -> ModuleType:
+    # Set before the import: from 1.29 on onnxruntime reports its use over the network by default.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtra("ONNX models", "onnx") from None
+    return onnxruntime
+
+
+def _fingerprint(path: Path, description: Description, labels: tuple[str, ...]) -> str:
+    how = description.model_dump(exclude={"model", "labels", "batch"})
+    with path.open("rb") as file:
+        weights = hashlib.file_digest(file, "sha256").hexdigest()
+    return fingerprint("onnx", {**how, "labels": labels, "weights": weights})

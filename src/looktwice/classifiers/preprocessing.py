@@ -1,0 +1,85 @@
+"""How a picture becomes the array of numbers that a model takes; shared by every protocol that sends tensors."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from looktwice.classifiers import Pixels
+from looktwice.errors import PermanentError
+
+Floats = NDArray[np.float32]
+MOST_PIXELS = 2**22
+"""Of a picture as a model takes it: 2,048 × 2,048, which is far more than classifiers want."""
+
+
+class Preprocessing(BaseModel):
+    """Crop, scale and normalise: x = (pixels / scale - mean) / std, one mean and std a channel or one for all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    crop: float | None = Field(default=None, gt=0, le=1, description="share of the short side in a centred square")
+    resize: Literal["nearest", "linear", "cubic", "area"] = "linear"
+    channels: Literal["rgb", "bgr", "grey"] = "rgb"
+    scale: float = Field(default=1.0, gt=0)
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    @model_validator(mode="after")
+    def _one_number_a_channel(self) -> Self:
+        count = 1 if self.channels == "grey" else 3
+        if {len(self.mean), len(self.std)} - {1, count}:
+            raise ValueError(f"mean and std need 1 or {count} numbers for {self.channels}")
+        if 0.0 in self.std:
+            raise ValueError("std must not be 0")
+        return self
+
+    def fit(self, pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
+        """Channels × height × width, whole numbers 0 to 255; the picture's own size where none is given."""
+        if self.crop is not None:
+            pixels = _centre(pixels, self.crop)
+        if size is not None and pixels.shape[:2] != size:
+            pixels = _resized(pixels, _checked(size), self.resize)
+        return _ordered(pixels, self.channels)
+
+    def normalise(self, fitted: Pixels) -> Floats:
+        """The numbers that the model takes, of what `fit` gave, or of many such in one array."""
+        std = np.array(self.std)[:, None, None]
+        numbers: Floats = np.multiply(fitted, 1.0 / (self.scale * std), dtype=np.float32)
+        numbers -= (np.array(self.mean)[:, None, None] / std).astype(np.float32)
+        return numbers
+
+
+def _checked(size: tuple[int, int]) -> tuple[int, int]:
+    """The size, unless a server or a description asks for a picture that nobody has the memory for."""
+    if size[0] * size[1] > MOST_PIXELS:
+        raise PermanentError(
+            f"the model wants pictures of {size[1]} x {size[0]}; up to {MOST_PIXELS:,} pixels are sent"
+        )
+    return size
+
+
+def _centre(pixels: Pixels, share: float) -> Pixels:
+    """The centred square with this share of the short side."""
+    height, width = pixels.shape[:2]
+    side = max(1, round(min(height, width) * share))
+    top, left = (height - side) // 2, (width - side) // 2
+    return np.ascontiguousarray(pixels[top : top + side, left : left + side])
+
+
+def _resized(pixels: Pixels, size: tuple[int, int], rule: str) -> Pixels:
+    import cv2
+
+    interpolation = getattr(cv2, f"INTER_{rule.upper()}")
+    return np.asarray(cv2.resize(pixels, size[::-1], interpolation=interpolation), np.uint8)
+
+
+def _ordered(pixels: Pixels, channels: str) -> Pixels:
+    import cv2
+
+    if channels == "grey":
+        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), np.uint8)[None]
+    return (pixels[:, :, ::-1] if channels == "bgr" else pixels).transpose(2, 0, 1)

@@ -1,0 +1,150 @@
+"""Where a reply in JSON holds the label, by JMESPath (https://jmespath.org).
+
+When paths give lists, the label with the largest score counts, the first of equals, or the first of all where there is
+no score path; an empty list is an answer without a label. Without a label path, the label is the position of the
+largest score.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jmespath
+from jmespath.visitor import TreeInterpreter
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from looktwice.votes import NO_LABEL
+
+Search = Callable[[object], object]
+
+
+class Paths(BaseModel):
+    """Where a reply holds the label, and what its words mean."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    label: str = Field(default="", description="JMESPath; `label` if there is no score path either")
+    score: str = Field(default="", description="JMESPath")
+    error: str = Field(default="", description="JMESPath to what the server says instead of a label, in a 200")
+    labels: tuple[str, ...] | str | None = Field(default=None, description="every label, or the name of a file of them")
+    rename: dict[str, str] = Field(default_factory=dict, description="the server's word → label")
+    empty: str = Field(default=NO_LABEL, description="the label of an answer without one")
+
+    @field_validator("label", "score", "error")
+    @classmethod
+    def _is_a_path(cls, path: str) -> str:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # a literal that is no JSON
+                jmespath.compile(path or "@")
+        except (jmespath.exceptions.JMESPathError, PendingDeprecationWarning) as error:
+            raise ValueError(f"{path!r} is not a JMESPath: {str(error).splitlines()[0]}") from None
+        except RecursionError:
+            raise ValueError(f"{path[:20]!r}… is a JMESPath nested too deeply") from None
+        return path
+
+
+class Garbled(Exception):
+    """A reply that is not what the description promises, and how."""
+
+
+class Found(NamedTuple):
+    """The label that counts, and the server's own claim about it."""
+
+    label: str
+    score: float | None
+
+
+class Reader:
+    """From the JSON value of a reply to its label."""
+
+    def __init__(self, paths: Paths, labels: Sequence[str] | None) -> None:
+        label = paths.label or ("" if paths.score else "label")
+        self._label = _search(label) if label else None
+        self._score = _search(paths.score) if paths.score else None
+        self._error = _search(paths.error) if paths.error else None
+        self._paths = paths
+        self._labels = labels
+
+    def read(self, said: object) -> Found:
+        """The label and score that a reply holds; Garbled says why there is none."""
+        if self._error and (told := self._error(said)) is not None:
+            raise Garbled(f"tells of an error, {_shown(told)}")
+        named, scores = self._listed(said)
+        if not named:
+            return Found(self._paths.empty, None)
+        at = max(range(len(named)), key=scores.__getitem__) if scores else 0
+        return Found(self._named(named[at]), scores[at] if scores else None)
+
+    def _listed(self, said: object) -> tuple[Sequence[object], list[float]]:
+        """What may be the label, and as many scores, or none."""
+        scores = self._score(said) if self._score else None
+        if self._label is None:
+            numbers = _numbers(scores)
+            return range(len(numbers)), numbers
+        labels = self._label(said)
+        if labels is None:
+            raise Garbled("has nothing at the label path")
+        if not isinstance(labels, list):
+            return [labels], [] if scores is None else _numbers([scores])
+        numbers = _numbers(scores or []) if self._score else []
+        if self._score and len(labels) != len(numbers):
+            raise Garbled(f"has {len(labels)} labels and {len(numbers)} scores")
+        return labels, numbers
+
+    def _named(self, said: object) -> str:
+        if isinstance(said, int) and not isinstance(said, bool):
+            said = self._at(said)
+        if not isinstance(said, str) or not _whole(said):
+            raise Garbled(f"has {_shown(said)} where a label should be")
+        return self._paths.rename.get(said, said)
+
+    def _at(self, index: int) -> str:
+        if self._labels is None:
+            return str(index)
+        if not 0 <= index < len(self._labels):
+            raise Garbled(f"has {index} where the position of one of {len(self._labels)} labels should be")
+        return self._labels[index]
+
+
+def _whole(text: str) -> bool:
+    """Whether a text holds no half of a character, which JSON can carry and no ledger can keep."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _shown(value: object) -> str:
+    # Not cut here: half a secret could not be masked any more.
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _search(path: str) -> Search:
+    node = jmespath.compile(path).parsed
+    # One interpreter for all replies: making one takes longer than most searches.
+    visit = TreeInterpreter().visit
+
+    def search(said: object) -> object:
+        try:
+            return visit(node, said)
+        except jmespath.exceptions.JMESPathError as error:
+            raise Garbled(f"does not fit its path: {str(error).splitlines()[0]}") from None
+
+    return search
+
+
+def _numbers(values: object) -> list[float]:
+    if not isinstance(values, list):
+        raise Garbled(f"has {_shown(values)} where scores should be")
+    return [_number(value) for value in values]
+
+
+def _number(value: object) -> float:
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+    except OverflowError:  # JSON knows whole numbers of any length
+        pass
+    raise Garbled(f"has {_shown(value)} where a score should be")

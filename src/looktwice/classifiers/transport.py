@@ -1,0 +1,332 @@
+"""One way over HTTP for every protocol: a request out, a capped reply or an error of the right kind back.
+
+    secrets = Secrets()
+    transport = Transport(Manners(), secrets)
+    door = transport.door("POST", "https://host/v1/classify", {"authorization": secrets.fill("Bearer ${API_KEY}")})
+    reply = await door.send(body)
+
+`Secrets` reads keys from environment variables and takes them out of every text that leaves this file.
+Redirects are refused, because a key must not follow one. Nothing is retried here: that is the asker's affair.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
+from html import escape
+from urllib.parse import quote, quote_plus
+
+from pydantic import BaseModel, ConfigDict, Field
+from yarl import URL
+
+from looktwice.classifiers import Terms
+from looktwice.classifiers.wire import BrokenError, Limits, OverlongError, Reply, Server, UnreachableError
+from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
+
+WORDS = 300
+"""How much of a server's own words an error repeats, in characters."""
+SEARCHED = 1 << 20
+"""How much of them is searched for secrets and for words about quota."""
+PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+PASSING = {408, 425, 429}
+UNSUPPORTED = {501, 505}
+QUOTA_STATUSES = {400, 402, 403, 429}
+QUOTA_WORDS = re.compile(
+    r"insufficient[ _](quota|funds|credits?|balance)|quota[ _](has been |is |was )?(exceeded|exhausted)"
+    r"|exceeded your (current|monthly)|out of call volume quota|billing|credit balance",
+    re.IGNORECASE,
+)
+RATE_WORDS = re.compile(r"per[ _]?(second|minute)", re.IGNORECASE)
+RESETS = (
+    "ratelimit-reset",
+    "x-ratelimit-reset",
+    "x-rate-limit-reset",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-requests-reset",
+    "anthropic-ratelimit-tokens-reset",
+)
+ADVICE = {
+    400: "it did not accept the request; compare its shape with the server's manual",
+    401: "the key was refused; {key}",
+    403: "the key may not do this; {key}",
+    404: "nothing is there; check the address and the name of the model",
+    405: "it does not take this method there; check method and url",
+    413: 'the picture is too large for it; set max_side, or max_bytes with format = "jpeg"',
+    415: "it does not take this kind of body; check the kind of body and the content type",
+    422: "it did not understand the body; compare its fields with the server's manual",
+}
+DAY = 86_400.0
+DEAREST = 1_000_000
+"""More than any question costs; the numbers of dearer ones would not end."""
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Manners(BaseModel):
+    """How a server likes to be asked: settings that every HTTP protocol shares, none of which changes answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for a whole request")
+    connect_timeout: float = Field(default=10.0, gt=0, le=DAY, description="seconds to reach the server")
+    max_reply_bytes: int = Field(default=8 << 20, gt=0)
+    trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
+    concurrency: int = Field(default=8, ge=1)
+    per_second: float | None = Field(default=None, gt=0)
+    price: Decimal = Field(default=Decimal(0), ge=0, le=DEAREST, description="of one question, in your currency")
+
+    def terms(self, batch: int = 1) -> Terms:
+        """The same, in the words of the asker."""
+        return Terms(batch, self.concurrency, self.per_second, round(self.price * 1_000_000))
+
+
+class Secrets:
+    """Values of environment variables that were asked for, and texts without them."""
+
+    def __init__(self) -> None:
+        self._forms: dict[str, str] = {}
+        self.names: tuple[str, ...] = ()
+
+    def fill(self, text: str) -> str:
+        """The text with the value of the variable in place of each `${NAME}`."""
+        return PLACE.sub(lambda match: self.read(match[1]), text)
+
+    def read(self, name: str) -> str:
+        """The value of an environment variable, masked from now on."""
+        value = os.environ.get(name, "").strip()
+        if not value:
+            raise PermanentError(f"environment variable {name} is not set; it must hold the key for this classifier")
+        self.add(name, value)
+        return value
+
+    def add(self, name: str, value: str) -> None:
+        """Mask a value that came from elsewhere too, such as a signature or a session token."""
+        self.names = tuple(dict.fromkeys((*self.names, name)))
+        self._forms.update(dict.fromkeys(_forms(value), "***"))
+        ordered = sorted(self._forms, key=len, reverse=True)
+        self._text = re.compile("|".join(map(re.escape, ordered)))
+        self._bytes = re.compile("|".join(map(re.escape, ordered)).encode())
+
+    def mask(self, text: str) -> str:
+        """The text with *** in place of every secret, also where it is URL-encoded, escaped or base64."""
+        return self._text.sub("***", text) if self._forms else text
+
+    def mask_bytes(self, body: bytes) -> bytes:
+        """The same for bytes, such as a reply that is kept."""
+        return self._bytes.sub(b"***", body) if self._forms else body
+
+    def whose(self) -> str:
+        """How errors speak of the key: by the variable that holds it."""
+        if not self.names:
+            return "no key was sent; name an environment variable for it in the description"
+        return f"look at the key in environment variable {' or '.join(self.names)}"
+
+
+def _forms(value: str) -> set[str]:
+    escaped = {quote(value), quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], escape(value)}
+    in_url = URL.build(scheme="http", host="h", path=f"/{value}", query={"k": value})
+    escaped |= {in_url.raw_path[1:], in_url.raw_query_string[2:]}
+    plain = base64.b64encode(value.encode()).decode()
+    whole = {plain, plain.rstrip("="), plain.translate(str.maketrans("+/", "-_"))}
+    return {value, *escaped, *whole, *_embedded(value)}
+
+
+def _embedded(value: str) -> set[str]:
+    """What base64 of any longer text holds where the value is inside it, as in `user:password`."""
+    if len(value.encode()) < 6:
+        return set()
+    inner = [base64.b64encode(b"\0" * shift + value.encode())[(0, 2, 3)[shift] :].decode() for shift in range(3)]
+    cores = {text.rstrip("=")[:-1] for text in inner}
+    return cores | {core.translate(str.maketrans("+/", "-_")) for core in cores}
+
+
+class Transport:
+    """Connections to servers, opened when the first request is sent; usable again after `close`."""
+
+    def __init__(self, manners: Manners, secrets: Secrets) -> None:
+        self.manners = manners
+        self.secrets = secrets
+        self._servers: list[Server] = []
+
+    def door(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Door:
+        """A place to send bodies to; build it once, since all that requests share is made here."""
+        return Door(self, method, _url(url, self.secrets), headers)
+
+    def server(self, url: URL) -> Server:
+        """The connections to an address."""
+        limits = Limits(self.manners.timeout, self.manners.connect_timeout, self.manners.max_reply_bytes)
+        self._servers.append(Server(url, limits, self.manners.trust_env))
+        return self._servers[-1]
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for server in self._servers:
+            await server.close()
+
+
+class Door:
+    """One address of a server, with the method and headers that each request to it shares."""
+
+    def __init__(self, transport: Transport, method: str, url: URL, headers: Mapping[str, str]) -> None:
+        self._transport = transport
+        self._method = method
+        self._headers = dict(headers)
+        self._where = transport.secrets.mask(str(url.with_user(None).with_query(None)))
+        self._server = transport.server(url)
+        self._shared = self._head(self._headers)
+
+    async def send(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        """The reply to one request; a ClassifierError says what kind of failure it was."""
+        head = self._shared if headers is None else self._head({**self._headers, **headers})
+        try:
+            reply = await self._server.send(head, body)
+        except (UnreachableError, BrokenError, OverlongError, TimeoutError, OSError) as error:
+            failure = self._broken(error)
+        else:
+            if 200 <= reply.status < 300:
+                return reply
+            failure = self._refused(reply)
+        # Raised here, outside the handler, so that the error of the network, which may hold the key, is no part of it.
+        raise failure
+
+    def _head(self, headers: Mapping[str, str]) -> bytes:
+        try:
+            return self._server.head(self._method, headers)
+        except ValueError as error:
+            why = _text(str(error), self._transport.secrets)
+        raise PermanentError(f"the request to {self._where} cannot be sent: {why}; check url and headers")
+
+    async def send_json(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> object:
+        """The JSON value of the reply."""
+        return self.parse(await self.send(body, headers))
+
+    def parse(self, reply: Reply) -> object:
+        """The JSON value that a reply holds."""
+        try:
+            return json.loads(reply.body)
+        except (ValueError, RecursionError):
+            pass
+        raise self.garbled("is not JSON", reply)
+
+    def garbled(self, why: str, reply: Reply) -> PassingError:
+        """The error for a reply of the 200s that is not what was promised."""
+        words = _words(reply.body, self._transport.secrets)
+        return PassingError(
+            f"the reply of {self._where} {_text(why, self._transport.secrets)}: {words}; "
+            "is this the right address and label path?",
+            status=reply.status,
+            garbled=True,
+        )
+
+    def _broken(self, error: Exception) -> ClassifierError:
+        """The error for a request that got no whole reply."""
+        why = _text(str(error), self._transport.secrets) or type(error).__name__
+        manners = self._transport.manners
+        match error:
+            case ssl.SSLError():
+                return PermanentError(f"{self._where} cannot be used: {why}; check the address and its certificate")
+            case UnreachableError():
+                return PassingError(f"{self._where} cannot be reached: {why}; is the server up?", sent=False)
+            case OverlongError():
+                most = manners.max_reply_bytes
+                return PermanentError(
+                    f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
+                )
+            case TimeoutError():
+                return PassingError(
+                    f"{self._where} did not reply within {manners.timeout:g} s; raise timeout if it needs longer"
+                )
+        return PassingError(f"{self._where} broke off before its reply was whole: {why}")
+
+    def _refused(self, reply: Reply) -> ClassifierError:
+        """The error for a whole reply whose status is not of the 200s."""
+        words = _words(reply.body, self._transport.secrets)
+        told = f"{self._where} answered {reply.status}: {words}"
+        kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
+        if kind is PassingError:
+            return PassingError(f"{told}; try later", status=reply.status, retry_after=retry_after(reply.headers))
+        return kind(f"{told}; {self._advice(reply, kind)}")
+
+    def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
+        if kind is QuotaError:
+            return "the account behind it needs more quota or money; go on with the same command afterwards"
+        if 300 <= reply.status < 400:
+            target = _text(reply.headers.get("location", "elsewhere"), self._transport.secrets)
+            return f"it redirects to {target}, which is not followed; put the final address into the description"
+        advice = ADVICE.get(reply.status, "compare the description with the server's manual")
+        return advice.format(key=self._transport.secrets.whose())
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds that a server asks to be left alone, from Retry-After or the usual rate-limit headers."""
+    now = _moment(headers.get("date", "")) or now or time.time()
+    if milliseconds := _number(headers.get("retry-after-ms", "")):
+        return milliseconds / 1000
+    if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
+        return asked
+    # The soonest reset: the asker's own backoff lengthens a wait that turns out too short.
+    return min((wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None), default=None)
+
+
+def _wait(text: str, now: float) -> float | None:
+    """Seconds from `7`, `1m2.5s`, a date, or a moment in seconds or milliseconds since 1970."""
+    if (number := _number(text)) is not None:
+        moment = number / 1000 if number > 1e11 else number
+        return max(0.0, moment - now) if moment > 1e9 else moment
+    parts = re.findall(r"([\d.]+)(ms|s|m|h|d)", text)
+    if parts and "".join(map("".join, parts)) == text.strip():
+        return sum((_number(count) or 0.0) * UNITS[unit] for count, unit in parts)
+    moment_of_date = _moment(text)
+    return None if moment_of_date is None else max(0.0, moment_of_date - now)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[ \t]*[0-9]{1,15}(\.[0-9]{1,9})?[ \t]*", text) else None
+
+
+def _moment(text: str) -> float | None:
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            return read(text).timestamp()
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+def _kind(status: int, words: str) -> type[ClassifierError]:
+    quota = status == 402 or (status in QUOTA_STATUSES and QUOTA_WORDS.search(words) is not None)
+    if quota and not (status == 429 and RATE_WORDS.search(words)):
+        return QuotaError
+    later = status in PASSING or (status >= 500 and status not in UNSUPPORTED)
+    return PassingError if later else PermanentError
+
+
+def _words(body: bytes, secrets: Secrets) -> str:
+    return f'"{_text(body[:SEARCHED].decode("utf-8", "replace"), secrets)}"' if body else "an empty body"
+
+
+def _text(text: str, secrets: Secrets) -> str:
+    """One short line without secrets and control characters."""
+    # Masked before it is cut, or half a key could be left at the end.
+    line = " ".join(secrets.mask(text[:SEARCHED]).split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= WORDS else f"{line[:WORDS]}…"
+
+
+def _url(url: str | URL, secrets: Secrets) -> URL:
+    try:
+        parsed = URL(url)
+        if parsed.scheme in ("http", "https") and parsed.host:
+            return parsed
+    except ValueError:
+        pass
+    raise PermanentError(f"{_text(str(url), secrets)!r} is not an address; write http://host/path or https://host/path")

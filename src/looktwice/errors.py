@@ -1,0 +1,102 @@
+"""Everything looktwice raises on purpose.
+
+LookTwiceError
+├── ImageError            a file that is not a picture we can use
+├── DataError             pictures and truths that do not fit together, votes that cannot be read
+├── ViewError             a view that cannot be read or rendered
+├── FitError              labelled pictures that a belief cannot learn from
+├── ProfileError          a profile that is malformed, newer or not for this classifier
+├── LedgerError           a ledger that cannot be opened, read or written
+├── BudgetError           the budget is spent
+├── MissingExtra          an optional part that is not installed
+├── FleetError            machines that did not do their part
+└── ClassifierError       the classifier did not give an answer
+    ├── PassingError      it may answer if asked again later
+    ├── PermanentError    it will not answer this, however often it is asked
+    ├── QuotaError        it will not answer anyone until somebody pays or waits for long
+    └── ChangedError      it answers, but no longer as it used to
+
+Each message says what happened, with which value, and what to do now, in one line.
+"""
+
+
+class LookTwiceError(Exception):
+    """The root of the tree; the command line prints it as one line and leaves with a code that is not 0."""
+
+
+class ImageError(LookTwiceError):
+    """A file that is not a picture we can use."""
+
+
+class DataError(LookTwiceError):
+    """Pictures and truths that do not fit together, or votes that cannot be read."""
+
+
+class ViewError(LookTwiceError):
+    """A view that cannot be read or rendered."""
+
+
+class FitError(LookTwiceError):
+    """Labelled pictures that a belief cannot learn from."""
+
+
+class ProfileError(LookTwiceError):
+    """A profile that is malformed, newer than this program or not made for this classifier."""
+
+
+class LedgerError(LookTwiceError):
+    """A ledger that cannot be opened, read or written."""
+
+
+class BudgetError(LookTwiceError):
+    """The budget is spent."""
+
+
+class MissingExtra(LookTwiceError):
+    """An optional part that is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} need: pip install 'looktwice[{extra}]'")
+
+
+class FleetError(LookTwiceError):
+    """Machines that did not do their part."""
+
+
+class ClassifierError(LookTwiceError):
+    """The classifier did not give an answer."""
+
+
+class PassingError(ClassifierError):
+    """It may answer if asked again, soon or after `retry_after` seconds.
+
+    `sent` is False if it was surely not reached; `garbled` is True if it replied but not with what it promised,
+    which, like a status of 500, is rarely worth more than a few tries.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        sent: bool = True,
+        garbled: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+        self.sent = sent
+        self.garbled = garbled
+
+
+class PermanentError(ClassifierError):
+    """It will not answer this, however often it is asked."""
+
+
+class QuotaError(ClassifierError):
+    """It will not answer anyone until somebody pays or waits for long."""
+
+
+class ChangedError(ClassifierError):
+    """It answers, but no longer as it used to."""

@@ -1,0 +1,138 @@
+"""The result of a fleet: a folder of Parquet files, one a unit, each there whole or not at all.
+
+A file is named after its unit, so a run that is started again sees what is done. What the verdicts are verdicts of is
+kept beside them; a folder is never filled with those of two profiles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import IO
+from uuid import uuid4
+
+from looktwice.asking import Estimate
+from looktwice.errors import DataError
+from looktwice.fleet.sources import filesystem
+from looktwice.images import shown
+from looktwice.scorefile import write_parquet
+
+HEADER = "_looktwice.json"
+NOTE = "looktwice"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of one unit."""
+
+    identity: str
+    pictures: int = 0
+    unscored: int = 0
+    """Pictures without a verdict."""
+    bad: int = 0
+    """Those of them that cannot be read; asking again would not change that."""
+    kinds: tuple[int, ...] = ()
+    """By which drift is seen."""
+    before: bool = False
+    """Whether an earlier run had done it."""
+    error: str | None = None
+    """Why it was not done."""
+    stopped: str | None = None
+    """The worker that did not do it, because it was told to stop."""
+    estimate: Estimate | None = None
+    """What scoring it would ask, if that alone was wanted."""
+
+    def text(self) -> str:
+        """The summary as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Summary:
+        """The summary that `text` gave."""
+        values = json.loads(text)
+        estimate = values["estimate"] and Estimate(**values["estimate"])
+        return cls(**{**values, "kinds": tuple(values["kinds"]), "estimate": estimate})
+
+
+class Shards:
+    """The folder that a run fills, here or in a bucket."""
+
+    def __init__(self, folder: str) -> None:
+        self._files, self._folder = filesystem(folder.rstrip("/"))
+        self._shown = shown(folder)
+
+    def begin(self, header: dict[str, object]) -> None:
+        """Make the folder, or go on in one with the same header."""
+        text = json.dumps(header, sort_keys=True).encode()
+        with self._writing():
+            self._files.create_dir(self._folder, recursive=True)
+            names = self._names()
+            if HEADER not in names and not names:
+                self._put(HEADER, text)
+                return
+        if HEADER not in names:
+            raise DataError(f"{self._shown} holds other files; name another folder")
+        if self._content(HEADER) != text:
+            raise DataError(f"{self._shown} holds verdicts of another profile or other options; name another folder")
+
+    def done(self, identity: str) -> Summary | None:
+        """What became of a unit in an earlier run, unless asking again could change it."""
+        import pyarrow.parquet as pq
+        from pyarrow.fs import FileType
+
+        path = f"{self._folder}/{_name(identity)}"
+        if self._files.get_file_info(path).type != FileType.File:
+            return None
+        with self._files.open_input_file(path) as file:
+            notes = pq.read_schema(file).metadata or {}
+        summary = Summary.read(notes[NOTE.encode()].decode())
+        return replace(summary, before=True) if summary.unscored == summary.bad else None
+
+    def add(self, summary: Summary, records: Iterable[dict[str, object]]) -> None:
+        """Write the verdicts of a unit."""
+        with self._writing(), self._whole(_name(summary.identity)) as file:
+            write_parquet(file, records, {NOTE: summary.text()})
+
+    def finish(self, identities: set[str]) -> None:
+        """Remove what is of no unit: pictures that are no longer there, and files that were not finished."""
+        kept = {HEADER, *map(_name, identities)}
+        with self._writing():
+            for name in self._names() - kept:
+                self._files.delete_file(f"{self._folder}/{name}")
+
+    def _names(self) -> set[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        return {each.base_name for each in found if each.type == FileType.File}
+
+    def _content(self, name: str) -> bytes:
+        with self._files.open_input_stream(f"{self._folder}/{name}") as file:
+            content: bytes = file.read()
+        return content
+
+    def _put(self, name: str, content: bytes) -> None:
+        with self._whole(name) as file:
+            file.write(content)
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[IO[bytes]]:
+        """A file that appears under its name when it is complete; readers pass over names that begin with a dot."""
+        part = f"{self._folder}/.{name}.{uuid4().hex}"
+        with self._files.open_output_stream(part) as file:
+            yield file
+        self._files.move(part, f"{self._folder}/{name}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as fault:
+            why = " ".join(str(fault).split())[:200]
+            raise DataError(f"{self._shown} cannot be written ({why}); check its rights and the room on it") from None
+
+
+def _name(identity: str) -> str:
+    return f"verdicts-{identity}.parquet"

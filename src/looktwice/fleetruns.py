@@ -1,0 +1,313 @@
+"""What `score --engine ray` does: open what a fleet needs, show how it gets on, and sum up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from looktwice.asking import Estimate
+from looktwice.classifiers import AnyClassifier, Terms, connect
+from looktwice.console import ERR, print_json, safe, say, show_estimate
+from looktwice.decisions import Drift
+from looktwice.errors import DataError, FleetError
+from looktwice.fleet.driver import Cluster, RayLine, Run, keeping, running
+from looktwice.fleet.keeper import Away
+from looktwice.fleet.shards import Shards, Summary
+from looktwice.fleet.worker import Job
+from looktwice.ledger import Budget, Spend, open_at
+from looktwice.practice import Practice, Use
+from looktwice.profile import Profile
+from looktwice.runs import DRIFT, practice_of
+from looktwice.sending import Progress
+from looktwice.session import Wishes, budget, ledger_place, micros, priced
+
+ENOUGH = 1000
+"""Pictures after which a share of bad ones says something."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What the options of the command say about the machines."""
+
+    address: str | None = None
+    """A cluster that is there, `auto` for the one this machine belongs to; None for one on this machine alone."""
+    workers: int | None = None
+    """As many as there are processors where None."""
+    shard: int = 1000
+    """Pictures in one file of the result, about."""
+    max_bad: str | None = None
+    """How many pictures may be unreadable before the run stops: a number, or a share such as 1%."""
+
+
+@dataclass
+class Tally:
+    """Where a run stands."""
+
+    pictures: int = 0
+    before: int = 0
+    """Those of them that an earlier run had done."""
+    unscored: int = 0
+    bad: int = 0
+    progress: Progress = field(default_factory=Progress)
+    seconds: float = 0.0
+
+    def add(self, summary: Summary) -> None:
+        """Count a unit."""
+        self.pictures += summary.pictures
+        self.before += summary.pictures if summary.before else 0
+        self.unscored += summary.unscored
+        self.bad += summary.bad
+
+    def line(self) -> str:
+        """The tally for a person."""
+        new, asked = self.pictures - self.before, self.progress
+        parts = [f"{self.pictures} pictures ({new / max(self.seconds, 1e-9):.0f}/s)", f"{asked.sent} queries"]
+        parts += [f"{self.before} done before"] if self.before else []
+        parts += [f"{asked.hits} from the ledger"] if asked.hits else []
+        parts += [f"{asked.retries} retries"] if asked.retries else []
+        parts += [f"{asked.micros / 1e6:.4f} spent"] if asked.micros else []
+        parts += [f"{self.unscored} not scored, {self.bad} of them unreadable"] if self.unscored else []
+        return " · ".join(parts)
+
+
+def score(
+    paths: Sequence[str],
+    take: str | None,
+    profile_path: Path,
+    classifier: str | None,
+    out: str,
+    use: Use,
+    machines: Machines,
+    wishes: Wishes,
+    as_json: bool,
+) -> bool:
+    """Write the verdicts of all pictures to a folder; whether all have one."""
+    if take is not None:
+        raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
+    _keep_apart(paths, out)
+    profile = Profile.load(profile_path)
+    practice = practice_of(use, profile)
+    max_bad = MaxBad.parse(machines.max_bad)
+    with (
+        _prepared(profile, classifier or profile.classifier, out, use, machines, wishes) as (job, line, workers),
+        closing(Run(paths, machines.shard, job, line, workers)) as run,
+    ):
+        if wishes.dry_run:
+            _estimated(run, as_json)
+            return True
+        watch = Watch(line, practice, max_bad, wishes.json_log)
+        with _interruptible(run) as interrupted:
+            watch.follow(run)
+    if failure := watch.failure or max_bad.exceeded(watch.tally, enough=1):
+        raise FleetError(f"{failure}; what is done stays, run again to go on")
+    if not interrupted:
+        Shards(out).finish(watch.done)
+    return _conclude(watch, out, not interrupted and not watch.tally.unscored, as_json)
+
+
+def _keep_apart(paths: Sequence[str], out: str) -> None:
+    """Verdicts among the pictures would be taken for tables of pictures."""
+    for path in paths:
+        if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):
+            raise DataError(f"the verdicts would lie among the pictures of {path}; name another folder")
+
+
+def _whole(path: str) -> str:
+    return path.partition("?")[0].rstrip("/") if "://" in path else os.path.realpath(path)
+
+
+@contextmanager
+def _prepared(
+    profile: Profile, description: str, out: str, use: Use, machines: Machines, wishes: Wishes
+) -> Iterator[tuple[Job, RayLine, int]]:
+    """A job with all that it needs, the way to the keeper, and how many workers there are."""
+    box = connect(description)
+    if wishes.price is not None:
+        box = priced(box, micros(wishes.price))
+    try:
+        profile.check(box.fingerprint)
+        job = _job(box, profile, description, out, use, wishes)
+    finally:
+        asyncio.run(box.close())
+    if not wishes.dry_run:
+        header = {"profile": profile.model_dump(mode="json"), "use": asdict(use), "seed": wishes.seed}
+        Shards(out).begin({**header, "classifier": box.fingerprint})
+    with running(machines.address) as cluster, keeping(job.ledger, job.per_second) as line:
+        workers, concurrency = crew(box.terms, cluster, machines, wishes)
+        yield replace(job, concurrency=concurrency), line, workers
+
+
+def _job(box: AnyClassifier, profile: Profile, description: str, out: str, use: Use, wishes: Wishes) -> Job:
+    """What every worker needs to know, before it is known how many there are."""
+    place, terms = ledger_place(box, wishes), box.terms
+    limits = budget(wishes, box, _spent(place, box.fingerprint, description))
+    return Job(
+        profile=profile,
+        use=use,
+        classifier=description,
+        folder=os.getcwd(),
+        out=out,
+        seed=wishes.seed,
+        canaries=wishes.canaries,
+        price_micros=None if wishes.price is None else terms.price_micros,
+        ledger=place,
+        shared=bool(place) or not terms.local or limits != Budget(),
+        budget=limits,
+        per_second=wishes.rate or terms.per_second,
+        concurrency=1,
+        dry=wishes.dry_run,
+    )
+
+
+def _spent(place: str | None, fingerprint: str, description: str) -> Spend | None:
+    """What the ledger has spent on the classifier; it is opened here first, where a failure is told in one line."""
+    if place is None:
+        return None
+    with closing(open_at(place)) as ledger:
+        ledger.introduce(fingerprint, description)
+        return ledger.spent(fingerprint)
+
+
+def crew(terms: Terms, cluster: Cluster, machines: Machines, wishes: Wishes) -> tuple[int, int]:
+    """How many workers, and how many calls each may make at a time: together no more than the classifier allows.
+
+    Each worker has one processor, and so has a model that runs in it.
+    """
+    workers = machines.workers or cluster.cpus
+    if workers > cluster.cpus:
+        raise FleetError(
+            f"{workers} workers need as many processors, and the cluster has {cluster.cpus}; "
+            f"give --workers {cluster.cpus} or add machines"
+        )
+    if terms.local:
+        return workers, 1
+    together = wishes.concurrency or terms.concurrency
+    workers = min(workers, together)
+    return workers, together // workers
+
+
+class Watch:
+    """Looks after a run: shows how it gets on, and stops it when something is wrong."""
+
+    def __init__(self, line: RayLine, practice: Practice, max_bad: MaxBad, json_log: bool) -> None:
+        self.tally = Tally()
+        self.done = set[str]()
+        """The units that were heard of."""
+        self.failure: str | None = None
+        self._drift = Drift(practice.kinds) if len(practice.kinds) > 1 else None
+        self._line, self._max_bad, self._json_log = line, max_bad, json_log
+        self._started = time.monotonic()
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the pictures have stopped looking like those of the profile."""
+        return bool(self._drift and self._drift.alarm)
+
+    def follow(self, run: Run) -> None:
+        """Hear of every unit; returns when there are no more, or after a failure."""
+        with ERR.status("Starting ...") as status:
+            for summary in run:
+                if summary:
+                    self._count(summary)
+                self._look()
+                status.update(safe(self.tally.line()))
+                if self.failure:
+                    run.stop(self.failure)
+
+    def _count(self, summary: Summary) -> None:
+        self.tally.add(summary)
+        self.done.add(summary.identity)
+        self._drift = self._drift.update(summary.kinds) if self._drift else None
+        self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
+
+    def _look(self) -> None:
+        self.tally.seconds = time.monotonic() - self._started
+        with suppress(Away):
+            self.tally.progress = self._line.progress()
+        if self._json_log:
+            sys.stderr.write(json.dumps(asdict(self.tally)) + "\n")
+
+
+@dataclass(frozen=True)
+class MaxBad:
+    """How many pictures may be unreadable: so many, or such a share; None is no limit."""
+
+    number: int | None = None
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | None) -> MaxBad:
+        """`20` or `1%`."""
+        if text is None:
+            return cls()
+        try:
+            limit = cls(share=float(text[:-1]) / 100) if text.endswith("%") else cls(number=int(text))
+        except ValueError:
+            raise DataError(f"--max-bad {text!r} is neither a number nor a share; write 20 or 1%") from None
+        if (limit.number or 0) < 0 or not 0 <= (limit.share or 0) <= 1:
+            raise DataError(f"--max-bad {text!r} is not possible; write 20 or 1%")
+        return limit
+
+    def exceeded(self, tally: Tally, enough: int = ENOUGH) -> str | None:
+        """Why a run should stop, if it should; a share is looked at when there are enough pictures."""
+        many = self.number is not None and tally.bad > self.number
+        share = self.share is not None and tally.pictures >= enough and tally.bad > self.share * tally.pictures
+        if not many and not share:
+            return None
+        return f"{tally.bad} of {tally.pictures} pictures cannot be read, which is more than --max-bad allows"
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[list[str]]:
+    """Ctrl-C once stops the run gently, twice at once; the list then says why."""
+    reasons: list[str] = []
+
+    def interrupt(*_: object) -> None:
+        if reasons:
+            raise KeyboardInterrupt
+        reasons.append("the run was stopped by Ctrl-C; run the same command again to go on")
+        say("Stopping: waiting for what is in flight (Ctrl-C again to leave now) ...")
+        run.stop(reasons[0])
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield reasons
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _conclude(watch: Watch, out: str, complete: bool, as_json: bool) -> bool:
+    tally = watch.tally
+    if watch.drifted:
+        say(DRIFT)
+    if as_json:
+        print_json({"out": out, "complete": complete, "drift": watch.drifted, **asdict(tally)})
+    say(f"{safe(tally.line())} · {tally.seconds:.0f} s")
+    say(f"Verdicts: {safe(out)}" + ("" if complete else "; run the same command again to go on"))
+    return complete
+
+
+def _estimated(run: Run, as_json: bool) -> None:
+    """Add up what the units would ask, and show it."""
+    total = Estimate(0, 0, 0, 0, 0, 0, None)
+    for summary in run:
+        if summary and summary.error:
+            raise FleetError(summary.error)
+        if summary and summary.estimate:
+            total = _plus(total, summary.estimate)
+    show_estimate(total, as_json)
+
+
+def _plus(one: Estimate, other: Estimate) -> Estimate:
+    """Both together; a picture that is in two units counts twice."""
+    sums = {name: value + getattr(other, name) for name, value in asdict(one).items() if name != "seconds"}
+    seconds = None if other.seconds is None else (one.seconds or 0.0) + other.seconds
+    return Estimate(**sums, seconds=seconds)

@@ -1,0 +1,332 @@
+"""The noise that views make in a model's latent space: how it is read, summed up and compared. Arrays only.
+
+Letters follow the paper: z = h(x) are the features before the final linear layer, A and B the most and second most
+probable label of the picture itself, w = w_A − w_B, and a view T(x) moves the margin wᵀz + b by wᵀ(h(T(x)) − h(x)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.errors import DataError
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
+"""The grid that the paper searches for a."""
+FURTHEST = 0.025
+"""The share of the noise that may lie beyond an end of the grid."""
+_ONE = 2**32
+
+
+def _grid() -> Floats:
+    right = [float(f"{10 ** (i / 100):.6g}") for i in range(-400, 401)]
+    return np.array([-x for x in reversed(right)] + [0.0] + right)
+
+
+GRID = _grid()
+"""Where every cumulative is evaluated: 0, and a hundred points a decade from 0.0001 to 10,000 on both sides.
+
+It is the same for all models, views and pictures, so cumulatives can be added up in any order and on any machine.
+"""
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """A cumulative F of wᵀε, the shift that views make in the margin: F(x[i]) = f[i]."""
+
+    x: tuple[float, ...]
+    """Strictly rising points."""
+    f: tuple[float, ...]
+    """Values that never fall, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        x, f = np.array(self.x), np.array(self.f)
+        if len(x) < 2 or x.shape != f.shape or not np.isfinite(x).all() or not np.isfinite(f).all():
+            raise DataError("a cumulative needs at least two finite points and a value for each")
+        if (np.diff(x) <= 0).any() or (np.diff(f) < 0).any() or f[0] < 0 or f[-1] > 1 or f[0] == f[-1]:
+            raise DataError("a cumulative rises: points strictly, values within [0, 1] and not all the same")
+
+    @classmethod
+    def of(cls, samples: Sequence[float] | Floats, points: int = 1001) -> Cumulative:
+        """The empirical cumulative of samples, at evenly spaced levels."""
+        levels = np.linspace(0.0, 1.0, points)
+        x, first = np.unique(np.quantile(np.asarray(samples, float), levels), return_index=True)
+        last = np.append(first[1:], points) - 1
+        return cls(tuple(x.tolist()), tuple(((levels[first] + levels[last]) / 2).tolist()))
+
+    def inverse(self, level: Floats) -> Floats:
+        """F⁻¹, never falling and finite: below the lowest and above the highest level it stays where those are reached.
+
+        Where F is level between two points, the inverse is their middle.
+        """
+        f, x = self._steps
+        return np.interp(level, f, x)
+
+    @cached_property
+    def _steps(self) -> tuple[Floats, Floats]:
+        f, first = np.unique(np.array(self.f), return_index=True)
+        last = np.append(first[1:], len(self.f)) - 1
+        x = np.array(self.x)
+        middle = (x[first] + x[last]) / 2
+        middle[0], middle[-1] = x[last[0]], x[first[-1]]
+        return f, middle
+
+
+# One picture --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The final linear layer of an open model: logits = z·W + b."""
+
+    W: Floats
+    """(D, K): a column for each label."""
+    b: Floats
+    """(K,)."""
+
+    def logits(self, z: Floats) -> Floats:
+        """(…, K): the logits of features (…, D)."""
+        return z @ self.W + self.b
+
+
+class Reading(NamedTuple):
+    """What an open model says about one picture and its views."""
+
+    label: int
+    """A."""
+    margin: float
+    """wᵀz + b, 0 or more; σ of it is the model's own probability of A against B."""
+    labels: NDArray[np.intp]
+    """(S,): the label of each view."""
+    noise: Floats
+    """(S,): how far each view moves the margin between A and B, wᵀ(h(T(x)) − h(x))."""
+
+
+def read(head: Head, base: Floats, views: Floats) -> Reading:
+    """What features say: `base` (D,) of the picture itself, `views` (S, D) of its views."""
+    logits = head.logits(base)
+    a = int(logits.argmax())
+    logits[a] = -np.inf
+    b = int(logits.argmax())
+    w = head.W[:, a] - head.W[:, b]
+    margin = base @ w + head.b[a] - head.b[b]
+    return Reading(a, float(margin), head.logits(views).argmax(axis=1), (views - base) @ w)
+
+
+# Many pictures ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Cumulatives:
+    """The cumulatives of many pictures on the grid, exactly, in room that does not grow with their number.
+
+    The cumulative of a picture with S samples is k/S at each point, so counting for each point and each k the pictures
+    that are there loses nothing. Whole numbers add up to the same in any order.
+    """
+
+    counts: Counts
+    """(len(GRID), S + 1)."""
+
+    @classmethod
+    def of(cls, noise: Floats) -> Cumulatives:
+        """Of samples (n, S), one row a picture."""
+        if not np.isfinite(noise).all():
+            raise DataError("the noise of a picture is not finite; the model's features are broken for it")
+        counts = np.zeros((len(GRID), noise.shape[1] + 1), np.int64)
+        for row in np.sort(noise, axis=1):
+            counts[np.arange(len(GRID)), np.searchsorted(row, GRID, side="right")] += 1
+        return cls(counts)
+
+    def __add__(self, other: Cumulatives) -> Cumulatives:
+        if self.draws != other.draws:
+            raise DataError(f"noise of {self.draws} and of {other.draws} draws a picture cannot be added up")
+        return Cumulatives(self.counts + other.counts)
+
+    @property
+    def draws(self) -> int:
+        """S, the samples of each picture."""
+        return self.counts.shape[1] - 1
+
+    @property
+    def pictures(self) -> int:
+        return int(self.counts[0].sum())
+
+    def mean(self) -> Floats:
+        """(len(GRID),): the mean cumulative, F_n."""
+        total = self.counts @ np.arange(self.draws + 1)
+        return np.asarray(total / (self.pictures * self.draws), np.float64)
+
+    def quantile(self, level: float) -> Floats:
+        """(len(GRID),): a quantile over the pictures, along y; between two pictures by linear interpolation."""
+        rank = level * (self.pictures - 1)
+        reached = self.counts.cumsum(axis=1)
+        below, above = ((reached <= int(r)).sum(axis=1) for r in (np.floor(rank), np.ceil(rank)))
+        return (below + (rank - np.floor(rank)) * (above - below)) / self.draws
+
+
+@dataclass(frozen=True)
+class Normal:
+    """The Gaussian that is closest to a cumulative."""
+
+    a: float
+    ks: float
+    """sup_x |F(x) − Φ(x/a)|."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """In what way noise differs from a Gaussian around 0, whose figures are 0, any, 0, 0, 1 and 1."""
+
+    mean: float
+    deviation: float
+    skewness: float
+    """Above 0: the long tail is on the right."""
+    kurtosis: float
+    """Above 0: more is far out than in a Gaussian of the same deviation."""
+    left: float
+    """How far the outermost 1 % on the left is from the median, in units of what the quartiles let one expect."""
+    right: float
+    """The same on the right."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What views of one kind do to the margins of an open model, over many pictures."""
+
+    cumulative: Cumulative
+    """F_n, the mean over the pictures."""
+    low: tuple[float, ...]
+    """The 2.5 % quantile over the pictures, at the points of F_n."""
+    high: tuple[float, ...]
+    """The 97.5 % quantile."""
+    var: float
+    """The paper's Var: the widest that the band from 2.5 % to 97.5 % gets."""
+    normal: Normal
+    """The closest of all Φ(x/a); its `ks` is the paper's KS."""
+    paper: Normal
+    """The closest where a is on the paper's grid."""
+    shape: Shape
+
+
+def describe(cumulatives: Cumulatives) -> Noise:
+    """Var, KS, shape and F_n of the noise of some pictures."""
+    if cumulatives.pictures == 0:
+        raise DataError("there is no picture whose noise could be described; give some that can be read")
+    mean, low, high = cumulatives.mean(), cumulatives.quantile(0.025), cumulatives.quantile(0.975)
+    _check_range(mean)
+    seen = slice(max(int((mean == 0).sum()) - 1, 0), len(mean) - max(int((mean == 1).sum()) - 1, 0))
+    return Noise(
+        Cumulative(tuple(GRID[seen].tolist()), _short(mean[seen])),
+        _short(low[seen]),
+        _short(high[seen]),
+        float((high - low).max()),
+        closest_normal(mean),
+        _best(PAPER_A, distances(mean, np.array(PAPER_A))),
+        shape(mean),
+    )
+
+
+def distances(mean: Floats, a: Floats) -> Floats:
+    """(m,): sup_x |F(x) − Φ(x/a)| for each of m values of a, F given on the grid."""
+    from scipy.special import ndtr
+
+    return np.asarray(np.abs(mean - ndtr(GRID / a[:, None])).max(axis=1), np.float64)
+
+
+def closest_normal(mean: Floats) -> Normal:
+    """The a whose Φ(x/a) is closest to a cumulative on the grid: a scan, then a descent."""
+    from scipy.optimize import minimize_scalar
+
+    def distance(t: float) -> float:
+        return float(distances(mean, np.array([np.exp(t)]))[0])
+
+    scan = np.log(GRID[GRID > 0][::4])
+    best = int(np.argmin(distances(mean, np.exp(scan))))
+    around = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
+    found = minimize_scalar(distance, bounds=around, method="bounded", options={"xatol": 1e-9})
+    return Normal(float(np.exp(found.x)), float(found.fun))
+
+
+def shape(mean: Floats) -> Shape:
+    """Moments and tails of a cumulative on the grid, each cell's share taken as lying in its middle."""
+    share = np.diff(mean, prepend=0.0, append=1.0)
+    x = np.concatenate([GRID[:1], (GRID[1:] + GRID[:-1]) / 2, GRID[-1:]])
+    centre = float(share @ x)
+    deviation = float(np.sqrt(share @ (x - centre) ** 2))
+    third, fourth = (float(share @ ((x - centre) / deviation) ** power) for power in (3, 4))
+    return Shape(
+        centre, deviation, third, fourth - 3.0, *_tails(Cumulative(tuple(GRID.tolist()), tuple(mean.tolist())))
+    )
+
+
+def _tails(cumulative: Cumulative) -> tuple[float, float]:
+    from scipy.special import ndtri
+
+    first, quarter, half, third, last = cumulative.inverse(np.array([0.01, 0.25, 0.5, 0.75, 0.99]))
+    expected = (third - quarter) / 2 * ndtri(0.99) / ndtri(0.75)
+    return float((half - first) / expected), float((last - half) / expected)
+
+
+def _best(a: Sequence[float], ks: Floats) -> Normal:
+    best = int(ks.argmin())
+    return Normal(a[best], float(ks[best]))
+
+
+def _short(values: Floats) -> tuple[float, ...]:
+    """Seven decimals: finer than the steps of a hundred thousand samples, and short to write."""
+    return tuple(np.round(values, 7).tolist())
+
+
+def _check_range(mean: Floats) -> None:
+    if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
+        raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")
+    beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
+    if beyond > FURTHEST:
+        raise DataError(
+            f"{beyond:.0%} of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
+            "divide its last weights and bias by a constant"
+        )
+
+
+# How well votes tell the margin ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """The model's own probabilities σ(wᵀz + b), summed over the pictures for each number of views that kept A.
+
+    Enough for the distance to any curve of k, and no larger for many pictures than for few.
+    """
+
+    count: Counts
+    """(S + 1,): pictures of which k views kept A."""
+    total: Counts
+    """(S + 1,): Σ σ, in whole 2⁻³² so that it adds up to the same in any order."""
+    squares: Counts
+    """(S + 1,): Σ σ², likewise."""
+
+    @classmethod
+    def of(cls, margin: Floats, kept: NDArray[np.integer], draws: int) -> Margins:
+        """Of margins (n,) and the numbers of views that kept A (n,)."""
+        from scipy.special import expit
+
+        sums = np.zeros((3, draws + 1), np.int64)
+        for power in range(3):
+            np.add.at(sums[power], kept, np.rint(expit(margin) ** power * _ONE).astype(np.int64))
+        return cls(sums[0] // _ONE, sums[1], sums[2])
+
+    def __add__(self, other: Margins) -> Margins:
+        return Margins(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    def error(self, curve: Floats) -> float:
+        """The root mean square of curve[k] − σ(wᵀz + b)."""
+        square = self.count * curve**2 - 2 * curve * self.total / _ONE + self.squares / _ONE
+        return float(np.sqrt(max(square.sum(), 0.0) / self.count.sum()))

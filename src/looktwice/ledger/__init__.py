@@ -1,0 +1,43 @@
+"""The ledger: what was asked and what came back, on disk. A paid answer is never lost and never bought twice."""
+
+from pathlib import Path
+
+from looktwice.ledger.bookkeeping import DayCost, export, forget, stats, verify
+from looktwice.ledger.file import default_path
+from looktwice.ledger.merging import Merged, merge
+from looktwice.ledger.protocol import Account, Budget, Entry, Grant, Ledger, Spend, key
+from looktwice.ledger.sqlite import SqliteLedger
+from looktwice.ledger.unrecorded import Unrecorded
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_at(place: str) -> Ledger:
+    """The ledger in a file, or in a PostgreSQL database if the place begins with `postgresql://`."""
+    if place.startswith(POSTGRES):
+        from looktwice.ledger.postgres import PostgresLedger
+
+        return PostgresLedger(place)
+    return SqliteLedger(Path(place))
+
+
+__all__ = [
+    "Account",
+    "Budget",
+    "DayCost",
+    "Entry",
+    "Grant",
+    "Ledger",
+    "Merged",
+    "Spend",
+    "SqliteLedger",
+    "Unrecorded",
+    "default_path",
+    "export",
+    "forget",
+    "key",
+    "merge",
+    "open_at",
+    "stats",
+    "verify",
+]

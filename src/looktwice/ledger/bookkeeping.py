@@ -1,0 +1,287 @@
+"""Reading and tending a ledger file: cost by day, export, verification, forgetting."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+from looktwice.errors import LedgerError, MissingExtra
+from looktwice.ledger.file import explained, readable, writable
+from looktwice.ledger.protocol import RAW_LIMIT, place
+from looktwice.ledger.sessions import living
+from looktwice.ledger.sqlite import SqliteTables
+from looktwice.ledger.tables import pack, unpack
+
+Field = str | int | float | None
+Writing = Callable[[Iterator[tuple[Field, ...]], Path], int]
+
+COLUMNS = {
+    "classifier": "string",
+    "digest": "string",
+    "view": "string",
+    "seed": "int64",
+    "index": "int64",
+    "label": "string",
+    "score": "double",
+    "status": "int64",
+    "answered_at": "string",
+    "latency_s": "double",
+    "attempts": "int64",
+    "sends": "int64",
+    "price_micros": "int64",
+    "raw": "string",
+}
+"""What is exported of an answer, and its Parquet type; `price_micros` is that of all sends together."""
+BLOCK = 10_000
+
+
+@dataclass(frozen=True)
+class DayCost:
+    """What one classifier cost on one UTC day, and what became of the questions last sent or answered that day."""
+
+    fingerprint: str
+    description: str
+    day: date
+    queries: int
+    micros: int
+    answered: int
+    unanswered: int
+
+
+def stats(path: Path) -> list[DayCost]:
+    """The cost of each classifier by day, oldest first."""
+    with _snapshot(path) as db:
+        rows = db.execute(
+            "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(unanswered) FROM ("
+            " SELECT classifier, day, queries, micros, 0 AS answered, 0 AS unanswered FROM spend UNION ALL"
+            " SELECT classifier, at / 86400000, 0, 0, label IS NOT NULL, label IS NULL FROM questions"
+            ") JOIN classifiers ON id = classifier GROUP BY day, classifier ORDER BY day, fingerprint"
+        ).fetchall()
+    return [DayCost(who, what, _date(day), *numbers) for who, what, day, *numbers in rows]
+
+
+def export(path: Path, out: Path) -> int:
+    """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all."""
+    write = _WRITERS.get(out.suffix)
+    if write is None:
+        raise LedgerError(f"answers go to a file that ends in .csv, .jsonl or .parquet, not {str(out)!r}")
+    with _snapshot(path) as db:
+        return _whole(write, _answers(db), out)
+
+
+def verify(path: Path) -> list[str]:
+    """What is wrong with a ledger, one line each; nothing if it is sound."""
+    try:
+        with _snapshot(path) as db:
+            damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check(20)")]
+            return [*(line for line in damage if line != "ok"), *_malformed(db), *_unbalanced(db)]
+    except LedgerError as error:
+        if isinstance(error.__cause__, sqlite3.DatabaseError):
+            return [str(error)]
+        raise
+
+
+def forget(path: Path, fingerprint: str, digests: Sequence[str] | None = None) -> int:
+    """How many answers were deleted: all of a classifier, or those about some pictures. What they cost stays counted.
+
+    Questions that a living session has in flight stay.
+    """
+    with explained(path), closing(writable(path)) as db:
+        with transaction(db):
+            classifier = _classifier(db, path, fingerprint)
+            db.execute("CREATE TEMP TABLE gone(key BLOB PRIMARY KEY) WITHOUT ROWID")
+            _choose(db, classifier, digests, living(SqliteTables(db, path).sessions(), time.time()))
+            count: int = db.execute(
+                "SELECT COUNT(label) FROM questions WHERE key IN (SELECT key FROM gone)"
+            ).fetchone()[0]
+            _delete(db, classifier)
+        # The deleted answers are gone from the log, too.
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return count
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Everything inside is committed together, or not at all."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextmanager
+def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """The ledger as it is now, however much is written meanwhile."""
+    with explained(path), closing(readable(path)) as db:
+        db.execute("BEGIN")
+        yield db
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)
+
+
+def _whole(write: Writing, rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    """Write beside the file and put it in place when it is complete."""
+    part = out.with_name(out.name + ".part")
+    try:
+        count = write(rows, part)
+        os.replace(part, out)
+    except OSError as error:
+        raise LedgerError(f"answers could not be written to {str(out)!r}: {error}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+    return count
+
+
+def _answers(db: sqlite3.Connection) -> Iterator[tuple[Field, ...]]:
+    rows = db.execute(
+        "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
+        " raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
+        " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
+    )
+    for who, digest, view, seed, index, label, score, status, at, latency, *rest, raw in rows:
+        when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+        text = None if raw is None else raw.decode(errors="backslashreplace")
+        yield who, unpack(digest), view, seed, index, label, score, status, when, latency / 1e6, *rest, text
+
+
+def _write_csv(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    count = 0
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            writer.writerow(row)
+    return count
+
+
+def _write_jsonl(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    count = 0
+    with out.open("w", encoding="utf-8") as file:
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            file.write(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n")
+    return count
+
+
+def _write_parquet(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("Parquet files", "parquet") from None
+    schema = pa.schema(
+        [(name, getattr(pa, kind if kind != "double" else "float64")()) for name, kind in COLUMNS.items()]
+    )
+    count = 0
+    with pq.ParquetWriter(out, schema) as writer:
+        while block := list(islice(rows, BLOCK)):
+            columns = [
+                pa.array(column, kind) for column, kind in zip(zip(*block, strict=True), schema.types, strict=True)
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            count += len(block)
+    return count
+
+
+_WRITERS: dict[str, Writing] = {
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+_RULES = {
+    "whose key is not 16 bytes": "typeof(key) != 'blob' OR length(key) != 16",
+    "whose key does not belong to its picture": "substr(key, 1, 4) != place(digest)",
+    "of an unknown classifier": "classifier NOT IN (SELECT id FROM classifiers)",
+    "of an unknown view": "view NOT IN (SELECT id FROM views)",
+    "never sent": "sends < 1",
+    "with a negative price": "micros < 0",
+    "with an answer but no attempt": "label IS NOT NULL AND (attempts IS NULL OR attempts < 1 OR latency IS NULL)",
+    "with an answer that is not a text": "typeof(label) NOT IN ('text', 'null')",
+    "answered and still in flight": "label IS NOT NULL AND session IS NOT NULL",
+}
+
+
+def _malformed(db: sqlite3.Connection) -> list[str]:
+    db.create_function("place", 1, lambda digest: place(unpack(digest)), deterministic=True)
+    sums = ", ".join(f"SUM({rule})" for rule in _RULES.values())
+    counts = db.execute(f"SELECT {sums} FROM questions").fetchone()  # noqa: S608
+    found = dict(zip(_RULES, counts, strict=True))
+    found["that are gone but have a raw reply"] = _one(
+        db, "SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM questions)"
+    )
+    problems = [f"{count} questions {what}" for what, count in found.items() if count]
+    long = _one(db, f"SELECT COUNT(*) FROM replies WHERE length(raw) > {RAW_LIMIT}")  # noqa: S608
+    return problems + ([f"{long} raw replies longer than {RAW_LIMIT} bytes"] if long else [])
+
+
+def _unbalanced(db: sqlite3.Connection) -> list[str]:
+    """Classifiers whose spend is not what their questions cost, together with what was spent on no question."""
+    rows = db.execute(
+        "SELECT fingerprint, loose_queries, loose_micros,"
+        " (SELECT TOTAL(queries) FROM spend WHERE classifier = c.id),"
+        " (SELECT TOTAL(micros) FROM spend WHERE classifier = c.id),"
+        " COALESCE(sends, 0), COALESCE(micros, 0) FROM classifiers c LEFT JOIN"
+        " (SELECT classifier, SUM(sends) AS sends, SUM(micros) AS micros FROM questions GROUP BY classifier) q"
+        " ON q.classifier = c.id"
+    )
+    return [
+        f"classifier {who}: {queries:.0f} queries and {micros:.0f} micros are counted as spent, "
+        f"but its questions and bookings come to {sends + loose} and {cost + loose_micros}"
+        for who, loose, loose_micros, queries, micros, sends, cost in rows
+        if (queries, micros) != (sends + loose, cost + loose_micros)
+    ]
+
+
+def _one(db: sqlite3.Connection, statement: str) -> int:
+    return int(db.execute(statement).fetchone()[0])
+
+
+def _classifier(db: sqlite3.Connection, path: Path, fingerprint: str) -> int:
+    row = db.execute("SELECT id FROM classifiers WHERE fingerprint = ?", (fingerprint,)).fetchone()
+    if row is None:
+        raise LedgerError(
+            f"ledger {str(path)!r} knows no classifier {fingerprint!r}; `looktwice ledger stats` lists them"
+        )
+    return int(row[0])
+
+
+def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | None, living: set[int]) -> None:
+    """Put the keys to forget in the table `gone`; the questions about one picture are neighbours by key."""
+    alive = ", ".join(map(str, living))
+    chosen = (
+        "INSERT OR IGNORE INTO gone SELECT key FROM questions WHERE classifier = ?"  # noqa: S608
+        f" AND (label IS NOT NULL OR COALESCE(session, 0) NOT IN ({alive}))"
+    )
+    if digests is None:
+        db.execute(chosen, (classifier,))
+        return
+    db.executemany(
+        f"{chosen} AND digest = ? AND key BETWEEN ? AND ?",
+        [(classifier, pack(digest), place(digest), place(digest) + b"\xff" * 13) for digest in digests],
+    )
+
+
+def _delete(db: sqlite3.Connection, classifier: int) -> None:
+    chosen = "WHERE key IN (SELECT key FROM gone)"
+    sends, micros = db.execute(f"SELECT TOTAL(sends), TOTAL(micros) FROM questions {chosen}").fetchone()  # noqa: S608
+    db.execute(
+        "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ? WHERE id = ?",
+        (int(sends), int(micros), classifier),
+    )
+    for table in ("replies", "checks", "questions"):
+        db.execute(f"DELETE FROM {table} {chosen}")  # noqa: S608

@@ -1,0 +1,178 @@
+"""The words of the ledger: what is asked of it and what it says, whichever database is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from sys import maxsize
+from typing import NamedTuple, Protocol
+from zlib import crc32
+
+from looktwice.votes import Answer
+
+RAW_LIMIT = 65_536
+"""Bytes kept of a raw reply; a longer one is cut and ends with `CUT`."""
+CUT = b"[cut]"
+
+
+class Entry(NamedTuple):
+    """One question as the ledger knows it; `seed` and `index` are below 2**63."""
+
+    key: bytes
+    digest: str
+    view: str
+    seed: int
+    index: int  # type: ignore[assignment]  # a tuple's method of that name is of no use here
+
+
+def key(fingerprint: str, digest: str, view: str, seed: int, index: int, renderer: str) -> bytes:
+    """The 16 bytes that name a question: 4 that tell the picture, 12 that tell everything.
+
+    Questions about one picture are neighbours in the table, so a commit touches few pages: measured, a question
+    costs less than half the processor time it costs when all 16 bytes are hashed together.
+    """
+    return keys(fingerprint, digest, [tail(view, seed, index, renderer)])[0]
+
+
+def keys(fingerprint: str, digest: str, tails: Sequence[bytes]) -> list[bytes]:
+    """The names of several questions about one picture; what they share is hashed once."""
+    start = place(digest)
+    shared = blake2b(_joined(fingerprint, digest), digest_size=12, person=b"looktwice.key.1")
+    names = []
+    for each in tails:
+        own = shared.copy()
+        own.update(each)
+        names.append(start + own.digest())
+    return names
+
+
+def tail(view: str, seed: int, index: int, renderer: str) -> bytes:
+    """What tells a question from others about the same picture."""
+    return _joined(view, str(seed), str(index), renderer)
+
+
+def _joined(*parts: str) -> bytes:
+    return "".join(f"{len(part)}:{part}" for part in parts).encode()
+
+
+def place(digest: str) -> bytes:
+    """The 4 bytes with which the keys of all questions about one picture begin."""
+    return crc32(digest.encode()).to_bytes(4, "big")
+
+
+@dataclass(frozen=True)
+class Spend:
+    """What a classifier has cost so far; micros are millionths of the currency, today is the day in UTC."""
+
+    queries: int
+    micros: int
+    queries_today: int
+    micros_today: int
+
+
+@dataclass(frozen=True)
+class Account(Spend):
+    """The same, with how many questions have their answer, and how many were sent and have none."""
+
+    answered: int
+    unanswered: int
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on one classifier in all, and in one UTC day; None is no limit.
+
+    The scope is the ledger: all that it ever spent on the classifier counts, whoever asked.
+    """
+
+    queries: int | None = None
+    micros: int | None = None
+    queries_per_day: int | None = None
+    micros_per_day: int | None = None
+
+    def room(self, spend: Spend, price_micros: int) -> int:
+        """How many more queries at this price it covers, at least 0; `sys.maxsize` if nothing limits them."""
+        limits = (
+            (self.queries, spend.queries, 1),
+            (self.queries_per_day, spend.queries_today, 1),
+            (self.micros, spend.micros, price_micros),
+            (self.micros_per_day, spend.micros_today, price_micros),
+        )
+        rooms = [(most - spent) // price for most, spent, price in limits if most is not None and price]
+        return max(0, min(rooms, default=maxsize))
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What became of each question that somebody intends to ask."""
+
+    granted: list[bytes] = field(default_factory=list)
+    """The intent is on disk and counted as spent: send it."""
+    answered: dict[bytes, Answer] = field(default_factory=dict)
+    """Somebody answered it meanwhile."""
+    held: list[bytes] = field(default_factory=list)
+    """Another session that is alive has sent it: look again later."""
+    refused: list[bytes] = field(default_factory=list)
+    """The budget does not cover it."""
+
+
+class Ledger(Protocol):
+    """What was asked and what came back; safe to use from any thread. Every method may raise LedgerError."""
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
+        """The answers on disk, without their raw replies; keys that have none are left out."""
+        ...
+
+    def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
+        """What may be sent, as soon as that is on disk; each grant counts one query and its price as spent.
+
+        A question that this session sent before is granted again and counts again. Given twice in one call it is one.
+        To withdraw, cancel the future: if that succeeds nothing was counted, else release what it granted.
+        """
+        ...
+
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
+        """Queue the answer to a question that was granted; it is on disk after the next commit. Latency in seconds."""
+        ...
+
+    def release(self, keys: Sequence[bytes]) -> None:
+        """Give back the last grant of each, query and price, because it was surely not sent."""
+        ...
+
+    def give_up(self, keys: Sequence[bytes]) -> None:
+        """Stop waiting for answers: they stay sent and counted, but are no longer held against other sessions."""
+        ...
+
+    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
+        """Those of the questions that are in flight here from now on, as soon as that is on disk.
+
+        They were granted to a session that is dead now, and stay counted as they are. Those that are answered, or in
+        flight in a session that is alive, are left out.
+        """
+        ...
+
+    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
+        """Count queries that belong to no stored question, all or none, on disk before they are sent."""
+        ...
+
+    def recheck(self, key: bytes, answer: Answer) -> None:
+        """Queue what the classifier said when an answered question was asked again; the answer stays as it is."""
+        ...
+
+    def introduce(self, fingerprint: str, description: str) -> None:
+        """Queue a description of the classifier for people to read. It must hold no secret."""
+        ...
+
+    def flush(self) -> Future[None]:
+        """Resolved when everything queued before is on disk."""
+        ...
+
+    def spent(self, fingerprint: str) -> Account:
+        """What the classifier has cost; counts all its questions, so call it once a run and not once a picture."""
+        ...
+
+    def close(self) -> None:
+        """Write what is queued and let go of the file; closing twice is fine."""
+        ...

@@ -1,0 +1,194 @@
+"""A ledger whose writing is queued: the same promises, whoever does what is in the queue."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Lock
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from looktwice.errors import LedgerError
+from looktwice.ledger.books import DAY
+from looktwice.ledger.clerk import Clerk
+from looktwice.ledger.operations import (
+    Adoption,
+    Booking,
+    Check,
+    Flush,
+    Intent,
+    Introduction,
+    Operation,
+    Record,
+    Release,
+    Stop,
+    Surrender,
+)
+from looktwice.ledger.protocol import Account, Budget, Entry, Grant
+from looktwice.ledger.tables import Tables
+from looktwice.votes import Answer
+
+LARGEST = 1 << 63
+
+T = TypeVar("T")
+
+
+class Reader(Protocol):
+    """What can be read past the queue, from any thread."""
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]: ...
+
+    def spent(self, fingerprint: str) -> Account: ...
+
+    def close(self) -> None: ...
+
+
+class Reading:
+    """What can be read from tables that nobody writes to."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._turn = Lock()
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
+        known = self._read(lambda: self._tables.known(keys))
+        return {key: Answer(row[0], row[1], row[2]) for key, row in known.items() if row[0] is not None}
+
+    def spent(self, fingerprint: str) -> Account:
+        return self._read(lambda: self._account(fingerprint))
+
+    def close(self) -> None:
+        with self._turn:
+            self._tables.close()
+
+    def _account(self, fingerprint: str) -> Account:
+        classifier = self._tables.find_classifier(fingerprint)
+        if classifier is None:
+            return Account(0, 0, 0, 0, 0, 0)
+        costs = self._tables.spend(classifier, int(time.time() // DAY))
+        counts = self._tables.counts(classifier)
+        return Account(costs.queries, costs.micros, costs.queries_today, costs.micros_today, *counts)
+
+    def _read(self, work: Callable[[], T]) -> T:
+        with self._turn:
+            try:
+                return self._tables.retried(work)
+            except Exception as error:
+                raise self._tables.explain(error) from error
+
+
+class QueuedLedger:
+    """A ledger that any number of threads may use. See `Ledger` for its methods."""
+
+    def __init__(self, name: str, clerk: Clerk, reader: Reader) -> None:
+        self._name = name
+        self._clerk = clerk
+        self._reader = reader
+        self._closed = False
+        self._pid = os.getpid()
+        clerk.start()
+        atexit.register(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
+        self._usable()
+        return self._reader.find(keys)
+
+    def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
+        _check_price(price_micros)
+        if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:]):
+            raise LedgerError("a seed or index is too large to be kept; use one below 2**63")
+        intent = Intent(fingerprint, {entry.key: entry for entry in entries}, price_micros, budget)
+        self._put_awaited(intent)
+        return intent.future
+
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
+        if self._closed or self._clerk.failure or not self._clerk.sent(key):
+            self._usable()
+            raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
+        self._check_text(answer.label)
+        self._clerk.put(Record(key, answer, latency, attempts))
+
+    def release(self, keys: Sequence[bytes]) -> None:
+        self._put(Release(tuple(dict.fromkeys(keys))))
+
+    def give_up(self, keys: Sequence[bytes]) -> None:
+        self._put(Surrender(tuple(keys)))
+
+    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
+        adoption = Adoption(fingerprint, tuple(dict.fromkeys(keys)), price_micros)
+        self._put_awaited(adoption)
+        return adoption.future
+
+    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
+        _check_price(price_micros)
+        booking = Booking(fingerprint, queries, price_micros, budget)
+        self._put_awaited(booking)
+        return booking.future
+
+    def recheck(self, key: bytes, answer: Answer) -> None:
+        self._check_text(answer.label)
+        self._put(Check(key, time.time_ns(), answer.label))
+
+    def introduce(self, fingerprint: str, description: str) -> None:
+        self._check_text(description)
+        self._put(Introduction(fingerprint, description))
+
+    def flush(self) -> Future[None]:
+        flush = Flush()
+        self._put_awaited(flush)
+        return flush.future
+
+    def spent(self, fingerprint: str) -> Account:
+        self._usable()
+        return self._reader.spent(fingerprint)
+
+    def close(self) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._reader.close()
+        self._clerk.put_awaited(Stop())
+        self._clerk.join()
+        if self._clerk.failure:
+            raise LedgerError(*self._clerk.failure.args)
+
+    def _put(self, operation: Operation) -> None:
+        self._usable()
+        self._clerk.put(operation)
+
+    def _put_awaited(self, operation: Operation) -> None:
+        self._usable()
+        self._clerk.put_awaited(operation)
+
+    def _usable(self) -> None:
+        if self._clerk.failure:
+            raise LedgerError(*self._clerk.failure.args)
+        if self._closed:
+            raise LedgerError(f"{self._name} is closed; open it again to go on")
+        if self._pid != os.getpid():
+            raise LedgerError("the ledger was opened before this process was forked; open it again in this process")
+
+    def _check_text(self, text: str) -> None:
+        """JSON can carry half of a character; no database keeps it, and it must not stop the writer."""
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise LedgerError(f"the text {text!a} is not valid Unicode and cannot be kept") from None
+
+
+def _check_price(micros: int) -> None:
+    if not 0 <= micros <= 10**15:
+        raise LedgerError(f"a price of {micros} millionths a query is not between 0 and a thousand million")

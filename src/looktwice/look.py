@@ -1,0 +1,346 @@
+"""Picture → verdict: where all steps meet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from looktwice import __version__, decisions, explaining, fitting
+from looktwice.asking import Asker, Rounds, Unscored
+from looktwice.beliefs import Belief, Constant, Naive, dump
+from looktwice.errors import DataError, FitError
+from looktwice.fitting import Aim, Outcome, SameDecision, Thrift
+from looktwice.jury import Jury, Prefixes
+from looktwice.pictures import Picture
+from looktwice.practice import NEVER, Practice, stopped_kind
+from looktwice.profile import Adaptive, Profile, Result
+from looktwice.views import RENDERER, Panel
+from looktwice.votes import MISSING, Codes, Row, Votes, base_tally
+
+TOGETHER = 256
+"""Pictures whose verdicts are computed at once."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to think of one picture."""
+
+    name: str
+    label: str
+    confidence: float
+    """The probability that the label is right, in [0, 1]."""
+    low: float
+    high: float
+    """The 95 % interval of the confidence, for the views asked being only some of many."""
+    base: str
+    """What the classifier said about the picture itself."""
+    votes: tuple[tuple[str, str | None], ...]
+    """Each view and its label."""
+    queries: int
+    decision: Literal["accept", "review"] | None = None
+    """What to do with the answer, where a promise was asked for."""
+    options: tuple[str | None, ...] | None = None
+    """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
+
+    def agree(self) -> int:
+        """How many views say what the verdict says."""
+        return sum(label == self.label for _, label in self.votes)
+
+    def sentence(self) -> str:
+        """Why, in words that a person understands."""
+        return explaining.sentence(self.label, self.base, self.confidence, self.votes)
+
+
+@dataclass(frozen=True, eq=False)
+class Polled:
+    """The answers about pictures under a panel, and the pictures that have none."""
+
+    votes: Votes
+    truths: tuple[str, ...] | None
+    """The truth of each picture that has votes; None where not all are known."""
+    unscored: tuple[Unscored, ...]
+    panel: Panel
+    fingerprint: str
+    seed: int
+
+    def codes(self) -> Codes:
+        """The code of each truth; an error where there is nothing to learn from."""
+        if len(self.votes) == 0:
+            reason = self.unscored[0].reason if self.unscored else "there are none"
+            raise FitError(f"no labelled picture could be scored: {reason}")
+        if self.truths is None:
+            raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
+        return self.votes.codes(self.truths)
+
+    def under(self, columns: Sequence[int]) -> Polled:
+        """The same under some views of the panel, in this order."""
+        panel = Panel(tuple(self.panel.views[column] for column in columns))
+        return replace(self, votes=self.votes.under(columns), panel=panel)
+
+
+async def collect(
+    asker: Asker,
+    pictures: Sequence[Picture],
+    panel: Panel,
+    vocabulary: Sequence[str] = (),
+    classes: int | None = None,
+    rounds: Rounds | None = None,
+) -> Polled:
+    """Ask about every picture and hold all votes; truths come along where every picture has one."""
+    rows: list[Row] = []
+    unscored: list[Unscored] = []
+    async for row in asker.ask(pictures, panel, rounds):
+        if isinstance(row, Row):
+            rows.append(row)
+        else:
+            unscored.append(row)
+    truths = {picture.name: picture.truth for picture in pictures}
+    kept = tuple(truth for row in rows if (truth := truths[row.name]) is not None)
+    votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or asker.classifier.labels or (), classes)
+    complete = kept if len(kept) == len(rows) else None
+    return Polled(votes, complete, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
+
+
+async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:
+    """The answers about every picture under a profile's panel."""
+    profile.check(asker.classifier.fingerprint)
+    practice = practice or Practice.whole(profile)
+    return await collect(asker, pictures, practice.panel, profile.vocabulary, profile.classes, practice.rounds)
+
+
+def learn(
+    polled: Polled,
+    belief: Belief,
+    description: str,
+    teachers: int = 0,
+    fixed: int | None = None,
+    max_error: float | None = None,
+) -> Profile:
+    """The profile that votes and truths teach; costs no query.
+
+    The first `teachers` pictures teach but are not judged, since something was chosen on them already. If the belief
+    is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones in the order
+    that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims at the Brier
+    score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
+    """
+    votes, truths = polled.votes, polled.codes()
+    if not isinstance(belief, Jury) or len(votes.panel) < 2:
+        held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
+        return _profile(polled, belief, description, teachers, held_out)
+    views = len(votes.panel)
+    own = views if fixed is None else fixed
+    if own < views:
+        order, trials = fitting.order(belief, votes, truths, own, teachers=teachers)
+        polled = polled.under(order)
+    else:
+        trials = fitting.trials(belief, votes, truths, teachers=teachers)
+    steps = fitting.steps(trials)
+    aim = _aim(steps[own], own, max_error)
+    price = fitting.price(trials, aim)
+    stopped = fitting.stopped(trials, aim, price)
+    profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
+    adaptive = _adaptive(belief, polled, teachers, aim, price, stopped)
+    return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
+
+
+def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
+    if max_error is None:
+        return Thrift(fixed)
+    threshold = decisions.threshold(held_out.confidence, held_out.correct, max_error)
+    return SameDecision(NEVER if threshold is None else threshold)
+
+
+def _adaptive(belief: Jury, polled: Polled, teachers: int, aim: Aim, price: float, stopped: Outcome) -> Adaptive:
+    votes, truths = polled.votes, polled.codes()
+    prefixes = Prefixes(ballot=belief.ballot).fit(votes, truths)
+    growth = fitting.grow(prefixes.seated(), votes, truths)
+    rule = fitting.rule(growth, aim, price)
+    asked = rule.asked(growth.confidence())
+    first, views = int(asked.min()), len(votes.panel)
+    agree = base_tally(votes.under(range(first))).agree
+    kinds = [stopped_kind(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
+    return Adaptive(
+        panel=str(polled.panel),
+        first=first,
+        low=rule.low,
+        high=rule.high,
+        belief=dump(prefixes),
+        held_out=stopped.held_out(growth.stopped(rule).since(teachers)),
+        kinds=tuple(np.bincount(kinds, minlength=(first + 1) * (views + 1)).tolist()),
+    )
+
+
+def _profile(
+    polled: Polled, belief: Belief, description: str, teachers: int, held_out: Outcome, *others: Outcome
+) -> Profile:
+    votes, truths = polled.votes, polled.codes()
+    judged = fitting.baselines(votes.take(slice(teachers, None)), truths[teachers:])
+    fitted = belief.fit(votes, truths)
+    return Profile(
+        looktwice=__version__,
+        classifier=description,
+        fingerprint=polled.fingerprint,
+        vocabulary=votes.vocabulary,
+        classes=votes.classes,
+        panel=str(polled.panel),
+        seed=polled.seed,
+        renderer=RENDERER,
+        belief=dump(fitted),
+        pictures=len(votes),
+        results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),
+        held_out=held_out.held_out(fitting.outcome(fitted, votes, truths).since(teachers)),
+        kinds=_kinds(votes),
+    )
+
+
+def _kinds(votes: Votes) -> tuple[int, ...]:
+    """How many pictures had 0, 1 … views on the side of the base label."""
+    return tuple(np.bincount(base_tally(votes).agree, minlength=len(votes.panel) + 1).tolist())
+
+
+def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -> list[Result]:
+    """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
+    truths = polled.codes()
+    belief = (practice or Practice.whole(profile)).belief
+    name = fitting.ADAPTIVE if isinstance(belief, Prefixes) else belief.name
+    constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
+    plain = [fitting.outcome(each, polled.votes, truths) for each in (Naive(), *constant)]
+    return [outcome.result() for outcome in (*plain, fitting.outcome(belief, polled.votes, truths, name))]
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What became of promises on labelled pictures; None where none was asked for."""
+
+    accepted: float | None = None
+    """The share of pictures whose answer was accepted."""
+    wrong: float | None = None
+    """The share of these answers that was wrong; None if none was accepted."""
+    covered: float | None = None
+    """How often the set of labels held the truth."""
+    options: float | None = None
+    """How many labels a set had, on average."""
+
+    def lines(self) -> list[str]:
+        """The same in words."""
+        found = []
+        if self.accepted is not None:
+            wrong = "" if self.wrong is None else f", {self.wrong:.2%} of them wrong"
+            found.append(f"Accepted: {self.accepted:.1%} of the pictures{wrong}.")
+        if self.covered is not None:
+            found.append(f"Sets: {self.covered:.1%} hold the truth, with {self.options:.2f} labels on average.")
+        return found
+
+
+def promises(polled: Polled, practice: Practice) -> Promises:
+    """How the promises of a practice hold on labelled pictures that took no part in fitting."""
+    votes, truths, found = polled.votes, polled.codes(), Promises()
+    if practice.accept is not None:
+        accepted = practice.belief.confidence(votes) >= practice.accept
+        wrong = (practice.belief.predict(votes) != truths)[accepted]
+        found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
+    if practice.sets is not None:
+        distribution = practice.belief.distribution(votes)
+        sets = practice.sets.sets(distribution)
+        covered, size = sets.hold(distribution, truths).mean(), sets.sizes().mean()
+        found = replace(found, covered=float(covered), options=float(size))
+    return found
+
+
+async def look(
+    asker: Asker, pictures: Iterable[Picture], profile: Profile, practice: Practice | None = None
+) -> AsyncIterator[Verdict | Unscored]:
+    """A verdict for each picture, in their order, or the reason why there is none."""
+    profile.check(asker.classifier.fingerprint)
+    practice = practice or Practice.whole(profile)
+    names = tuple(map(str, practice.panel))
+    waiting: list[Row | Unscored] = []
+    async for row in asker.ask(pictures, practice.panel, practice.rounds):
+        waiting.append(row)
+        if len(waiting) == TOGETHER:
+            for verdict in judge(waiting, names, profile, practice):
+                yield verdict
+            waiting.clear()
+    for verdict in judge(waiting, names, profile, practice):
+        yield verdict
+
+
+async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> Verdict:
+    """One verdict for several photos of one thing: the first is the picture, the others are its views.
+
+    Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
+    """
+    profile.check(asker.classifier.fingerprint)
+    rows = [row async for row in asker.ask(pictures, Panel(()))]
+    failed = [row for row in rows if isinstance(row, Unscored)]
+    if failed:
+        raise DataError(f"{failed[0].name}: {failed[0].reason}")
+    first, *others = [row for row in rows if isinstance(row, Row)]
+    together = Row(first.name, first.base, tuple(row.base for row in others))
+    practice = replace(Practice.whole(profile), belief=_burst_belief(profile, len(others)))
+    (verdict,) = judge([together], tuple(row.name for row in others), profile, practice)
+    if isinstance(verdict, Unscored):
+        raise DataError(f"{verdict.name}: {verdict.reason}")
+    return replace(verdict, queries=len(pictures))
+
+
+def _burst_belief(profile: Profile, photos: int) -> Belief:
+    belief = profile.adaptive.believer() if profile.adaptive else profile.believer()
+    return belief.pooled(photos) if isinstance(belief, Jury | Prefixes) else belief
+
+
+def judge(
+    rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, practice: Practice
+) -> list[Verdict | Unscored]:
+    """Verdicts for answered rows, in their order; a row without answers stays as it is."""
+    votes = Votes.collect([r for r in rows if isinstance(r, Row)], panel, profile.vocabulary, profile.classes)
+    verdicts = iter(_verdicts(votes, practice))
+    return [row if isinstance(row, Unscored) else next(verdicts) for row in rows]
+
+
+def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
+    if len(votes) == 0:
+        return []
+    belief, words = practice.belief, votes.vocabulary
+    low, high = belief.interval(votes)
+    columns = zip(
+        votes.names, belief.predict(votes), belief.confidence(votes), low, high, votes.base, votes.views, strict=True
+    )
+    verdicts = [
+        Verdict(
+            name,
+            words[label],
+            float(confidence),
+            float(min(least, confidence)),
+            float(max(most, confidence)),
+            words[base],
+            tuple((v, None if c == MISSING else words[c]) for v, c in zip(votes.panel, views, strict=True)),
+            1 + int((views != MISSING).sum()),
+        )
+        for name, label, confidence, least, most, base, views in columns
+    ]
+    return _with_options([_decided(verdict, practice.accept) for verdict in verdicts], votes, practice)
+
+
+def _decided(verdict: Verdict, accept: float | None) -> Verdict:
+    if accept is None:
+        return verdict
+    return replace(verdict, decision="accept" if verdict.confidence >= accept else "review")
+
+
+def _with_options(verdicts: list[Verdict], votes: Votes, practice: Practice) -> list[Verdict]:
+    """The verdicts with the labels that each picture may have."""
+    if practice.sets is None:
+        return verdicts
+    distribution = practice.belief.distribution(votes)
+    sets = practice.sets.sets(distribution)
+    order = np.argsort(-distribution.named, axis=1, kind="stable")
+    labels = np.take_along_axis(sets.labels, order, axis=1)
+    words: list[tuple[str | None, ...]] = [
+        (*(votes.vocabulary[code] for code in row if code != MISSING), *([None] if other else []))
+        for row, other in zip(labels, sets.other, strict=True)
+    ]
+    return [replace(verdict, options=options) for verdict, options in zip(verdicts, words, strict=True)]

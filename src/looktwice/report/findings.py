@@ -1,0 +1,283 @@
+"""What a report says, as numbers: promises, what more queries bring, classes, and the cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from looktwice import decisions, fitting, planning, scoring
+from looktwice.beliefs import Belief, Constant, Naive
+from looktwice.errors import DataError
+from looktwice.fitting import Outcome
+from looktwice.jury import Jury, Prefixes, folds
+from looktwice.ledger import DayCost
+from looktwice.practice import Practice
+from looktwice.profile import HeldOut, Profile
+from looktwice.report.material import Bools, Evidence, Judged
+from looktwice.votes import MISSING, Codes, Floats, Votes
+
+MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""The promises that are tried beside the one that was asked for."""
+CURVE_PICTURES = 5_000
+"""As many tell what each view adds; more would only take longer."""
+CURVE_LEAST = 50
+CURVE_POINTS = 16
+CLASSES = 20
+"""Rows of the table of classes."""
+MISTAKES = 2
+"""Other labels that are named for a class."""
+
+
+# What may be promised ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Whether accepted answers can be promised to be wrong at most so often."""
+
+    max_error: float
+    threshold: float | None
+    """The least confidence to accept; None if nothing can be promised."""
+    accepted: float
+    """The share of the judged pictures that reach the threshold."""
+    wrong: float | None
+    """The share of wrong answers among the accepted; None where no outcome is known or none is accepted."""
+    needed: int | None
+    """How many labelled pictures the promise would take where it fails; None if more labels would not help."""
+
+
+def promises(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Promise]:
+    """One for each allowed error, the strictest first; `max_error` is among them.
+
+    `asked` are the confidences of the pictures of which a share is accepted.
+    """
+    return [_promise(evidence, asked, error, level) for error in sorted({*MAX_ERRORS, max_error})]
+
+
+def kept(promise: HeldOut, evidence: Evidence, max_error: float, level: float) -> Promise | None:
+    """What becomes of a promise that was made on other pictures; None if they allow none."""
+    threshold = promise.threshold(max_error, level)
+    return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
+
+
+def _promise(evidence: Evidence, asked: Floats, max_error: float, level: float) -> Promise:
+    threshold = decisions.threshold(evidence.confidence, evidence.correct, max_error, level)
+    if threshold is None:
+        return Promise(max_error, None, 0.0, None, _needed(evidence, max_error, level))
+    return _above(threshold, evidence, asked, max_error)
+
+
+def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float) -> Promise:
+    wrong = ~evidence.correct[evidence.confidence >= threshold]
+    share = float(wrong.mean()) if len(wrong) else None
+    return Promise(max_error, threshold, float((asked >= threshold).mean()), share, None)
+
+
+def _needed(evidence: Evidence, max_error: float, level: float) -> int | None:
+    """The fewest labels that would make the promise, whatever share is accepted."""
+    try:
+        found = planning.needs(max_error, level, evidence.held_out())
+    except DataError:
+        return None
+    return max(min(need.labels for need in found), len(evidence.correct) + 1)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """How sets of labels fare that were made to hold the truth so often."""
+
+    options: float
+    """Labels in a set, on average."""
+    hold: float | None
+    """How often the truth is in its set; None where the truths are not known."""
+
+
+def sets(practice: Practice, judged: Judged | None) -> Sets | None:
+    """The sets of these pictures; None if none were asked for, or the belief has seen these pictures before."""
+    if practice.sets is None or judged is None or judged.taught:
+        return None
+    distribution = practice.belief.distribution(judged.votes)
+    found = practice.sets.sets(distribution)
+    known = judged.truths is not None
+    hold = float(found.hold(distribution, judged.votes.codes(judged.truths or ())).mean()) if known else None
+    return Sets(float(found.sizes().mean()), hold)
+
+
+# What more queries bring ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """What so many queries a picture reach, on pictures that took no part in the fit."""
+
+    queries: float
+    accuracy: float
+    ece: float
+    auroc: float | None
+    brier: float
+    low: float
+    high: float
+    """The 95 % interval of the Brier score; both are the score itself where it is not known."""
+
+
+def steps(belief: Belief, judged: Judged) -> list[Step]:
+    """What the first 0, 1 … views of the panel reach if the belief is fitted on them alone, by folds.
+
+    Nothing where the belief does not look at views or the pictures are too few; for long panels only some prefixes.
+    """
+    votes = judged.votes
+    # Pictures about which one stopped early would make the last prefixes look like the earlier ones.
+    whole = np.flatnonzero((votes.views != MISSING).all(axis=1))
+    if isinstance(belief, Naive | Constant) or judged.truths is None or len(whole) < CURVE_LEAST or not votes.panel:
+        return []
+    rows = whole[np.linspace(0, len(whole) - 1, min(len(whole), CURVE_PICTURES)).astype(np.intp)]
+    some, truths = votes.take(rows), votes.codes(judged.truths)[rows]
+    family = Jury(ballot=belief.ballot) if isinstance(belief, Prefixes) else belief
+    sizes = np.unique(np.linspace(0, len(votes.panel), CURVE_POINTS).astype(int)).tolist()
+    return [_step(_parts(family if size else Constant(), some.under(range(size)), truths), 1 + size) for size in sizes]
+
+
+def kept_steps(profile: Profile) -> list[Step]:
+    """The same as the profile kept it."""
+    values = [{key: figure.value for key, figure in point.figures.items()} for point in profile.curve]
+    return [
+        Step(point.queries, value["accuracy"] or 0.0, value["ece"] or 0.0, value["auroc"], brier, brier, brier)
+        for point, value in zip(profile.curve, values, strict=True)
+        if (brier := value["brier"]) is not None
+    ]
+
+
+def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
+    """The first step that brings at least this share of what all steps bring; None if they bring nothing."""
+    if len(found) < 3 or found[-1].brier >= found[0].brier:
+        return None
+    goal = found[0].brier - share * (found[0].brier - found[-1].brier)
+    return next(step for step in found if step.brier <= goal)
+
+
+def _parts(belief: Belief, votes: Votes, truths: Codes) -> list[Outcome]:
+    """How the belief fares on each fold when it is fitted on the others."""
+    fold = folds(len(votes))
+    parts = [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(int(fold.max()) + 1)]
+    return [
+        fitting.outcome(belief.fit(votes.take(train), truths[train]), votes.take(test), truths[test])
+        for train, test in parts
+    ]
+
+
+def _step(parts: Sequence[Outcome], queries: int) -> Step:
+    """The figures of all folds together; AUROC within each, since beliefs of different folds are not to be ranked."""
+    confidence, correct, brier = (
+        np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
+    )
+    ranks = [rank for part in parts if (rank := scoring.auroc(part.confidence, part.correct)) is not None]
+    half = 1.96 * float(brier.std()) / len(brier) ** 0.5
+    mean = float(brier.mean())
+    return Step(
+        queries,
+        float(correct.mean()),
+        scoring.ece(confidence, correct),
+        float(np.mean(ranks)) if ranks else None,
+        mean,
+        mean - half,
+        mean + half,
+    )
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """How one class fares."""
+
+    label: str
+    pictures: int
+    right: float
+    """The share of its pictures that got their label."""
+    low: float
+    high: float
+    """The 95 % interval of that."""
+    said: int
+    """How many pictures were given this label."""
+    precise: float | None
+    """The share of those that are right; None if there are none."""
+    claimed: float | None
+    """Their mean confidence."""
+    mistaken: tuple[tuple[str, int], ...]
+    """What its pictures are mostly called when it is wrong, and how often."""
+
+
+def classes(judged: Judged, outcome: Outcome, truths: Sequence[str]) -> list[ClassRow]:
+    """Every class that has pictures; those that are surely poor come first."""
+    words = (*judged.votes.vocabulary, *sorted(set(truths) - set(judged.votes.vocabulary)))
+    code = {word: i for i, word in enumerate(words)}
+    truth = np.array([code[word] for word in truths], np.int32)
+    count = np.bincount(truth, minlength=len(words))
+    right = np.bincount(truth, outcome.correct, len(words)).astype(int)
+    low, high = scoring.wilson(right, count)
+    said = _said(outcome, len(words))
+    mistakes = _mistakes(truth, outcome.label, outcome.correct)
+    rows = [
+        ClassRow(
+            words[i],
+            int(count[i]),
+            right[i] / count[i],
+            float(low[i]),
+            float(high[i]),
+            *said[i],
+            _named(mistakes.get(i), words),
+        )
+        for i in np.flatnonzero(count).tolist()
+    ]
+    return sorted(rows, key=lambda row: (row.high, row.low, row.label))
+
+
+def _said(outcome: Outcome, size: int) -> list[tuple[int, float | None, float | None]]:
+    """How often each label was given, how often that was right, and how sure one was."""
+    count = np.bincount(outcome.label, minlength=size)
+    right, claimed = (np.bincount(outcome.label, column, size) for column in (outcome.correct, outcome.confidence))
+    return [
+        (n, r / n, c / n) if n else (0, None, None)
+        for n, r, c in zip(count.tolist(), right.tolist(), claimed.tolist(), strict=True)
+    ]
+
+
+def _mistakes(truth: Codes, label: Codes, correct: Bools) -> dict[int, Counter[int]]:
+    found: dict[int, Counter[int]] = {}
+    for was, said in zip(truth[~correct].tolist(), label[~correct].tolist(), strict=True):
+        found.setdefault(was, Counter())[said] += 1
+    return found
+
+
+def _named(mistakes: Counter[int] | None, words: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    return tuple((words[said], times) for said, times in (mistakes or Counter()).most_common(MISTAKES))
+
+
+# Cost ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the answers took."""
+
+    pictures: int
+    queries: int
+    """One for each picture, and one for each view that has an answer."""
+    micros: int
+    """What so many queries cost; 0 if they are free or the price is not known."""
+
+
+def cost(votes: Votes, price_micros: int) -> Cost:
+    """What these votes took, however many of them came from the ledger."""
+    queries = len(votes) + int((votes.views != MISSING).sum())
+    return Cost(len(votes), queries, queries * price_micros)
+
+
+def price(days: Sequence[DayCost], given: int) -> int:
+    """Millionths that a query costs: as given, else the mean that the ledger has paid, 0 if nothing is known."""
+    queries = sum(day.queries for day in days)
+    return given or (round(sum(day.micros for day in days) / queries) if queries else 0)

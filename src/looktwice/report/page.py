@@ -1,0 +1,291 @@
+"""The page: words, charts and tables from what was found; everything that came from outside is escaped."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from looktwice import __version__, figures, scoring
+from looktwice.errors import DataError
+from looktwice.figures import Line, upward
+from looktwice.ledger import DayCost
+from looktwice.noise import drawn
+from looktwice.profile import Figure, Profile
+from looktwice.report import findings, showing
+from looktwice.report.findings import Promise, Step
+from looktwice.report.material import Evidence, Judged, Material, judge, weigh
+
+FIGURES = {
+    "accuracy": ("Accuracy", "↑", "how often the answer is right"),
+    "ece": ("ECE", "↓", "how far the confidence is from the accuracy, on average"),
+    "auroc": ("AUROC", "↑", "how often a right answer has more confidence than a wrong one; 0.5 is chance"),
+    "brier": ("Brier", "↓", "squared distance of the whole distribution from the truth, from 0 to 2"),
+    "nll": ("NLL", "↓", "surprise at the truth; one certain mistake costs much"),
+}
+DAYS = 14
+"""Days of the ledger that are listed."""
+NOISES = 6
+"""Views whose latent noise is drawn."""
+SPACE = "\u00a0"
+"""Keeps a number and its unit on one line."""
+PARTS = ("numpy", "scipy", "opencv-python-headless", "pillow")
+
+
+def write(path: Path, material: Material) -> None:
+    """Write the page, whole or not at all; a DataError if the place cannot be written."""
+    text, part = page(material), path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, "utf-8", "backslashreplace")  # names of files need not be UTF-8
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise DataError(f"the report could not be written to {str(path)!r}: {error}") from None
+
+
+def page(material: Material) -> str:
+    """One self-contained HTML file: no script, and nothing that a browser would have to fetch."""
+    judged = judge(material)
+    evidence = weigh(material, judged)
+    asked = judged.confidence if judged else evidence.confidence
+    promises = findings.promises(evidence, asked, material.max_error, material.level)
+    chosen = next(promise for promise in promises if promise.max_error == material.max_error)
+    context = {
+        "material": material,
+        "profile": material.profile,
+        "evidence": evidence,
+        "judged": judged,
+        "promises": promises,
+        "chosen": chosen,
+        "headline": headline(chosen),
+        "kept": _kept(material, judged, evidence),
+        "sets": findings.sets(material.using(), judged),
+        "looser": next((promise for promise in promises if promise.threshold is not None), None),
+        "figures": FIGURES,
+        **_charts(evidence, chosen),
+        **_queries(material, judged),
+        **_classes(judged),
+        **_pictures(material, judged),
+        **_cost(material, judged),
+        **_noise(material),
+        "facts": _facts(material),
+        "commands": _commands(material),
+    }
+    return _environment().get_template("report.html").render(context)
+
+
+def headline(promise: Promise) -> str:
+    """What one may do, in one sentence.
+
+    >>> headline(Promise(0.02, 0.8701, 0.7, 0.011, None)).replace(SPACE, " ")
+    'Accept above 0.871: wrong at most 2 %'
+    """
+    error = percent(promise.max_error)
+    if promise.threshold is None:
+        return f"{'No promise yet:' if promise.needed else 'Out of reach:'} at most {error} wrong"
+    if promise.threshold == 0:
+        return f"Accept every answer: wrong at most {error}"
+    return f"Accept above {upward(promise.threshold)}: wrong at most {error}"
+
+
+def percent(share: float | None) -> str:
+    """A share in words, with a decimal where it needs one.
+
+    >>> percent(0.02).replace(SPACE, " "), percent(None)
+    ('2 %', '–')
+    """
+    return "–" if share is None else f"{round(100 * share, 1):g}{SPACE}%"
+
+
+def roughly(count: int) -> str:
+    """A count that is an estimate: rounded up to two digits.
+
+    >>> roughly(208_252), roughly(99), roughly(151)
+    ('210,000', '99', '160')
+    """
+    step = 10 ** max(0, len(str(count)) - 2)
+    return f"{-(-count // step) * step:,}"
+
+
+# Parts of the page ---------------------------------------------------------------------------------------------------
+
+
+def _charts(evidence: Evidence, chosen: Promise) -> dict[str, object]:
+    confidence, correct = evidence.confidence, evidence.correct
+    curve = scoring.risk_coverage(confidence, correct)
+    return {
+        "reliability": _drawn(figures.reliability_svg(scoring.reliability(confidence, correct))),
+        "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
+    }
+
+
+def _kept(material: Material, judged: Judged | None, evidence: Evidence) -> Promise | None:
+    """What becomes here of the promise that the profile makes, if these pictures took no part in it."""
+    if judged is None or judged.outcome is None or judged.taught:
+        return None
+    return findings.kept(material.using().held_out, evidence, material.max_error, material.level)
+
+
+def _queries(material: Material, judged: Judged | None) -> dict[str, object]:
+    """What more queries bring: from the votes where their truths are known, else as the profile kept it."""
+    known = judged if judged is not None and judged.outcome is not None else None
+    steps = findings.steps(material.using().belief, known) if known else findings.kept_steps(material.profile)
+    return {
+        "steps": steps,
+        "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
+        "enough": findings.enough(steps),
+        "brier": _drawn(_brier_svg(steps)) if len(steps) > 1 else None,
+    }
+
+
+def _brier_svg(steps: Sequence[Step]) -> str:
+    x, y = np.array([step.queries for step in steps], float), np.array([step.brier for step in steps])
+    low, high = np.array([step.low for step in steps]), np.array([step.high for step in steps])
+    banded = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
+    return figures.lines_svg(
+        [banded], title="Each query more", x_label="queries a picture", y_label="Brier score, lower is better"
+    )
+
+
+def _classes(judged: Judged | None) -> dict[str, object]:
+    known = judged is not None and judged.outcome is not None and judged.truths is not None
+    rows = findings.classes(judged, judged.outcome, judged.truths) if known else []  # type: ignore[union-attr,arg-type]
+    return {"classes": rows[: findings.CLASSES], "more_classes": max(0, len(rows) - findings.CLASSES)}
+
+
+def _pictures(material: Material, judged: Judged | None) -> dict[str, object]:
+    names = set(judged.votes.names) if judged else set()
+    known = [item for item in material.pictures if item.name in names]
+    if material.pictures and judged and not known:
+        raise DataError(
+            f"none of the pictures is in the votes: they begin with {material.pictures[0].name!r} and the votes with "
+            f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about"
+        )
+    practice = material.using()
+    rows = showing.panel(practice, material.profile.seed, judged, showing.sample(known or material.pictures))
+    top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
+    return {
+        "panel": rows,
+        "top_weight": top,
+        "more_views": len(set(practice.panel)) - len(rows) + 1,
+        "own_sample": bool(material.pictures),
+        "galleries": showing.galleries(judged, known) if judged else [],
+    }
+
+
+def _cost(material: Material, judged: Judged | None) -> dict[str, object]:
+    own = [day for day in material.days if day.fingerprint == material.profile.fingerprint]
+    rate = findings.price(own, material.price_micros)
+    return {
+        "cost": findings.cost(judged.votes, rate) if judged else None,
+        "rate": rate,
+        "days": own[-DAYS:],
+        "more_days": max(0, len(own) - DAYS),
+        "spent": _total(own),
+        "others": len({day.fingerprint for day in material.days} - {material.profile.fingerprint}),
+    }
+
+
+def _total(days: Sequence[DayCost]) -> dict[str, int]:
+    return {key: sum(getattr(day, key) for day in days) for key in ("queries", "micros", "answered", "unanswered")}
+
+
+def _noise(material: Material) -> dict[str, object]:
+    """The cumulatives of the latent noise, where an open model was measured."""
+    measured = material.noise.noises if material.noise else ()
+    return {
+        "noise": material.noise,
+        "noise_charts": [_drawn(drawn(item.noise, item.view)) for item in measured[:NOISES]],
+    }
+
+
+# To do it again ------------------------------------------------------------------------------------------------------
+
+
+def _facts(material: Material) -> dict[str, str]:
+    profile = material.profile
+    packages = ", ".join(f"{name} {version(name)}" for name in PARTS)
+    return {
+        "classifier": profile.classifier,
+        "fingerprint": profile.fingerprint,
+        "classes": f"{profile.classes:,}",
+        "views": str(profile.views()) or "none",
+        "seed of random views": str(profile.seed),
+        "renderer": profile.renderer,
+        "belief": str(profile.belief["family"]),
+        "labelled pictures": f"{profile.pictures:,}",
+        "profile made by": f"looktwice {profile.looktwice}",
+        "report made by": f"looktwice {__version__}, Python {platform.python_version()}, {packages}",
+    }
+
+
+def _commands(material: Material) -> list[str]:
+    profile = material.profile
+    seed, family = ["--seed", str(profile.seed)], str(profile.belief["family"])
+    fit = ["fit", "LABELLED", "-c", profile.classifier, "--views", profile.panel, "--belief", family, *seed]
+    evaluate = ["evaluate", "OTHERS", *seed, "--votes", "votes.npz"]
+    report = ["report", "--votes", "votes.npz", "--pictures", "OTHERS", "--max-error", f"{material.max_error:g}"]
+    return [f"looktwice {shlex.join(command)}" for command in (fit, evaluate, report)]
+
+
+# Words ---------------------------------------------------------------------------------------------------------------
+
+
+def _drawn(svg: str) -> Markup:
+    """A figure as it is: `figures` has escaped every text in it."""
+    return Markup(svg)  # noqa: S704
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("looktwice"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": percent,
+        "tenths": lambda share: "–" if share is None else f"{100 * share:.1f}{SPACE}%",
+        "three": lambda value: "–" if value is None else f"{value:.3f}",
+        "upward": upward,
+        "whole": lambda count: f"{count:,}",
+        "roughly": roughly,
+        "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
+        "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
+        "ends": _ends,
+        "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
+        "parameters": _parameters,
+        "breakable": _breakable,
+    }
+    return environment
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line where it has a mark."""
+    return Markup("<wbr>").join(re.split(r"(?=[#/_])", name))
+
+
+def _ends(figure: Figure) -> str:
+    return "" if figure.low is None or figure.high is None else f"{figure.low:.3f} to {figure.high:.3f}"
+
+
+def _parameters(profile: Profile) -> str:
+    """The profile as JSON with one line a field, without what only machines look at."""
+    left_out = {"held_out", "adaptive", "curve", "results", "kinds"}
+    values = profile.model_dump(mode="json", exclude=left_out)
+    values["belief"] = {key: value for key, value in values["belief"].items() if key not in ("covariance", "juries")}
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(["{", ",\n".join(lines), "}"])

@@ -1,0 +1,525 @@
+"""How good confidences are: figures, curves and intervals, as pure functions of arrays.
+
+Everywhere `confidence` is a float array (n,) in [0, 1] and `correct` a bool array (n,): what was claimed about
+each picture's answer, and whether that answer was right. Pictures of equal confidence are never told apart:
+where an order matters (AUROC, AURC, coverage) you get the mean over all orders of the ties, so no result
+depends on the order of the rows. docs/metrics.md says what each figure means and what it cannot see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from looktwice.errors import DataError
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Counts = NDArray[np.intp]
+Interval = tuple[float, float]
+
+BINS = 15
+FLOOR = 1e-12
+"""The least probability a logarithm is taken of; so no log loss exceeds −log(1e-12), about 27.6."""
+
+_BLOCK = 2**18
+"""Row numbers drawn at once, 2 MB of them."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The headline figures of one set of pictures; `auroc` is None if all answers are right or all wrong."""
+
+    accuracy: float
+    ece: float
+    auroc: float | None
+    aurc: float
+    brier: float
+    brier_top: float
+    nll: float
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """(low, high) for each of the figures of `Scores`; `auroc` is None where it is mostly undefined."""
+
+    accuracy: Interval
+    ece: Interval
+    auroc: Interval | None
+    aurc: Interval
+    brier: Interval
+    brier_top: Interval
+    nll: Interval
+
+
+class Difference(NamedTuple):
+    """A mean difference and its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Claimed against real accuracy in equal-width bins.
+
+    `edges` has bins + 1 numbers. The rest has one a bin: mean `confidence` and `accuracy` (NaN in an empty bin),
+    `count`, and the 95 % Wilson interval of the accuracy from `low` to `high` (0 to 1 in an empty bin).
+    """
+
+    edges: Floats
+    confidence: Floats
+    accuracy: Floats
+    count: Counts
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """What accepting every answer of at least `threshold` brings, one point for each distinct confidence.
+
+    `coverage`, the share of pictures accepted, rises to 1 as `threshold` falls; `risk` is the share of wrong
+    answers among the accepted.
+    """
+
+    coverage: Floats
+    risk: Floats
+    threshold: Floats
+
+
+def score(confidence: Floats, correct: Bools, brier: Floats, nll: Floats) -> Scores:
+    """The headline figures; `brier` and `nll` are the losses of each picture, (n,).
+
+    They come from the belief's full distribution, or from `brier_even_losses` and `nll_even_losses`.
+    """
+    confidence, correct = _pictures(confidence, correct)
+    brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
+    losses = (brier, _brier_top_losses(confidence, correct), nll)
+    means = [float(loss.mean()) for loss in losses]
+    return _scores(_levels(confidence, correct), _harmonic(len(correct)), means)
+
+
+def accuracy(confidence: Floats, correct: Bools) -> float:
+    """Share of right answers, in [0, 1]."""
+    return float(_pictures(confidence, correct)[1].mean())
+
+
+def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
+    """Expected calibration error, in [0, 1]: mean distance of claim and truth over equal-width bins (lo, hi].
+
+    A confidence of zero falls into the first bin.
+    """
+    levels = _levels(*_pictures(confidence, correct))
+    return _ece(levels, _equal_width(levels, bins))
+
+
+def ece_equal_mass(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
+    """Expected calibration error, in [0, 1], over bins that hold about equally many pictures.
+
+    Equal confidences stay together, in the bin where their middle falls; some bins may then be empty.
+    """
+    levels = _levels(*_pictures(confidence, correct))
+    return _ece(levels, _equal_mass(levels, bins))
+
+
+def ece_debiased(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
+    """Root-mean-square calibration error, in [0, 1], less what chance alone adds to it.
+
+    The debiased estimator of Kumar, Liang and Ma (2019), over equal-mass bins: from each squared gap the
+    sampling variance of the bin's accuracy, ȳ(1 − ȳ)/(m − 1), is taken off. Zero if nothing is left. A bin of
+    a single picture shows no variance and keeps its gap.
+    """
+    levels = _levels(*_pictures(confidence, correct))
+    count, claimed, real = _binned(levels, _equal_mass(levels, bins))
+    variance = real * (1 - real) / np.maximum(count - 1, 1)
+    squares = np.where(count > 0, (claimed - real) ** 2 - variance, 0.0)
+    return math.sqrt(max(0.0, float(count @ squares) / levels.pictures))
+
+
+def brier_top(confidence: Floats, correct: Bools) -> float:
+    """Top-label Brier score, in [0, 1]: mean of (confidence − correct)²."""
+    return float(_brier_top_losses(*_pictures(confidence, correct)).mean())
+
+
+def brier_even(confidence: Floats, correct: Bools, classes: int) -> float:
+    """Multi-class Brier score, in [0, 2], with the rest of the mass spread evenly over the other classes."""
+    return float(brier_even_losses(confidence, correct, classes).mean())
+
+
+def brier_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
+    """Σ_c (p_c − y_c)² of each picture, (n,), in [0, 2], with the rest of the mass spread evenly."""
+    confidence, correct = _pictures(confidence, correct)
+    rest = _rest(confidence, classes)
+    right = (1 - confidence) ** 2 + (classes - 1) * rest**2
+    wrong = confidence**2 + (1 - rest) ** 2 + (classes - 2) * rest**2
+    return np.where(correct, right, wrong)
+
+
+def nll_top(confidence: Floats, correct: Bools) -> float:
+    """Top-label log loss: mean −log of the probability given to what came true, right or wrong; 0 to 27.6."""
+    return nll_even(confidence, correct, classes=2)
+
+
+def nll_even(confidence: Floats, correct: Bools, classes: int) -> float:
+    """Mean −log probability of the true class, the rest of the mass spread evenly; from 0 to 27.6."""
+    return float(nll_even_losses(confidence, correct, classes).mean())
+
+
+def nll_even_losses(confidence: Floats, correct: Bools, classes: int) -> Floats:
+    """−log probability of the true class of each picture, (n,), the rest spread evenly; from 0 to 27.6.
+
+    Probabilities below 1e-12 count as 1e-12, so that one certain mistake does not make the mean infinite.
+    """
+    confidence, correct = _pictures(confidence, correct)
+    truth = np.where(correct, confidence, _rest(confidence, classes))
+    return np.abs(np.log(np.maximum(truth, FLOOR)))
+
+
+def auroc(confidence: Floats, correct: Bools) -> float | None:
+    """Chance that a right answer has more confidence than a wrong one, in [0, 1]; a tie counts one half.
+
+    0.5 for a constant confidence, None if all answers are right or all are wrong.
+    """
+    levels = _levels(*_pictures(confidence, correct))
+    return _auroc(_mistakes(levels), levels.pictures)
+
+
+def aurc(confidence: Floats, correct: Bools) -> float:
+    """Area under the risk-coverage curve, in [0, 1]: the share of wrong answers among the i most confident,
+    averaged over i = 1 … n.
+
+    Ties are averaged over all their orders, so a constant confidence gives the error rate.
+    """
+    levels = _levels(*_pictures(confidence, correct))
+    return _aurc(_mistakes(levels), _harmonic(levels.pictures))
+
+
+def eaurc(confidence: Floats, correct: Bools) -> float:
+    """AURC above that of a perfect ranking of the same answers, in [0, 1]; 0 if no wrong one is above a right."""
+    confidence, correct = _pictures(confidence, correct)
+    return aurc(confidence, correct) - aurc(correct.astype(np.float64), correct)
+
+
+def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) -> float:
+    """Share of right answers, in [0, 1], among the ⌈coverage · n⌉ most confident; coverage in (0, 1].
+
+    Where ties straddle the cut, the mean over all their orders.
+    """
+    levels = _levels(*_pictures(confidence, correct))
+    if not 0 < coverage <= 1:
+        raise DataError(f"coverage is {coverage}; give a share of the pictures above 0 and up to 1")
+    # 0.07 · 100 is a little more than 7 in floating point and must not become 8.
+    kept = max(1, math.ceil(coverage * levels.pictures - 1e-9))
+    right, total = levels.right[::-1], levels.total[::-1]
+    taken = np.clip(kept - (np.cumsum(total) - total), 0, total)
+    return float(taken @ (right / total)) / kept
+
+
+def reliability(confidence: Floats, correct: Bools, bins: int = BINS) -> Reliability:
+    """Claimed against real accuracy in equal-width bins (lo, hi], with 95 % Wilson intervals."""
+    levels = _levels(*_pictures(confidence, correct))
+    ends = _equal_width(levels, bins)
+    count, claimed, real = _binned(levels, ends)
+    low, high = wilson(_sums(levels.right, ends), count)
+    return Reliability(_edges(bins), claimed, real, count, low, high)
+
+
+def risk_coverage(confidence: Floats, correct: Bools) -> RiskCoverage:
+    """Risk and coverage at every threshold that makes a difference, the strictest first."""
+    levels = _levels(*_pictures(confidence, correct))
+    kept, wrong = np.cumsum(levels.total[::-1]), np.cumsum(levels.wrong[::-1])
+    return RiskCoverage(kept / levels.pictures, wrong / kept, levels.value[::-1].copy())
+
+
+def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
+    """`resamples` arrays of `pictures` row numbers, drawn with replacement; more of them leave the first as is.
+
+    Two results for the same pictures and seed rest on the same draws, so they can be compared pair by pair.
+    """
+    if resamples < 1:
+        raise DataError(f"{resamples} resamples give no interval; ask for 1 or more, such as 1000")
+    rng = np.random.default_rng(seed)
+    # In blocks of some megabytes: having seen one go, the allocator keeps memory at hand for the arrays of each
+    # resample instead of returning it every time, which took half of the time. The numbers are the same.
+    block = max(1, _BLOCK // pictures)
+    for start in range(0, resamples, block):
+        yield from rng.integers(pictures, size=(min(block, resamples - start), pictures))
+
+
+def bootstrap(
+    confidence: Floats, correct: Bools, brier: Floats, nll: Floats, *, resamples: int = 1000, seed: int = 0
+) -> Intervals:
+    """95 % intervals of every figure of `score`, the pictures drawn anew with replacement.
+
+    Percentile intervals, but for ECE: drawing anew adds noise, which only ever enlarges it, so its percentiles
+    lie too high. They are mirrored at the estimate instead, which takes the noise off.
+    A resample without a right or without a wrong answer says nothing about AUROC and is left out of its interval;
+    AUROC has none if that befalls more than half of them. Memory grows with the pictures, not the resamples.
+    """
+    confidence, correct = _pictures(confidence, correct)
+    brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
+    seen = list(_resampled(confidence, correct, brier, nll, draws(len(correct), resamples, seed)))
+    return Intervals(
+        accuracy=_middle([scores.accuracy for scores in seen]),
+        ece=_mirrored(ece(confidence, correct), [scores.ece for scores in seen]),
+        auroc=_middle_of_known([scores.auroc for scores in seen]),
+        aurc=_middle([scores.aurc for scores in seen]),
+        brier=_middle([scores.brier for scores in seen]),
+        brier_top=_middle([scores.brier_top for scores in seen]),
+        nll=_middle([scores.nll for scores in seen]),
+    )
+
+
+def paired_difference(losses_a: Floats, losses_b: Floats, resamples: int = 1000, seed: int = 0) -> Difference:
+    """Mean of losses_a − losses_b over the same pictures, with its 95 % percentile bootstrap interval.
+
+    Below zero: a loses less than b. An interval without zero: the choice of pictures is an unlikely reason.
+    """
+    a = _losses("losses_a", losses_a, len(losses_a))
+    gaps = a - _losses("losses_b", losses_b, len(a))
+    low, high = _middle([float(gaps[rows].mean()) for rows in draws(len(gaps), resamples, seed)])
+    return Difference(float(gaps.mean()), low, high)
+
+
+def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Low and high end of Wilson's interval for a share seen as k of n, elementwise; 0 to 1 where n is 0.
+
+    It holds the true share about as often as `level` says, on average over shares.
+    """
+    from scipy.special import ndtri
+
+    k, n, tail = _shares(k, n, level)
+    z = -ndtri(tail)
+    middle = (k + z**2 / 2) / (n + z**2)
+    half = z * np.sqrt(k * (n - k) / np.maximum(n, 1) + z**2 / 4) / (n + z**2)
+    return _ends(k, n, middle - half, middle + half)
+
+
+def clopper_pearson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
+    """Low and high end of the exact interval for a share seen as k of n, elementwise; 0 to 1 where n is 0.
+
+    It holds the true share at least as often as `level` says, whatever the share, and so is wider than Wilson's.
+    """
+    from scipy.special import betaincinv
+
+    k, n, tail = _shares(k, n, level)
+    low = betaincinv(np.maximum(k, 1), n - k + 1, tail)
+    high = betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail)
+    return _ends(k, n, low, high)
+
+
+def _pictures(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
+    """Both as arrays, once they are known to be fit for scoring."""
+    confidence, correct = np.asarray(confidence, dtype=np.float64), np.asarray(correct)
+    if confidence.ndim != 1 or confidence.shape != correct.shape:
+        shapes = f"confidence has shape {confidence.shape} and correct {correct.shape}"
+        raise DataError(f"{shapes}; give one of each for every picture")
+    if not len(confidence):
+        raise DataError("there are no pictures to score; give at least one")
+    if correct.dtype != np.bool_:
+        raise DataError(f"correct has type {correct.dtype}; give true or false, such as answers == truths")
+    bad = np.flatnonzero(~((confidence >= 0) & (confidence <= 1)))
+    if len(bad):
+        raise DataError(f"confidence {confidence[bad[0]]} in row {bad[0]} is not a number from 0 to 1; mend it")
+    return confidence, correct
+
+
+def _losses(name: str, losses: Floats, pictures: int) -> Floats:
+    losses = np.asarray(losses, dtype=np.float64)
+    if losses.shape != (pictures,) or not pictures:
+        shape = f"{name} has shape {losses.shape} for {pictures} pictures"
+        raise DataError(f"{shape}; give one loss for each of at least one picture")
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if len(bad):
+        raise DataError(f"{name} {losses[bad[0]]} in row {bad[0]} is not a finite number; mend it")
+    return losses
+
+
+def _shares(k: ArrayLike, n: ArrayLike, level: float) -> tuple[Floats, Floats, float]:
+    """k and n as arrays, and the mass to leave out at each end."""
+    k, n = np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    if not np.all((k >= 0) & (k <= n) & np.isfinite(n)):
+        raise DataError(f"k = {k} of n = {n} is not a share; give counts with 0 ≤ k ≤ n")
+    if not 0 < level < 1:
+        raise DataError(f"level is {level}; give a share between 0 and 1, such as 0.95")
+    return k, n, (1 - level) / 2
+
+
+def _ends(k: Floats, n: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """The interval, exact at the ends that are known."""
+    return np.where(k == 0, 0.0, np.clip(low, 0, 1)), np.where(k == n, 1.0, np.clip(high, 0, 1))
+
+
+def _rest(confidence: Floats, classes: int) -> Floats:
+    """Probability of each class other than the answer."""
+    if classes < 2:
+        raise DataError(f"{classes} classes leave nothing to be wrong about; give 2 or more")
+    return (1 - confidence) / (classes - 1)
+
+
+def _brier_top_losses(confidence: Floats, correct: Bools) -> Floats:
+    return (confidence - correct) ** 2
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Answers at each distinct confidence, the lowest first: all that binning and ranking need."""
+
+    value: Floats
+    right: Counts
+    wrong: Counts
+    total: Counts
+    pictures: int
+
+
+@dataclass(frozen=True)
+class _Mistakes:
+    """The levels that hold wrong answers, the most confident first.
+
+    Each has `wrong` of `total` answers wrong, and stands below `above` pictures, `above_wrong` of them wrong.
+    """
+
+    wrong: Counts
+    total: Counts
+    above: Counts
+    above_wrong: Counts
+
+
+def _levels(confidence: Floats, correct: Bools) -> _Levels:
+    return _counted(*_cells(confidence, correct))
+
+
+def _cells(confidence: Floats, correct: Bools) -> tuple[Floats, Counts]:
+    """The distinct confidences, and each picture's place in a table of wrong answers, then right ones."""
+    value, place = np.unique(confidence, return_inverse=True)
+    return value, place + len(value) * correct.astype(np.intp)
+
+
+def _counted(value: Floats, cell: Counts) -> _Levels:
+    wrong, right = np.bincount(cell, minlength=2 * len(value)).reshape(2, -1)
+    return _Levels(value, right, wrong, right + wrong, len(cell))
+
+
+def _mistakes(levels: _Levels) -> _Mistakes:
+    place = np.flatnonzero(levels.wrong)[::-1]
+    wrong, total = levels.wrong[place], levels.total[place]
+    above = levels.pictures - np.cumsum(levels.total)[place]
+    return _Mistakes(wrong, total, above, np.cumsum(wrong) - wrong)
+
+
+def _resampled(
+    confidence: Floats, correct: Bools, brier: Floats, nll: Floats, drawn: Iterator[Counts]
+) -> Iterator[Scores]:
+    # Sorting is done once; a resample only counts anew how many answers of each level it holds. One resample at
+    # a time stays in the processor's cache, which is faster than many at once.
+    value, cell = _cells(confidence, correct)
+    losses = (brier, _brier_top_losses(confidence, correct), nll)
+    harmonic = _harmonic(len(cell))
+    for rows in drawn:
+        means = [float(loss[rows].mean()) for loss in losses]
+        yield _scores(_counted(value, cell[rows]), harmonic, means)
+
+
+def _scores(levels: _Levels, harmonic: Floats, means: Sequence[float]) -> Scores:
+    """The figures; `means` are those of brier, brier_top and nll."""
+    mistakes = _mistakes(levels)
+    brier, brier_top, nll = means
+    return Scores(
+        accuracy=int(levels.right.sum()) / levels.pictures,
+        ece=_ece(levels, _equal_width(levels, BINS)),
+        auroc=_auroc(mistakes, levels.pictures),
+        aurc=_aurc(mistakes, harmonic),
+        brier=brier,
+        brier_top=brier_top,
+        nll=nll,
+    )
+
+
+def _edges(bins: int) -> Floats:
+    if bins < 1:
+        raise DataError(f"{bins} bins hold nothing; give 1 or more")
+    # k/bins is the nearest float to each edge, so shares of votes such as 9/15 lie on their edge and not beside
+    # it; linspace does not promise that.
+    return np.arange(bins + 1) / bins
+
+
+def _equal_width(levels: _Levels, bins: int) -> Counts:
+    """Where each bin (lo, hi] ends among the levels."""
+    return np.searchsorted(levels.value, _edges(bins)[1:], side="right")
+
+
+def _equal_mass(levels: _Levels, bins: int) -> Counts:
+    """Where each bin ends among the levels, if a level belongs where the middle of its pictures is."""
+    middle = (np.cumsum(levels.total) - levels.total / 2) / levels.pictures
+    return np.searchsorted(middle, _edges(bins)[1:], side="left")
+
+
+def _sums(amount: Counts | Floats, ends: Counts) -> Floats:
+    """Sum of the levels' amounts in each bin."""
+    starts = np.concatenate([[0], ends[:-1]])
+    filled = ends > starts
+    sums = np.zeros(len(ends))
+    sums[filled] = np.add.reduceat(amount, starts[filled])
+    return sums
+
+
+def _binned(levels: _Levels, ends: Counts) -> tuple[Counts, Floats, Floats]:
+    """Pictures, mean confidence and accuracy of each bin; the means are NaN where there are no pictures."""
+    count = _sums(levels.total, ends)
+    some = np.where(count > 0, count, np.nan)
+    claimed, right = _sums(levels.value * levels.total, ends), _sums(levels.right, ends)
+    return count.astype(np.intp), claimed / some, right / some
+
+
+def _ece(levels: _Levels, ends: Counts) -> float:
+    gaps = _sums(levels.right, ends) - _sums(levels.value * levels.total, ends)
+    return float(np.abs(gaps).sum()) / levels.pictures
+
+
+def _auroc(mistakes: _Mistakes, pictures: int) -> float | None:
+    wrong = int(mistakes.wrong.sum())
+    pairs = wrong * (pictures - wrong)
+    if not pairs:
+        return None
+    # Right answers above a mistake beat it, those beside it count one half; doubled, all is exact in integers.
+    beaten = 2 * (mistakes.above - mistakes.above_wrong) + (mistakes.total - mistakes.wrong)
+    return int(mistakes.wrong @ beaten) / (2 * pairs)
+
+
+def _aurc(mistakes: _Mistakes, harmonic: Floats) -> float:
+    # The area is the sum of what each wrong answer adds to the risks at 1 … n. One at place i adds 1/i, 1/(i+1),
+    # … 1/n, which is H(n) − H(i − 1) with the harmonic numbers H. The mean of that over the places N + 1 … N + m
+    # of a level is 1 + H(n) − H(N) − (N + m)/m · (H(N + m) − H(N)).
+    above, total = mistakes.above, mistakes.total
+    start, end = harmonic[above], harmonic[above + total]
+    cost = 1 + harmonic[-1] - start - (above + total) / total * (end - start)
+    return float(mistakes.wrong @ cost) / (len(harmonic) - 1)
+
+
+def _harmonic(pictures: int) -> Floats:
+    """The harmonic numbers H(0) … H(n), the sums of 1/i up to each."""
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, pictures + 1))])
+
+
+def _middle(values: Sequence[float]) -> Interval:
+    """The middle 95 % of the values."""
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _mirrored(estimate: float, values: Sequence[float]) -> Interval:
+    """The middle 95 % of the values, turned round the estimate; never without it, never outside [0, 1]."""
+    low, high = _middle(values)
+    return max(0.0, min(estimate, 2 * estimate - high)), min(1.0, max(estimate, 2 * estimate - low))
+
+
+def _middle_of_known(values: Sequence[float | None]) -> Interval | None:
+    known = [value for value in values if value is not None]
+    return _middle(known) if 2 * len(known) >= len(values) else None

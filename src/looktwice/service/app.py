@@ -1,0 +1,283 @@
+"""The routes: read a request, one call, write the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from looktwice import __version__
+from looktwice.asking import Asker
+from looktwice.errors import ImageError
+from looktwice.look import Verdict
+from looktwice.pictures import Source
+from looktwice.practice import Practice
+from looktwice.profile import Profile
+from looktwice.service import bodies, documentation, events, oip, profiles
+from looktwice.service.bodies import Opened, Upload
+from looktwice.service.desk import Desk
+from looktwice.service.guards import Guard, Tokens
+from looktwice.service.limits import Limits
+from looktwice.service.metrics import Metrics
+from looktwice.service.profiles import Promise
+from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
+from looktwice.service.static import read_page
+
+OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+"""Paths that need no token, besides the files of the page."""
+
+
+@dataclass(frozen=True)
+class House:
+    """What the service is made of: how verdicts are made, and who may ask for how much."""
+
+    profile: Profile
+    practice: Practice
+    promise: Promise = field(default_factory=Promise)
+    limits: Limits = field(default_factory=Limits)
+    tokens: Tokens = field(default_factory=Tokens)
+    names: tuple[str, ...] = ()
+    """Host names under which it is reached, besides localhost and addresses."""
+    daily: bool = False
+    """Whether the budget is renewed each day."""
+
+
+def build(asker: Asker, house: House) -> ASGIApp:
+    """The application, guarded; the caller opens and closes the asker."""
+    desk = Desk(asker, house.profile, house.practice, house.limits, house.daily)
+    metrics, page = Metrics(desk), read_page()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await desk.close()
+
+    app = FastAPI(
+        title="looktwice",
+        version=__version__,
+        summary="How far to trust a closed image classifier, picture by picture.",
+        lifespan=lifespan,
+        docs_url=None,  # they would fetch scripts from elsewhere
+        redoc_url=None,
+    )
+    described = _Looking(desk, house, metrics).add_to(app)
+    _add_profile(app, desk, house)
+    _add_health(app, desk, metrics)
+    for path, file in page.items():
+        app.add_route(path, file.response, include_in_schema=False)
+    _add_refusals(app, metrics)
+    app.openapi = lambda: documentation.described(app, described)  # type: ignore[method-assign]
+    return Guard(app, house.tokens, house.names, {*OPEN, *page}, metrics)
+
+
+class _Looking:
+    """The routes that give verdicts."""
+
+    def __init__(self, desk: Desk, house: House, metrics: Metrics) -> None:
+        self._desk, self._limits, self._metrics = desk, house.limits, metrics
+        self._panel = house.profile.views()
+        self._views = tuple(map(str, self._panel))
+        self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
+
+    def add_to(self, app: FastAPI) -> list[BaseRoute]:
+        """Register the routes; those that come back are for their description.
+
+        They take the request as it is, so FastAPI need not look for parameters in it: a twelfth of a look's time.
+        """
+        described = APIRouter()
+        for path, route, about in (
+            ("/v1/look", self.look, documentation.LOOK),
+            ("/v1/looks", self.looks, documentation.LOOKS),
+            ("/v1/burst", self.burst, documentation.BURST),
+            ("/v1/look/events", self.look_events, documentation.LOOK_EVENTS),
+            ("/v1/burst/events", self.burst_events, documentation.BURST_EVENTS),
+            ("/v2/models/looktwice/infer", self.infer, documentation.INFER),
+        ):
+            app.add_route(path, route, methods=["POST"])
+            described.add_api_route(path, route, methods=["POST"], **about)
+        return described.routes
+
+    async def look(self, request: Request) -> Response:
+        """The verdict on one picture."""
+        self._desk.admit(1)
+        upload = await bodies.one(request, self._limits)
+        verdict = await self._timed(self._desk.look(self._opened(upload)))
+        return _json(VerdictReply.of(verdict, upload.name))
+
+    async def looks(self, request: Request) -> Response:
+        """The verdicts on several pictures, in their order; a picture that has none says why."""
+        self._desk.admit(1)
+        uploads = await bodies.several(request, self._limits)
+        self._desk.admit(len(uploads))
+        return _json(LooksReply.model_construct(verdicts=await asyncio.gather(*map(self._verdict, uploads))))
+
+    async def burst(self, request: Request) -> Response:
+        """The one verdict on several photos of one thing, the first of which is the picture, the others its views."""
+        self._desk.admit(1)
+        uploads = await self._photos(request)
+        verdict = await self._timed(self._desk.burst([self._opened(upload) for upload in uploads]))
+        return _json(VerdictReply.of(verdict, uploads[0].name))
+
+    async def look_events(self, request: Request) -> Response:
+        """The same as events: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
+        self._desk.admit(1)
+        upload = await bodies.one(request, self._limits)
+        shown = await self._shown(upload, events.PICTURE_SIDE)
+
+        async def work(emit: events.Emit) -> None:
+            emit("picture", events.picture_event(shown, upload.name, self._views))
+            drawing = asyncio.create_task(self._draw(emit, shown.source))
+            try:
+                verdict = await self._timed(self._desk.look(shown.source, events.answers(emit)))
+                emit("verdict", VerdictReply.of(verdict, upload.name).model_dump())
+                await drawing
+            finally:
+                drawing.cancel()
+
+        return _stream(work)
+
+    async def burst_events(self, request: Request) -> Response:
+        """The same as events: the photos, each answer as it comes, and the verdict."""
+        self._desk.admit(1)
+        uploads = await self._photos(request)
+        first = await self._shown(uploads[0], events.PICTURE_SIDE)
+        others = [await self._shown(upload, events.VIEW_SIDE) for upload in uploads[1:]]
+
+        async def work(emit: events.Emit) -> None:
+            emit("picture", events.picture_event(first, uploads[0].name, [u.name for u in uploads[1:]]))
+            for place, photo in enumerate(others, 1):
+                emit("view", {"place": place, "picture": photo.thumbnail})
+            sources = [photo.source for photo in (first, *others)]
+            verdict = await self._timed(self._desk.burst(sources, events.answers(emit)))
+            emit("verdict", VerdictReply.of(verdict, uploads[0].name).model_dump())
+
+        return _stream(work)
+
+    async def infer(self, request: Request) -> Response:
+        """The Open Inference Protocol: pictures in, label and confidence out."""
+        try:
+            self._desk.admit(1)
+            body = await bodies.read(request, self._limits)
+            asked = await asyncio.to_thread(oip.read, body, request.headers.get(oip.HEADER_LENGTH), self._limits)
+            self._desk.admit(len(asked.sources))
+            verdicts = await asyncio.gather(*(self._timed(self._desk.look(source)) for source in asked.sources))
+            return asked.reply(verdicts)
+        except Refusal as refusal:
+            self._metrics.refused(refusal.code)
+            return oip.refuse(refusal)
+
+    async def _photos(self, request: Request) -> list[Upload]:
+        uploads = await bodies.photos(request, self._limits)
+        self._desk.admit(len(uploads))
+        return uploads
+
+    def _opened(self, upload: Upload) -> Source:
+        return Opened(upload, self._limits.pixels)
+
+    async def _shown(self, upload: Upload, side: int) -> events.Shown:
+        try:
+            return await asyncio.to_thread(events.Shown.of, self._opened(upload), side)
+        except ImageError as error:
+            raise Refusal("picture", str(error)) from None
+
+    async def _draw(self, emit: events.Emit, source: Source) -> None:
+        async with self._drawing:
+            await events.draw(emit, source, self._panel, self._desk.asker.seed)
+
+    async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
+        try:
+            return VerdictReply.of(await self._timed(self._desk.look(self._opened(upload))), upload.name)
+        except Refusal as refusal:
+            self._metrics.refused(refusal.code)
+            return UnscoredReply(name=upload.name, problem=refusal.problem())
+
+    async def _timed(self, work: Awaitable[Verdict]) -> Verdict:
+        began = time.perf_counter()
+        verdict = await work
+        self._metrics.gave(verdict, time.perf_counter() - began)
+        return verdict
+
+
+def _add_profile(app: FastAPI, desk: Desk, house: House) -> None:
+    figure = profiles.reliability(house.practice)
+
+    @app.get("/v1/profile", **documentation.PROFILE)
+    async def profile() -> Response:
+        """What the verdicts rest on: classifier, views, figures and the threshold."""
+        return _json(profiles.described(house.profile, house.practice, house.promise, desk.drift, house.limits))
+
+    @app.get("/v1/profile/reliability.svg", **documentation.FIGURE)
+    async def reliability() -> Response:
+        """The reliability diagram: how often answers of each confidence were right."""
+        return Response(figure, media_type="image/svg+xml")
+
+
+def _add_health(app: FastAPI, desk: Desk, metrics: Metrics) -> None:
+    async def alive() -> Response:
+        """The process runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready() -> Response:
+        """Pictures can be looked at."""
+        state = desk.state()
+        if not state.ready:
+            raise Refusal("unavailable", state.reason, state.retry_after)
+        return JSONResponse({"status": "ok"})
+
+    async def numbers() -> Response:
+        """Figures for Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def server() -> Response:
+        """The server, in the words of the Open Inference Protocol."""
+        return JSONResponse(oip.SERVER)
+
+    async def model() -> Response:
+        """The model's inputs and outputs, in the words of the Open Inference Protocol."""
+        return JSONResponse(oip.METADATA)
+
+    app.get("/healthz", **documentation.HEALTH)(alive)
+    app.get("/v2/health/live", **documentation.HEALTH)(alive)
+    for path in ("/readyz", "/v2/health/ready", "/v2/models/looktwice/ready"):
+        app.get(path, **documentation.READY)(ready)
+    app.get("/metrics", **documentation.METRICS)(numbers)
+    app.get("/v2", **documentation.OIP)(server)
+    app.get("/v2/models/looktwice", **documentation.OIP)(model)
+
+
+def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
+    async def refused(_: Request, error: Exception) -> Response:
+        refusal = error if isinstance(error, Refusal) else _translated(error)
+        metrics.refused(refusal.code)
+        return refusal.response()
+
+    app.add_exception_handler(Refusal, refused)
+    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(Exception, refused)
+
+
+def _translated(error: Exception) -> Refusal:
+    codes = {404: "missing", 405: "method"}
+    if isinstance(error, HTTPException):
+        detail = error.detail or HTTPStatus(error.status_code).phrase
+        code, allow = codes.get(error.status_code, "request"), (error.headers or {}).get("Allow")
+        return Refusal(code, f"{detail}; see /openapi.json for what there is", allow=allow)
+    return Refusal("internal", "something broke in the service; its log says what")
+
+
+def _json(reply: VerdictReply | LooksReply | profiles.ProfileReply) -> Response:
+    return Response(reply.model_dump_json(), media_type=bodies.JSON)
+
+
+def _stream(work: Callable[[events.Emit], Awaitable[None]]) -> Response:
+    headers = {"x-accel-buffering": "no"}
+    return StreamingResponse(events.stream(work), headers=headers, media_type="text/event-stream")

@@ -1,0 +1,211 @@
+"""Pictures out of requests: a raw body, a form with files, or base64 in JSON. Nothing is ever fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from threading import Lock
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from looktwice.images import Image, decode, shown
+from looktwice.service.limits import Limits
+from looktwice.service.replies import Refusal
+
+LONGEST_NAME = 200
+"""Characters that are kept of the name of a picture."""
+LARGE = 65_536
+"""Bytes of JSON that are too many to be read while others wait."""
+FIELDS = 16
+"""Parts of a form that are not files."""
+EXAMPLE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAALklEQVQY02NgIAQYIdR/OJMRxoVxGJH4YB4TFjP+o3AxVBAWIMoW"
+    "TIehOJ0wAAAFggcSVEn3OAAAAABJRU5ErkJggg=="
+)
+"""A small picture, in base64."""
+RAW = ("image/", "application/octet-stream")
+FORM = "multipart/form-data"
+JSON = "application/json"
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A picture as it was sent: its name, and the bytes of its file."""
+
+    name: str
+    data: bytes
+
+
+class PictureBody(BaseModel):
+    """One picture in JSON."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    image: str = Field(description="the file in base64", examples=[EXAMPLE])
+    name: str = Field(default="picture", max_length=LONGEST_NAME)
+
+
+class PicturesBody(BaseModel):
+    """Several pictures in JSON."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    images: list[PictureBody] = Field(min_length=1)
+
+
+class BurstBody(BaseModel):
+    """Several photos of one thing in JSON, the one to be judged first."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    images: list[PictureBody] = Field(min_length=2)
+
+
+class Opened:
+    """The source of a picture that came in; they are decoded one at a time, because that takes memory."""
+
+    decoding = Lock()
+
+    def __init__(self, upload: Upload, pixels: int) -> None:
+        self._upload, self._pixels = upload, pixels
+
+    def image(self, name: str) -> Image:
+        with self.decoding:
+            return decode(self._upload.data, self._upload.name, self._pixels)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The source of a picture whose pixels are at hand."""
+
+    held: Image
+
+    def image(self, name: str) -> Image:
+        return self.held
+
+
+async def read(request: Request, limits: Limits) -> bytes:
+    """The whole body, if it is small enough and comes in time."""
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdecimal() or int(announced) > limits.body:
+        raise too_large(limits)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(limits.upload):
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.body:
+                    raise too_large(limits)
+                parts.append(part)
+    except ClientDisconnect:
+        raise Refusal("slow", "the client left before its body was whole") from None
+    except TimeoutError:
+        raise Refusal("slow", f"the body did not come within {limits.upload:g} s; send it faster") from None
+    return b"".join(parts)
+
+
+def too_large(limits: Limits) -> Refusal:
+    """The refusal of a body that is larger than allowed."""
+    return Refusal("size", f"the body may have {limits.body:,} bytes; send a smaller picture, or fewer at a time")
+
+
+async def one(request: Request, limits: Limits) -> Upload:
+    """The picture of a request that holds one."""
+    kind = _kind(request)
+    if kind.startswith(RAW):
+        return Upload("picture", await read(request, limits))
+    if kind == JSON:
+        return _decoded(await parsed(PictureBody, await read(request, limits)))
+    uploads = await _form(request, limits)
+    if len(uploads) != 1:
+        raise Refusal("request", f"the form holds {len(uploads)} files; send one, or use /v1/looks or /v1/burst")
+    return uploads[0]
+
+
+async def several(request: Request, limits: Limits) -> list[Upload]:
+    """The pictures of a request that holds some, in their order."""
+    return await _some(request, limits, PicturesBody, 1)
+
+
+async def photos(request: Request, limits: Limits) -> list[Upload]:
+    """The photos of a request that holds a burst, in their order."""
+    return await _some(request, limits, BurstBody, 2)
+
+
+async def _some(
+    request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody], least: int
+) -> list[Upload]:
+    if _kind(request) == JSON:
+        uploads = [_decoded(body) for body in (await parsed(model, await read(request, limits))).images]
+    else:
+        uploads = await _form(request, limits)
+    if not least <= len(uploads) <= limits.pictures:
+        raise Refusal("request", f"there are {len(uploads)} pictures; send {least} to {limits.pictures} in one request")
+    return uploads
+
+
+async def parsed(model: type[Parsed], body: bytes) -> Parsed:
+    """JSON as a checked model; a Refusal says what is wrong with it. Others do not wait for a large one."""
+    return await asyncio.to_thread(checked, model, body) if len(body) > LARGE else checked(model, body)
+
+
+def checked(model: type[Parsed], body: bytes) -> Parsed:
+    """The same at once."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+    raise Refusal("request", f"the JSON is wrong at {shown(where[:100])}: {first['msg']}")
+
+
+def from_base64(text: str, name: str) -> bytes:
+    """The bytes that the text stands for."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal("request", f"{shown(name)} is not base64; send the bytes of the file in base64") from None
+
+
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _decoded(body: PictureBody) -> Upload:
+    return Upload(body.name, from_base64(body.image, body.name))
+
+
+async def _form(request: Request, limits: Limits) -> list[Upload]:
+    if _kind(request) != FORM:
+        sent = shown(request.headers.get("content-type", "none"))
+        raise Refusal("type", f"content type {sent} is not taken; send {FORM}, {JSON}, image/png or image/jpeg")
+    body = await read(request, limits)
+
+    async def stream() -> AsyncIterator[bytes]:
+        yield body
+
+    parser = MultiPartParser(request.headers, stream(), max_files=limits.pictures, max_fields=FIELDS)  # type: ignore[arg-type]
+    parser.spool_max_size = limits.body  # the bytes are in memory already and need not go to the disk
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError, UnicodeError) as error:
+        raise Refusal("request", f"the form cannot be read: {_why(error)}") from None
+    try:
+        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+        return [Upload((file.filename or "picture")[:LONGEST_NAME], await file.read()) for file in files]
+    finally:
+        await form.close()
+
+
+def _why(error: Exception) -> str:
+    return shown((getattr(error, "message", "") or str(error) or type(error).__name__)[:200])

@@ -1,0 +1,121 @@
+"""A look as it happens: server-sent events for the picture, its views, each answer as it comes, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import cv2
+
+from looktwice.images import Image, encode_jpeg, encode_png
+from looktwice.pictures import Source
+from looktwice.service.bodies import Held
+from looktwice.service.replies import Refusal, caption
+from looktwice.views import Panel, Question, questions, render
+
+Emit = Callable[[str, dict[str, object]], None]
+"""Sends an event: its name and what it says."""
+
+MOST_DRAWN = 24
+"""Views of a panel that are drawn."""
+VIEW_SIDE, PICTURE_SIDE = 128, 512
+"""Pixels of the longer side of a thumbnail."""
+QUALITY = 82
+KEPT = 2_000_000
+"""Pixels of the largest picture that stays decoded while it is looked at."""
+HEARTBEAT = 15.0
+"""Seconds after which a silent stream says that it is alive."""
+
+
+def event(name: str, says: dict[str, object]) -> bytes:
+    """One event as it goes over the wire."""
+    return f"event: {name}\ndata: {json.dumps(says)}\n\n".encode()
+
+
+async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
+    """The events of some work, with the problem that ended it as the last one if there was one."""
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def emit(name: str, says: dict[str, object]) -> None:
+        queue.put_nowait(event(name, says))
+
+    async def run() -> None:
+        try:
+            await work(emit)
+        except Refusal as refusal:
+            emit("problem", refusal.problem().model_dump())
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(run())
+    try:
+        while (part := await _next(queue)) is not None:
+            yield part
+        await task
+    finally:
+        task.cancel()
+
+
+async def _next(queue: asyncio.Queue[bytes | None]) -> bytes | None:
+    try:
+        return await asyncio.wait_for(queue.get(), HEARTBEAT)
+    except TimeoutError:
+        return b": still looking\n\n"
+
+
+def answers(emit: Emit) -> Callable[[int, str | None], None]:
+    """Emits each answer: the place of its view, from 1, or 0 for the picture itself; null where it has no label."""
+    return lambda place, label: emit("answer", {"place": place, "label": label})
+
+
+def picture_event(shown: Shown, name: str, views: Sequence[str]) -> dict[str, object]:
+    """The first event: what is looked at, and how."""
+    named = [{"view": view, "caption": caption(view)} for view in views]
+    return {"name": name, "width": shown.width, "height": shown.height, "picture": shown.thumbnail, "views": named}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture as people see it, and where its pixels are."""
+
+    width: int
+    height: int
+    thumbnail: str
+    source: Source
+
+    @classmethod
+    def of(cls, source: Source, side: int) -> Shown:
+        """Decodes the picture; a large one is let go, and decoded anew where its pixels are needed."""
+        image = source.image("")
+        height, width, _ = image.pixels.shape
+        kept = Held(image) if height * width <= KEPT else source
+        return cls(width, height, thumbnail(image, side), kept)
+
+
+async def draw(emit: Emit, source: Source, panel: Panel, seed: int) -> None:
+    """Emits the views of a picture as they are drawn, from the very pixels that the classifier is shown."""
+    image = await asyncio.to_thread(source.image, "")
+    for place, question in enumerate(questions(image, panel[:MOST_DRAWN], seed), 1):
+        emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
+
+
+def thumbnail(image: Image, side: int) -> str:
+    """A data URL: JPEG of so many pixels, or PNG of a picture that is smaller."""
+    height, width, _ = image.pixels.shape
+    factor = side / max(height, width)
+    if factor >= 1:
+        return _url("image/png", encode_png(image.pixels))
+    size = (max(1, round(width * factor)), max(1, round(height * factor)))
+    small = Image.of(cv2.resize(image.pixels, size, interpolation=cv2.INTER_AREA).astype("uint8"))
+    return _url("image/jpeg", encode_jpeg(small.pixels, QUALITY))
+
+
+def _drawn(image: Image, question: Question) -> str:
+    return thumbnail(Image.of(render(image, [question])[0]), VIEW_SIDE)
+
+
+def _url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

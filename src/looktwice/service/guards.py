@@ -1,0 +1,175 @@
+"""Who may come in: host names, origins and tokens; and the headers that every reply carries.
+
+The host name is checked because a page elsewhere can point a name of its own at this machine (DNS rebinding), the
+origin because it can send forms here. Without a token the service answers on this machine's own addresses only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from typing import Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from looktwice.errors import LookTwiceError
+from looktwice.service.replies import Refusal
+
+TOKENS = "LOOKTWICE_TOKENS"
+HASH = re.compile(r"[0-9a-f]{64}")
+HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+)(?::\d{1,5})?")
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "form-action 'none'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+UNCACHED = (b"cache-control", b"no-store")
+
+
+class Counting(Protocol):
+    """Counts replies and refusals."""
+
+    def replied(self, status: int) -> None: ...
+
+    def refused(self, code: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that let somebody in, known by their SHA-256 alone; none lets everybody in."""
+
+    hashes: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path | None) -> Tokens:
+        """From the environment and a file: hashes in hex, one a line, with a word before each where one likes."""
+        words = _words(os.environ.get(TOKENS, "").replace(",", "\n")) + (_file_words(path) if path else [])
+        if not all(map(HASH.fullmatch, words)):
+            raise LookTwiceError("a token is kept as its SHA-256 in 64 hex digits; make it with: sha256sum")
+        return cls(tuple(words))
+
+    def know(self, authorization: str) -> bool:
+        """Whether a header `Bearer …` holds one of them, if there are any; takes the same time whichever it is."""
+        if not self.hashes:
+            return True
+        scheme, _, token = authorization.partition(" ")
+        presented = sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
+        found = [compare_digest(presented, known) for known in self.hashes]
+        return any(found) and scheme.lower() == "bearer"
+
+
+def _words(text: str) -> list[str]:
+    return [line.split()[-1] for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _file_words(path: Path) -> list[str]:
+    try:
+        words = _words(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise LookTwiceError(f"the token file {str(path)!r} cannot be read: {error}") from None
+    if not words:
+        raise LookTwiceError(f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it")
+    return words
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_address(host: str, tokens: Tokens) -> None:
+    """Refuse an address that others can reach if nothing keeps them out."""
+    if not is_loopback(host) and not tokens.hashes:
+        raise LookTwiceError(
+            f"{host} can be reached from elsewhere, so a token is needed: give --token-file with the SHA-256 of one "
+            f"(or set {TOKENS}), or stay on 127.0.0.1"
+        )
+
+
+class Guard:
+    """Lets good requests through to the application and answers the others itself."""
+
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens, names: Iterable[str], open_paths: Collection[str], counting: Counting
+    ) -> None:
+        self._app, self._tokens, self._open, self._counting = app, tokens, open_paths, counting
+        self._names = frozenset(name.lower() for name in (*names, "localhost"))
+        self._knows = lru_cache(maxsize=256)(self._is_ours)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sealed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._seal(message)
+            await send(message)
+
+        try:
+            self._check(scope)
+        except Refusal as refusal:
+            self._counting.refused(refusal.code)
+            await refusal.response()(scope, receive, sealed)
+            return
+        await self._app(scope, receive, sealed)
+
+    def _seal(self, message: Message) -> None:
+        headers = message["headers"] = [*message.get("headers", ()), *ENCODED]
+        if not any(name == UNCACHED[0] for name, _ in headers):
+            headers.append(UNCACHED)
+        self._counting.replied(message["status"])
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        host = headers.get(b"host", "")
+        twice = sum(name == b"host" for name, _ in scope["headers"]) > 1  # whoever stands before us may read the other
+        if twice or not self._knows(host):
+            raise Refusal("host", "this host name is not served here; if it should be, start with --allow-host NAME")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.lower().rpartition("://")[2] != host.lower():
+            raise Refusal("origin", "requests from pages elsewhere are not answered")
+        if scope["path"] not in self._open and not self._tokens.know(headers.get(b"authorization", "")):
+            raise Refusal("token", "a token is needed; send it as the header Authorization: Bearer TOKEN")
+
+    def _is_ours(self, host: str) -> bool:
+        """Nobody else can make a name out of an address, so addresses are always good."""
+        found = HOST.fullmatch(host)
+        if not found:
+            return False
+        name = found["name"].strip("[]").lower()
+        return name in self._names or _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False

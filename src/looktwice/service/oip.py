@@ -1,0 +1,255 @@
+"""The door of the Open Inference Protocol, version 2: pictures in, label and confidence out.
+
+A client that spoke to the classifier through this protocol only changes its address. Pictures come as BYTES (the
+file; in JSON as base64) or as UINT8 (height x width x channels, one or a batch of them), in JSON or as binary tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from looktwice import __version__
+from looktwice.errors import ImageError
+from looktwice.images import Image
+from looktwice.look import Verdict
+from looktwice.pictures import Source
+from looktwice.service.bodies import EXAMPLE, JSON, Held, Opened, Upload, checked, from_base64
+from looktwice.service.limits import Limits
+from looktwice.service.replies import Refusal
+
+MODEL = "looktwice"
+VERSION = "1"
+SERVER = {"name": "looktwice", "version": __version__, "extensions": ["binary_tensor_data"]}
+METADATA = {
+    "name": MODEL,
+    "versions": [VERSION],
+    "platform": "looktwice",
+    "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
+    "outputs": [
+        {"name": "label", "datatype": "BYTES", "shape": [-1]},
+        {"name": "confidence", "datatype": "FP32", "shape": [-1]},
+    ],
+}
+OUTPUTS = ("label", "confidence")
+HEADER_LENGTH = "inference-header-content-length"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class Parameters(_Part):
+    """The parameters that mean something here; others are let pass, as the protocol wants it."""
+
+    binary_data_size: int | None = Field(default=None, ge=0)
+    binary_data: bool = False
+    binary_data_output: bool = False
+
+
+class InputTensor(_Part):
+    """A tensor that comes in."""
+
+    name: str
+    shape: list[int] = Field(min_length=1, max_length=4)
+    datatype: str
+    data: list[object] | None = None
+    parameters: Parameters = Parameters()
+
+
+class OutputWish(_Part):
+    """A tensor that is wanted."""
+
+    name: str
+    parameters: Parameters = Parameters()
+
+
+class InferenceBody(BaseModel):
+    """What a client asks."""
+
+    model_config = ConfigDict(
+        strict=True,
+        json_schema_extra={
+            "examples": [{"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [EXAMPLE]}]}]
+        },
+    )
+
+    id: str | None = Field(default=None, max_length=200)
+    inputs: list[InputTensor] = Field(min_length=1, max_length=1)
+    outputs: list[OutputWish] | None = Field(default=None, max_length=len(OUTPUTS))
+    parameters: Parameters = Parameters()
+
+
+class OutputTensor(BaseModel):
+    """A tensor that goes out."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[str | float]
+
+
+class InferenceReply(BaseModel):
+    """What a client gets."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[OutputTensor]
+
+
+class ErrorReply(BaseModel):
+    """Why a client gets nothing."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A request that was read."""
+
+    sources: list[Source]
+    wishes: list[tuple[str, bool]]
+    """Each output that is wanted, and whether as a binary tensor."""
+    id: str | None
+
+    def reply(self, verdicts: Sequence[Verdict]) -> Response:
+        """The verdicts as the client wants them."""
+        outputs, blobs = [], []
+        for name, binary in self.wishes:
+            head, blob = WRITERS[name](verdicts, binary)
+            outputs.append(head)
+            blobs.append(blob)
+        said = {"model_name": MODEL, "model_version": VERSION, "outputs": outputs}
+        text = json.dumps(said if self.id is None else {**said, "id": self.id}).encode()
+        if not any(binary for _, binary in self.wishes):
+            return Response(text, media_type=JSON)
+        headers = {HEADER_LENGTH: str(len(text))}
+        return Response(b"".join([text, *blobs]), headers=headers, media_type="application/octet-stream")
+
+
+def read(body: bytes, header_length: str | None, limits: Limits) -> Inference:
+    """The pictures and wishes of a request; a Refusal says what is wrong with it."""
+    end = len(body) if header_length is None else _length(header_length, len(body))
+    asked = checked(InferenceBody, body[:end])
+    sources = _sources(asked.inputs[0], body[end:], limits)
+    if not 1 <= len(sources) <= limits.pictures:
+        raise Refusal("request", f"there are {len(sources)} pictures; send 1 to {limits.pictures} in one request")
+    return Inference(sources, _wishes(asked), asked.id)
+
+
+def refuse(refusal: Refusal) -> Response:
+    """A refusal in the words of the protocol."""
+    response = refusal.response()
+    body = ErrorReply(error=str(refusal)).model_dump_json()
+    kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+    return Response(body, refusal.status, kept, JSON)
+
+
+def _length(text: str, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) <= most):
+        raise Refusal("request", "Inference-Header-Content-Length must be the length of the JSON, within the body")
+    return int(text)
+
+
+def _wishes(asked: InferenceBody) -> list[tuple[str, bool]]:
+    if not asked.outputs:
+        return [(name, asked.parameters.binary_data_output) for name in OUTPUTS]
+    for wish in asked.outputs:
+        if wish.name not in OUTPUTS:
+            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {' and '.join(OUTPUTS)}")
+    return [(w.name, w.parameters.binary_data or asked.parameters.binary_data_output) for w in asked.outputs]
+
+
+# What comes in -----------------------------------------------------------------------------------------------------
+
+
+def _sources(tensor: InputTensor, blob: bytes, limits: Limits) -> list[Source]:
+    if tensor.parameters.binary_data_size not in (None, len(blob)):
+        size = tensor.parameters.binary_data_size
+        raise Refusal("request", f"{size} bytes of binary data are announced and {len(blob)} came")
+    binary = tensor.parameters.binary_data_size is not None
+    if tensor.datatype == "BYTES":
+        files = _packed(blob) if binary else [_file(item, place) for place, item in enumerate(tensor.data or [])]
+        if len(files) != math.prod(tensor.shape):
+            raise Refusal("request", f"the shape {tensor.shape} does not hold the {len(files)} pictures that came")
+        return [Opened(Upload(f"picture {place}", data), limits.pixels) for place, data in enumerate(files)]
+    if tensor.datatype == "UINT8":
+        return _pixels(tensor.shape, blob if binary else _bytes(tensor.data or []), limits)
+    raise Refusal("request", f"datatype {tensor.datatype[:20]!r} is not taken; send a picture as BYTES or UINT8")
+
+
+def _packed(blob: bytes) -> list[bytes]:
+    """Elements of a binary BYTES tensor: each has its length, in 4 bytes, before it."""
+    files, at = [], 0
+    while at < len(blob):
+        if at + 4 > len(blob) or (end := at + 4 + struct.unpack_from("<I", blob, at)[0]) > len(blob):
+            raise Refusal("request", "the binary BYTES tensor is cut off; put 4 bytes of length before each element")
+        files.append(blob[at + 4 : end])
+        at = end
+    return files
+
+
+def _file(item: object, place: int) -> bytes:
+    if not isinstance(item, str):
+        raise Refusal("request", f"element {place} of the BYTES tensor is no text; send the file in base64")
+    return from_base64(item, f"element {place}")
+
+
+def _bytes(data: list[object]) -> bytes:
+    """Numbers of a JSON tensor, flat or nested."""
+    if not data:
+        return b""
+    try:
+        numbers = np.array(data)
+    except ValueError:
+        raise Refusal("request", "the rows of the UINT8 tensor differ in length") from None
+    if numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() > 255:
+        raise Refusal("request", "the UINT8 tensor must hold whole numbers from 0 to 255")
+    return numbers.astype(np.uint8).tobytes()
+
+
+def _pixels(shape: list[int], data: bytes, limits: Limits) -> list[Source]:
+    if len(shape) < 2 or min(shape) < 1 or math.prod(shape) != len(data):
+        raise Refusal("request", f"the shape {shape} does not hold the {len(data)} values that came")
+    batch = np.frombuffer(data, np.uint8).reshape(shape if len(shape) == 4 else [1, *shape])
+    if batch.shape[1] * batch.shape[2] > limits.pixels:
+        raise Refusal("picture", f"the picture has more than {limits.pixels:,} pixels; make it smaller")
+    try:
+        return [Held(Image.of(pixels)) for pixels in batch]
+    except ImageError as error:
+        raise Refusal("picture", str(error)) from None
+
+
+# What goes out -----------------------------------------------------------------------------------------------------
+
+Written = tuple[dict[str, object], bytes]
+
+
+def _labels(verdicts: Sequence[Verdict], binary: bool) -> Written:
+    head: dict[str, object] = {"name": "label", "datatype": "BYTES", "shape": [len(verdicts)]}
+    if not binary:
+        return {**head, "data": [verdict.label for verdict in verdicts]}, b""
+    texts = [verdict.label.encode() for verdict in verdicts]
+    return _binary(head, b"".join(struct.pack("<I", len(text)) + text for text in texts))
+
+
+def _confidences(verdicts: Sequence[Verdict], binary: bool) -> Written:
+    head: dict[str, object] = {"name": "confidence", "datatype": "FP32", "shape": [len(verdicts)]}
+    if not binary:
+        return {**head, "data": [verdict.confidence for verdict in verdicts]}, b""
+    return _binary(head, np.array([verdict.confidence for verdict in verdicts], "<f4").tobytes())
+
+
+def _binary(head: dict[str, object], blob: bytes) -> Written:
+    return {**head, "parameters": {"binary_data_size": len(blob)}}, blob
+
+
+WRITERS: dict[str, Callable[[Sequence[Verdict], bool], Written]] = {"label": _labels, "confidence": _confidences}

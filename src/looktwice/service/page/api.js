@@ -1,0 +1,81 @@
+// What the page asks the service; every address is its own.
+
+const KEY = "looktwice-token";
+
+export class Refused extends Error {
+  constructor(problem) {
+    super(problem.detail);
+    this.status = problem.status;
+    this.code = problem.code;
+  }
+}
+
+export function keepToken(token) {
+  sessionStorage.setItem(KEY, token);
+}
+
+function headers(more = {}) {
+  const token = sessionStorage.getItem(KEY);
+  return token ? { ...more, authorization: `Bearer ${token}` } : more;
+}
+
+async function refused(response) {
+  const problem = await response.json().catch(() => null);
+  return new Refused(problem ?? { status: response.status, code: "reply", detail: `The service answered ${response.status}.` });
+}
+
+async function send(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: headers(options.headers), credentials: "omit" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused({ status: 0, code: "network", detail: "The service cannot be reached. Is it still running?" });
+  }
+  if (!response.ok) throw await refused(response);
+  return response;
+}
+
+export async function profile() {
+  return (await send("/v1/profile")).json();
+}
+
+export async function reliability() {
+  return (await send("/v1/profile/reliability.svg")).text();
+}
+
+export async function samples() {
+  return (await send("/page/samples/index.json")).json();
+}
+
+export async function sample(file) {
+  return (await send(`/page/samples/${file}`)).blob();
+}
+
+/** The events of a look at one picture, or at a burst of photos; one of them is `verdict` or `problem`. */
+export async function* look(files, signal) {
+  const form = new FormData();
+  for (const file of files) form.append(files.length > 1 ? "images" : "image", file, file.name ?? "picture");
+  const path = files.length > 1 ? "/v1/burst/events" : "/v1/look/events";
+  const response = await send(path, { method: "POST", body: form, signal });
+  yield* parsed(response.body.pipeThrough(new TextDecoderStream()).getReader());
+}
+
+async function* parsed(reader) {
+  let buffer = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      buffer += value;
+      const blocks = buffer.split("\n\n");
+      buffer = blocks.pop();
+      for (const block of blocks) {
+        const lines = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s, 2)));
+        if (lines.event) yield { name: lines.event, says: JSON.parse(lines.data) };
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,96 @@
+"""What the page and other clients may know of the profile: enough to read a verdict, nothing of this machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from looktwice import figures, scoring
+from looktwice.decisions import Drift
+from looktwice.practice import Practice
+from looktwice.profile import Profile, Result
+from looktwice.service.limits import Limits
+from looktwice.service.replies import caption
+
+
+class ViewReply(BaseModel):
+    """A view of the panel."""
+
+    view: str = Field(examples=["turn:-8"])
+    caption: str = Field(examples=["right-turned"])
+
+
+class DriftReply(BaseModel):
+    """Whether live pictures are still of the kind that the profile was made from."""
+
+    seen: int
+    alarm: bool
+
+
+class LimitsReply(BaseModel):
+    """What one request may hold."""
+
+    bytes: int
+    pixels: int
+    pictures: int
+
+
+class ProfileReply(BaseModel):
+    """What the verdicts rest on."""
+
+    classifier: str
+    fingerprint: str
+    vocabulary: list[str]
+    panel: list[ViewReply]
+    pictures: int = Field(description="how many labelled pictures it was fitted on")
+    results: list[Result] = Field(description="on pictures that took no part in fitting")
+    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is promised")
+    max_error: float | None = Field(description="accepted answers are wrong at most so often")
+    level: float = Field(description="how certain that is")
+    drift: DriftReply | None
+    limits: LimitsReply
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What accepted answers are promised to be: wrong at most so often, with this certainty."""
+
+    max_error: float | None = None
+    level: float = 0.95
+
+
+def described(
+    profile: Profile, practice: Practice, promise: Promise, drift: Drift | None, limits: Limits
+) -> ProfileReply:
+    """The public part of a profile."""
+    accept = practice.accept
+    return ProfileReply(
+        classifier=public(profile.classifier),
+        fingerprint=profile.fingerprint,
+        vocabulary=list(profile.vocabulary),
+        panel=[ViewReply(view=str(view), caption=caption(str(view))) for view in profile.views()],
+        pictures=profile.pictures,
+        results=list(profile.results),
+        threshold=None if accept is None or math.isinf(accept) else accept,
+        max_error=promise.max_error,
+        level=promise.level,
+        drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
+        limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
+    )
+
+
+def public(description: str) -> str:
+    """The last part of a classifier's description: no folder of this machine, no address of another."""
+    return description.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def reliability(practice: Practice) -> str:
+    """The reliability diagram of what the verdicts rest on, as SVG; an empty one if no labelled picture is known."""
+    held_out = practice.held_out
+    if not held_out.correct:
+        return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
+    curve = scoring.reliability(np.array(held_out.confidence), np.array(held_out.correct, bool))
+    return figures.reliability_svg(curve, title="Confidence and how often it was right")

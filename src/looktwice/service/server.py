@@ -1,0 +1,170 @@
+"""Runs the application: one process, one loop, deadlines for headers, and a shutdown that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from looktwice import console
+from looktwice.errors import LookTwiceError
+from looktwice.practice import NEVER, Use
+from looktwice.profile import Profile
+from looktwice.service import Place
+from looktwice.service.app import House, build
+from looktwice.service.guards import Tokens, check_address
+from looktwice.service.limits import Limits
+from looktwice.service.profiles import Promise
+from looktwice.session import Wishes, opened
+
+LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
+"""How often accepted answers may be wrong, unless the caller says so: the least of these that can be promised."""
+GRACE = 30
+"""Seconds that a shutdown waits for requests."""
+KEEP_ALIVE = 20
+"""Seconds that an idle connection stays open."""
+
+
+def protocol(limits: Limits) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol, with a deadline and a size for headers, so that slow clients cannot pile up.
+
+    A body has its deadline where it is read. What still comes of one that was refused is read and dropped, for a
+    while: closed at once, the client would lose the refusal to a reset.
+    """
+
+    class Patient(HttpToolsProtocol):
+        _deadline: asyncio.TimerHandle | None = None
+        _head: int | None = None
+        """Bytes of the headers so far, while they are coming."""
+        _last = False
+        """The client wants no further request on this connection."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._within(limits.headers)
+            self._head = 0
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._in_time()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._head is not None:
+                self._head += len(data)
+                if self._head > limits.head:
+                    self._leave()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._within(limits.headers)
+            self._head = self._head or 0
+
+        def on_headers_complete(self) -> None:
+            self._in_time()
+            self._head = None
+            super().on_headers_complete()
+            self._last = not self.cycle.keep_alive
+            self.cycle.keep_alive = True
+
+        def on_message_complete(self) -> None:
+            self._in_time()
+            super().on_message_complete()
+            if self._last and self.cycle.response_complete:
+                self._leave()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.cycle.more_body:
+                self._within(limits.upload)
+            elif self._last:
+                self._leave()
+
+        def _within(self, seconds: float) -> None:
+            self._in_time()
+            self._deadline = self.loop.call_later(seconds, self._leave)
+
+        def _in_time(self) -> None:
+            if self._deadline:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _leave(self) -> None:
+            if not self.transport.is_closing():
+                self.transport.close()
+
+    return Patient
+
+
+def run(path: Path, classifier: str | None, use: Use, wishes: Wishes, place: Place, limits: Limits) -> None:
+    """Serve a profile at a place until a signal comes."""
+    if wishes.dry_run:
+        raise LookTwiceError("pictures are asked about as they come, so there is nothing to estimate: no --dry-run")
+    profile, tokens = Profile.load(path), Tokens.read(place.token_file)
+    check_address(place.host, tokens)
+    chosen = promising(use, profile)
+    daily = (wishes.per_day, wishes.money_per_day) != (None, None)
+    house = House(profile, chosen.of(profile), Promise(chosen.max_error, use.level), limits, tokens, place.names, daily)
+    with listen(place.host, place.port) as listening:
+        console.run(lambda: serve(classifier or profile.classifier, house, wishes, place, listening))
+
+
+def promising(use: Use, profile: Profile) -> Use:
+    """The use with a promise: the one it names, or the best that the profile can keep.
+
+    Looking for the best one tries several, so each must be that much more certain.
+    """
+    if use.max_error is not None:
+        return use
+    level = 1.0 - (1.0 - use.level) / len(LADDER)
+    candidates = [replace(use, max_error=max_error, level=level) for max_error in LADDER]
+    return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
+
+
+async def serve(classifier: str, house: House, wishes: Wishes, place: Place, listening: socket.socket) -> None:
+    """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
+    async with opened(classifier, wishes) as asker:
+        config = uvicorn.Config(
+            build(asker, house),
+            http=protocol(house.limits),
+            ws="none",
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=house.limits.connections,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=GRACE,
+            ssl_certfile=place.certificate,
+            ssl_keyfile=place.key,
+        )
+        try:
+            config.load()
+        except OSError as error:
+            raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
+        console.say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
+        await uvicorn.Server(config).serve(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at the address."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=512)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise LookTwiceError(f"cannot serve at {host}, port {port}: {why}; try another --port, or 0") from None
+
+
+def address(listening: socket.socket, secure: bool) -> str:
+    """Where a browser on this machine finds the service."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -1,0 +1,80 @@
+"""Is the classifier still the one that gave these answers? A few of them are asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from looktwice.errors import ChangedError
+
+REPEATS = 8
+"""How often a picture is asked about once its answer differs: chance alone seldom says the same so often."""
+
+Ask = Callable[[bytes, object], Awaitable[str | None]]
+"""Asks one prepared picture again, under its key; None where the budget does not cover it."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A question whose answer is known."""
+
+    key: bytes
+    prepared: object
+    label: str
+
+
+@dataclass
+class Trust:
+    """Keeps the first canaries it is shown and asks them again every so often."""
+
+    canaries: int = 3
+    every: int = 5000
+    """Questions between two checks."""
+    asked: int = 0
+    """Answers that were asked for again."""
+    flipped: int = 0
+    """How many of them differed."""
+    _kept: list[Canary] = field(default_factory=list)
+    _checked_at: int | None = None
+
+    def wants(self) -> bool:
+        """Whether there is room for another canary."""
+        return len(self._kept) < self.canaries
+
+    def keep(self, canary: Canary) -> None:
+        """Remember a question whose answer is known."""
+        self._kept.append(canary)
+
+    def due(self, sent: int) -> bool:
+        """Whether to check now: before the first question, and every so many."""
+        return bool(self._kept) and (self._checked_at is None or sent - self._checked_at >= self.every)
+
+    async def check(self, ask: Ask, sent: int) -> None:
+        """Ask every canary again; a ChangedError if one answers differently each time it is asked."""
+        self._checked_at = sent
+        for canary in self._kept:
+            label = await self._again(ask, canary)
+            if label not in (None, canary.label):
+                await self._doubt(ask, canary, str(label))
+
+    async def _doubt(self, ask: Ask, canary: Canary, label: str) -> None:
+        """A different answer may be the classifier's own dice: if so, the old one comes up again soon."""
+        for _ in range(REPEATS - 1):
+            if await self._again(ask, canary) in (None, canary.label):
+                return
+        raise ChangedError(
+            f"the classifier behind this ledger seems to have changed: a picture it called {canary.label!r} it now "
+            f"calls {label!r}, and never the old label in {REPEATS} tries; fit again with a new ledger, or go on with "
+            "--canaries 0"
+        )
+
+    async def _again(self, ask: Ask, canary: Canary) -> str | None:
+        label = await ask(canary.key, canary.prepared)
+        if label is not None:
+            self.asked += 1
+            self.flipped += label != canary.label
+        return label
+
+    def flip_rate(self) -> float | None:
+        """How often an answer differed from the one before; None if no answer was asked for again."""
+        return self.flipped / self.asked if self.asked else None

@@ -1,0 +1,63 @@
+"""Chance that belongs to a question: the same question draws the same numbers, whatever else is asked with it."""
+
+import threading
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.views.families import Floats
+from looktwice.views.panels import Question
+
+Words = NDArray[np.uint64]
+
+
+class _Thread(threading.local):
+    """A generator for each thread: making one takes as long as drawing a small picture, setting its state does not."""
+
+    def __init__(self) -> None:
+        self.bits = np.random.PCG64DXSM(0)
+        self.generator = np.random.Generator(self.bits)
+
+
+_thread = _Thread()
+
+
+def words(questions: Sequence[Question], part: int, count: int) -> Words:
+    """(n, count): 64 random bits each, for n questions about one view; `part` is the place in a chain, or 0.
+
+    Picture, view, seed and part start a stream; the draw with index k owns its k-th stretch of `count` words.
+    """
+    if not _in_a_row(questions):
+        return np.concatenate([words([question], part, count) for question in questions])
+    _start(questions[0], part, count)
+    return _thread.bits.random_raw(len(questions) * count).reshape(-1, count)
+
+
+def uniforms(questions: Sequence[Question], part: int) -> Floats:
+    """(n, 4): numbers uniform in [0, 1), each from one of the `words`."""
+    if not _in_a_row(questions):
+        return np.concatenate([uniforms([question], part) for question in questions])
+    _start(questions[0], part, 4)
+    return _thread.generator.random((len(questions), 4))
+
+
+def _in_a_row(questions: Sequence[Question]) -> bool:
+    """Whether each draw's stretch follows that of the one before it."""
+    _, _, seeds, indices = zip(*questions, strict=True)
+    count, first = len(questions), indices[0]
+    return seeds.count(seeds[0]) == count and indices == tuple(range(first, first + count))
+
+
+def _start(question: Question, part: int, count: int) -> None:
+    digest, view, seed, index = question
+    key = blake2b(f"{digest} {view.text} {seed} {part}".encode(), digest_size=32).digest()
+    _thread.bits.state = {
+        "bit_generator": "PCG64DXSM",
+        "state": {"state": int.from_bytes(key[:16], "little"), "inc": int.from_bytes(key[16:], "little") | 1},
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    if index:
+        _thread.bits.advance(index * count)

@@ -1,0 +1,225 @@
+"""Pictures moved and bent, read through maps of fixed-point source positions.
+
+Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not promise.
+Moves are worked out in complex numbers x + iy, whose two halves lie in memory as OpenCV wants them.
+The output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps
+of large ones stay in the cache of the CPU.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, reduce
+from itertools import product
+from math import ceil, pi
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.views.chance import uniforms, words
+from looktwice.views.families import Border, Elastic, Interpolation, Motion, Moving, Sampled
+from looktwice.views.panels import Question
+
+Pixels = NDArray[np.uint8]
+Points = NDArray[np.float32]
+Sampling = tuple[Border, Interpolation]
+Moves = tuple[Moving, ...]
+Sources = NDArray[np.complex128]
+"""(3, n): the point that a view shows at pixel (x, y) is [x, y, 1]·sources, counted from the centre."""
+
+LONGEST = 32_766
+"""Pixels a side that cv2.remap takes; also those drawn in one call, whose maps then fit into the L2 cache."""
+
+_LARGEST = 2**22
+"""Pixels that a picture with its margin may have."""
+
+_NO_CHANCE = np.empty((1, 4))
+_IN_PAIRS = np.empty(0, np.float32)
+_NOTHING_BETWEEN = np.empty(0, np.uint16)
+
+
+class Piece(NamedTuple):
+    """Where the pixels from start to stop of the flat output come from: whole pixels, and 1/32 parts between them."""
+
+    start: int
+    stop: int
+    whole: NDArray[np.int16]
+    between: NDArray[np.uint16]
+
+
+class Maps(NamedTuple):
+    """Pieces for a picture that was given a margin, so that they need not look beyond its border."""
+
+    margin: int
+    pieces: Iterable[Piece]
+
+
+def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -> None:
+    """Fills `out`, (n, height, width, 3), with the pixels of the picture to which the maps point."""
+    import cv2
+
+    border, interpolation = _flags(sampling)
+    if m := maps.margin:
+        picture = np.asarray(cv2.copyMakeBorder(picture, m, m, m, m, border), np.uint8)
+    flat = out.reshape(1, -1, 3)
+    for start, stop, whole, between in maps.pieces:
+        cv2.remap(picture, whole, between, interpolation, dst=flat[:, start:stop], borderMode=border)
+
+
+@lru_cache(maxsize=8)
+def _flags(sampling: Sampling) -> tuple[int, int]:
+    import cv2
+
+    borders = {"reflect": cv2.BORDER_REFLECT_101, "constant": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
+    interpolations = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST}
+    return borders[sampling[0]], interpolations[sampling[1]]
+
+
+# Moves -------------------------------------------------------------------------------------------------------------
+
+
+def sampling_of(moves: Moves) -> Sampling:
+    """How the moves read the picture; all of them do it alike, and mirrors do not care."""
+    for each in moves:
+        if isinstance(each, Sampled):
+            return each.border, each.interpolation
+    return "reflect", "linear"
+
+
+def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+    """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
+    height, width, _ = picture.shape
+    sources, sampling = _sources(moves, part, questions, height, width), sampling_of(moves)
+    reach = _longest_reach(moves, height, width)
+    if reach > min(height, width) / 4:  # few draws come near it: look at these ones
+        reach = _reach(sources, height, width)
+    read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
+
+
+def fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
+    """The maps of fixed views that read the picture alike; the pieces are made when they are asked for, once."""
+    sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
+    return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
+
+
+def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:
+    each = [
+        _source(move.motion(uniforms(questions, place) if move.random else _NO_CHANCE), height, width)
+        for place, move in enumerate(moves, start=part)
+    ]
+    return reduce(_then, each)
+
+
+def _source(motion: Motion, height: int, width: int) -> Sources:
+    turn = np.exp(1j * pi / 180 * motion.angle) / motion.factor
+    shift = width * motion.right + 1j * height * motion.down
+    source = np.array([turn, 1j * turn, -shift * turn]).reshape(3, -1)
+    return -source.conj() if motion.mirrored else source
+
+
+def _then(first: Sources, second: Sources) -> Sources:
+    both: Sources = first[0] * second.real + first[1] * second.imag
+    both[2] += first[2]
+    return both
+
+
+@lru_cache(maxsize=256)
+def _longest_reach(moves: Moves, height: int, width: int) -> float:
+    """Pixels beyond the border that are shown at most, whatever is drawn."""
+    extremes = np.array(list(product((0.0, 1.0), repeat=4)))
+    furthest = abs(complex(width, height)) / 2
+    for each in reversed(moves):
+        _, factor, right, down, _ = each.motion(extremes)
+        furthest = float(np.max((furthest + np.hypot(width * right, height * down)) / factor))
+    return furthest - min(height, width) / 2
+
+
+def _reach(sources: Sources, height: int, width: int) -> float:
+    """Pixels beyond the border that are shown."""
+    corner = np.array([width / 2, height / 2, 1])
+    x, y = (corner @ np.abs(sources.view(np.float64))).reshape(-1, 2).max(axis=0).tolist()
+    return float(max(x - width / 2, y - height / 2))
+
+
+def _maps(sources: Sources, reach: float, sampling: Sampling, height: int, width: int) -> Maps:
+    margin, count = max(0, ceil(reach) + 1), sources.shape[1]
+    area = (height + 2 * margin) * (width + 2 * margin)
+    if area > min(count * height * width, _LARGEST) or max(height, width) + 2 * margin > LONGEST:
+        margin = 0  # it would not pay
+    return Maps(margin, _pieces(sources, height, width, margin, sampling[1] == "nearest"))
+
+
+def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
+    x_way, y_way, shift = sources.astype(np.complex64)[:, :, None]
+    across, down = x_way * _centred(width), y_way * _centred(height) + (shift + complex(width - 1, height - 1) / 2)
+    for views, rows in _blocks(sources.shape[1], height, width):
+        points = down[views, rows, None] + across[views, None]
+        pairs = points.reshape(1, -1, 1).view(np.float32)
+        yield _piece((views.start * height + rows.start) * width, pairs, _IN_PAIRS, margin, nearest)
+
+
+@lru_cache(maxsize=64)
+def _centred(size: int) -> NDArray[np.float32]:
+    return np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)
+
+
+def _blocks(count: int, height: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """The views and rows of each block: several whole views, or some rows of one."""
+    together, rows = max(1, LONGEST // (height * width)), min(height, max(1, LONGEST // width))
+    for view in range(0, count, together):
+        for row in range(0, height, rows):
+            yield slice(view, view + together), slice(row, row + rows)
+
+
+def _piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
+    """The piece of source positions that are given apart, (1, m) each, or as pairs in x alone, (1, m, 2)."""
+    import cv2
+
+    pixels, parts = cv2.convertMaps(x, y, cv2.CV_16SC2, nninterpolation=nearest)
+    whole, between = np.asarray(pixels, np.int16), _NOTHING_BETWEEN if nearest else np.asarray(parts, np.uint16)
+    if margin:
+        whole += margin
+    return Piece(start, start + x.shape[1], whole, between)
+
+
+# Elastic views -----------------------------------------------------------------------------------------------------
+
+
+def bend(view: Elastic, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+    """Fills `out` with the picture, bent as each question draws it."""
+    maps = Maps(0, _bent_pieces(view, part, questions, *picture.shape[:2]))
+    read_through(maps, picture, (view.border, view.interpolation), out)
+
+
+def _bent_pieces(view: Elastic, part: int, questions: Sequence[Question], height: int, width: int) -> Iterator[Piece]:
+    pixels = height * width
+    together = max(1, LONGEST // pixels)
+    for first in range(0, len(questions), together):
+        x, y = _bent_points(view, part, questions[first : first + together], height, width)
+        for start in range(0, x.size, LONGEST):
+            some = slice(start, start + LONGEST)
+            yield _piece(first * pixels + start, x[:, some], y[:, some], 0, view.interpolation == "nearest")
+
+
+def _bent_points(view: Elastic, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
+    """(2, 1, n·height·width): the x and y that n draws show."""
+    import cv2
+
+    bits = words(questions, part, -(-height * width // 2)).view(np.int16)
+    noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
+    points = np.empty((2, len(questions), height, width), np.float32)
+    kernel, scaled = _kernels(view.alpha, view.sigma)
+    for draw, axis in np.ndindex(noise.shape[:2]):
+        field, target = noise[draw, axis], points[axis, draw]
+        cv2.sepFilter2D(field, cv2.CV_32F, kernel, scaled, dst=target, borderType=cv2.BORDER_REFLECT_101)
+    points[0] += np.arange(width, dtype=np.float32)
+    points[1] += np.arange(height, dtype=np.float32)[:, None]
+    return points.reshape(2, 1, -1)
+
+
+@lru_cache(maxsize=32)
+def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
+    """A Gaussian cut at 4 sigma, and the same times what makes ±alpha/2 pixels of the 16-bit noise."""
+    import cv2
+
+    kernel = np.asarray(cv2.getGaussianKernel(int(8 * sigma + 1) | 1, sigma, cv2.CV_32F), np.float32)
+    return kernel, kernel * np.float32(alpha / 2 / 32_768)

@@ -1,0 +1,306 @@
+"""What a classifier answered about each picture and its views, and how those answers are counted.
+
+Labels are held as codes into one vocabulary: an answer takes four bytes however long its label is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.errors import DataError, MissingExtra
+
+Codes = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+MISSING = -1
+"""The code of a view that was not asked, or whose answer held no label."""
+NO_LABEL = ""
+"""The label of an answer that was given and paid, but from which no label could be read."""
+MOST_BYTES = 2**29
+"""What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+OUTSIDE = -2
+"""The code of a truth that is not in the vocabulary: no answer can be equal to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a classifier said about one picture; `score` is its own claim and is kept but never used."""
+
+    label: str
+    score: float | None = None
+    status: int | None = None
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The answers about one picture: the label of the picture itself, and of each view that was asked."""
+
+    name: str
+    base: str
+    views: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """The answers about n pictures under a panel of S views, as codes into the vocabulary."""
+
+    names: tuple[str, ...]
+    panel: tuple[str, ...]
+    vocabulary: tuple[str, ...]
+    base: Codes
+    """(n,): the label of each picture."""
+    views: Codes
+    """(n, S): the label of each view, MISSING where it was not asked."""
+    classes: int
+    """How many labels the classifier can give, at least 2; those never seen share what is left over."""
+
+    def __post_init__(self) -> None:
+        n, s = len(self.names), len(self.panel)
+        if self.base.shape != (n,) or self.views.shape != (n, s):
+            raise DataError(
+                f"votes for {n} pictures and {s} views need shapes {(n,)} and {(n, s)}, "
+                f"not {self.base.shape} and {self.views.shape}"
+            )
+        top, least = max(self.base.max(initial=0), self.views.max(initial=0)), self.base.min(initial=0)
+        if top >= max(len(self.vocabulary), 1) or least < 0 or self.views.min(initial=0) < MISSING:
+            raise DataError("votes hold a code that is not in their vocabulary; the file was not made by looktwice")
+        if self.classes < max(2, len(self.vocabulary)):
+            raise DataError(f"{self.classes} classes cannot hold a vocabulary of {len(self.vocabulary)} labels")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def collect(
+        cls,
+        rows: Iterable[Row],
+        panel: Sequence[str],
+        vocabulary: Sequence[str] = (),
+        classes: int | None = None,
+    ) -> Votes:
+        """Votes from answered rows; labels not in the vocabulary are added to it in the order they appear."""
+        codes = {label: code for code, label in enumerate(vocabulary)}
+        names, base, views = [], [], []
+        for row in rows:
+            names.append(row.name)
+            base.append(codes.setdefault(row.base, len(codes)))
+            views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
+        return cls(
+            tuple(names),
+            tuple(panel),
+            tuple(codes),
+            np.array(base, np.int32),
+            np.array(views, np.int32).reshape(len(names), len(panel)),
+            max(classes or 0, len(codes), 2),
+        )
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Votes:
+        """The same votes about some of the pictures."""
+        names = self.names[rows] if isinstance(rows, slice) else tuple(self.names[i] for i in rows)
+        return replace(self, names=names, base=self.base[rows], views=self.views[rows])
+
+    def under(self, columns: Sequence[int]) -> Votes:
+        """The same pictures under some of the views, in the order given."""
+        panel = tuple(self.panel[c] for c in columns)
+        return replace(self, panel=panel, views=self.views[:, list(columns)])
+
+    def codes(self, labels: Iterable[str]) -> Codes:
+        """The code of each label, OUTSIDE for one that is not in the vocabulary."""
+        known = {label: code for code, label in enumerate(self.vocabulary)}
+        return np.array([known.get(label, OUTSIDE) for label in labels], np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """One label a picture, how many of its views say so, and how many were asked."""
+
+    label: Codes
+    agree: NDArray[np.int64]
+    asked: NDArray[np.int64]
+
+    def fraction(self) -> Floats:
+        """Share of views that say so, p_A = k/S in [0, 1]; 1 where no view was asked."""
+        return np.where(self.asked > 0, self.agree / np.maximum(self.asked, 1), 1.0)
+
+    def smoothed(self) -> Floats:
+        """(k + 1/2) / (S + 1), in (0, 1): the share that never claims certainty."""
+        return (self.agree + 0.5) / (self.asked + 1.0)
+
+
+def base_tally(votes: Votes) -> Tally:
+    """The label of the picture itself, and the views that kept it: the paper's A = f(x)."""
+    return _count(votes, votes.base)
+
+
+def vote_tally(votes: Votes) -> Tally:
+    """The label that most views give; a tie goes to the base label, then to the view asked first."""
+    if not votes.panel:
+        return base_tally(votes)
+    views = votes.views
+    counts = np.stack([(views == views[:, [s]]).sum(axis=1) for s in range(views.shape[1])], axis=1)
+    counts = np.where(views == MISSING, -1, 2 * counts + (views == votes.base[:, None]))
+    first = counts.argmax(axis=1)
+    label = views[np.arange(len(votes)), first]
+    return _count(votes, np.where(label == MISSING, votes.base, label))
+
+
+def _count(votes: Votes, label: Codes) -> Tally:
+    agree = (votes.views == label[:, None]).sum(axis=1)
+    return Tally(label, agree, (votes.views != MISSING).sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """A probability for each named label of a picture; the rest is spread evenly over all other classes."""
+
+    labels: Codes
+    """(n, m): the named labels, MISSING where a picture has fewer than m."""
+    named: Floats
+    """(n, m): their probabilities, 0 where there is no label."""
+    classes: int
+
+    def rest(self) -> Floats:
+        """(n,): what the named labels leave over, for all other classes together."""
+        return np.clip(1.0 - self.named.sum(axis=1), 0.0, 1.0)
+
+    def unnamed(self) -> Floats:
+        """(n,): the probability of each single label that nobody named."""
+        others = self.classes - (self.labels != MISSING).sum(axis=1)
+        return np.where(others > 0, self.rest() / np.maximum(others, 1), 0.0)
+
+    def of(self, codes: Codes) -> Floats:
+        """(n,): the probability of one label a picture; OUTSIDE is a label nobody named."""
+        hit = self.labels == codes[:, None]
+        return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
+
+    def top(self) -> Codes:
+        """(n,): the most probable named label of each picture."""
+        best = np.where(self.labels == MISSING, -1.0, self.named).argmax(axis=1)
+        top: Codes = self.labels[np.arange(len(self.labels)), best]
+        return top
+
+    def brier(self, truths: Codes) -> Floats:
+        """(n,): Σ_c (p_c − y_c)² over all classes, in [0, 2]."""
+        squares: Floats = (self.named**2).sum(axis=1) + self.rest() * self.unnamed()
+        return squares + 1.0 - 2.0 * self.of(truths)
+
+    def nll(self, truths: Codes) -> Floats:
+        """(n,): −log of the probability of the truth, which is taken as at least 1e-12."""
+        return -np.log(np.maximum(self.of(truths), 1e-12))
+
+    def dense(self, size: int) -> Floats:
+        """(n, size): the probability of the first `size` labels of the vocabulary."""
+        table = np.repeat(self.unnamed()[:, None], size, axis=1)
+        row, column = np.nonzero(self.labels != MISSING)
+        table[row, self.labels[row, column]] = self.named[row, column]
+        return table
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """What a votes file holds; truths are labels, or None where they are not known."""
+
+    votes: Votes
+    truths: tuple[str, ...] | None
+
+
+def save(path: Path, votes: Votes, truths: Sequence[str] | None = None) -> None:
+    """Write votes, with truths where they are known, as .npz or .parquet by the ending."""
+    texts = {
+        "names": votes.names,
+        "panel": votes.panel,
+        "vocabulary": votes.vocabulary,
+        "truths": truths,
+        "classes": votes.classes,
+    }
+    if path.suffix == ".parquet":
+        _save_parquet(path, votes, json.dumps(texts))
+        return
+    packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
+
+
+def load(path: Path) -> Saved:
+    """Votes from a file that `save` wrote."""
+    try:
+        base, views, packed = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
+        texts = json.loads(packed)
+        votes = Votes(
+            _strings(texts["names"]),
+            _strings(texts["panel"]),
+            _strings(texts["vocabulary"]),
+            base,
+            views,
+            int(texts["classes"]),
+        )
+        truths = None if texts["truths"] is None else _strings(texts["truths"])
+    except (DataError, MissingExtra):
+        raise
+    except FileNotFoundError:
+        raise DataError(f"there is no votes file {str(path)!r}") from None
+    except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
+    if truths is not None and len(truths) != len(votes):
+        raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
+    return Saved(votes, truths)
+
+
+def _strings(values: list[str]) -> tuple[str, ...]:
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("a text is not a string")
+    return tuple(values)
+
+
+def _load_npz(path: Path) -> tuple[Codes, Codes, bytes]:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        _check_unpacked(sum(entry.file_size for entry in file.zip.infolist()))
+        return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
+
+
+def _check_unpacked(size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(f"it would take {size:,} bytes, and {MOST_BYTES:,} are read")
+
+
+def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
+    pa, pq = _arrow()
+    columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
+    for s, view in enumerate(votes.panel):
+        columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
+    pq.write_table(pa.table(columns).replace_schema_metadata({"looktwice": texts}), path)
+
+
+def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
+    _, pq = _arrow()
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        _check_unpacked(sum(group.total_byte_size for group in groups))
+        table = file.read()
+    packed = (table.schema.metadata or {})[b"looktwice"]
+    codes: dict[str | None, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
+    codes[None] = MISSING
+    coded = [np.array([codes[label] for label in column.to_pylist()], np.int32) for column in table.columns[1:]]
+    return (
+        coded[0],
+        np.stack(coded[1:], axis=1) if len(coded) > 1 else np.empty((len(table), 0), np.int32),
+        packed,
+    )
+
+
+def _arrow() -> tuple[ModuleType, ModuleType]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("Parquet files", "parquet") from None
+    return pa, pq

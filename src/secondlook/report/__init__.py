@@ -1,6 +1,0 @@
-"""One self-contained page from saved votes and a profile; asks nothing and fetches nothing."""
-
-from secondlook.report.material import MAX_ERROR, Material
-from secondlook.report.page import page, write
-
-__all__ = ["MAX_ERROR", "Material", "page", "write"]
