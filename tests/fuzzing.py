@@ -43,6 +43,7 @@ from looktwice.ledger.merging import merge
 from looktwice.ledger.protocol import Entry, key
 from looktwice.look import Polled, Verdict, judge, learn
 from looktwice.noise import Measured, NoiseFile
+from looktwice.outcome import Cause, Unscored
 from looktwice.practice import Use
 from looktwice.profile import Figure, HeldOut, Profile, Result
 from looktwice.scorefile import ScoreFile, unscored_record
@@ -333,7 +334,14 @@ def read_votes(path: Path) -> None:
 
 def part_seeds() -> list[bytes]:
     header = json.dumps({"profile": "p"}, sort_keys=True)
-    line = json.dumps({**unscored_record("a.png", "late"), "label": "cat", "confidence": 0.5, "votes": ["cat"]})
+    line = json.dumps(
+        {
+            **unscored_record(Unscored("a.png", Cause.STOPPED, "late")),
+            "label": "cat",
+            "confidence": 0.5,
+            "votes": ["cat"],
+        }
+    )
     return [f"{header}\n{line}\n".encode(), f"{header}\n{line}\n{line[:20]}".encode(), b"other\n"]
 
 

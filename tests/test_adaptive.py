@@ -13,12 +13,13 @@ import pytest
 from workshop import run, write_profile
 
 from looktwice import explaining, fitting, look, planning
-from looktwice.asking import Asker, Unscored
+from looktwice.asking import Asker
 from looktwice.classifiers import connect
 from looktwice.errors import DataError, ProfileError
 from looktwice.fitting import SameDecision, Thrift
 from looktwice.jury import Jury
 from looktwice.look import Polled, Verdict
+from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, find, labelled
 from looktwice.practice import NEVER, Practice, Use
 from looktwice.profile import HeldOut, Profile
@@ -242,10 +243,16 @@ def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
         assert practice.drifted([practice.kind(v.base, [label for _, label in v.votes]) for v in other])
 
 
+def burst(photos: list[Picture], profile: Profile) -> Verdict:
+    verdict = asyncio.run(look.burst(Asker(connect(MODEL)), photos, profile))
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
 def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: list[Picture]) -> None:
-    two = asyncio.run(look.burst(Asker(connect(MODEL)), clothes[:2], profile))
+    two = burst(clothes[:2], profile)
     assert two.queries == 2
-    many = asyncio.run(look.burst(Asker(connect(MODEL)), clothes[:12], profile))
+    many = burst(clothes[:12], profile)
     assert len(many.votes) == 11
     assert 0 < many.low < many.confidence < 1
 
@@ -257,8 +264,8 @@ def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothe
     for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
         by_label.setdefault(verdict.base, []).append(picture)
     one, another, *_ = [group for group in by_label.values() if len(group) >= 3]
-    alike = asyncio.run(look.burst(Asker(connect(MODEL)), one[:3], profile))
-    mixed = asyncio.run(look.burst(Asker(connect(MODEL)), [*one[:2], another[0]], profile))
+    alike = burst(one[:3], profile)
+    mixed = burst([*one[:2], another[0]], profile)
     assert alike.confidence > mixed.confidence
 
 
@@ -328,7 +335,7 @@ def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile:
     done = run("score", DEMO / "pictures.npz", "--take", "400:440", "-o", tmp_path / "out.csv", *acting)
     assert done.returncode == 0, done.stderr
     header, *lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert header.endswith("votes,decision,options,reason")
+    assert header.endswith("votes,decision,options,cause,message")
     assert all(",accept," in line or ",review," in line for line in lines)
     done = run("evaluate", DEMO / "pictures.npz", "--take", "400:600", *acting)
     assert done.returncode == 0, done.stderr

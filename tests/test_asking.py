@@ -16,10 +16,11 @@ import pytest
 from faults import fault_server
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
-from looktwice.asking import Asker, Rounds, Unscored
+from looktwice.asking import Asker, Rounds
 from looktwice.classifiers import Terms, connect
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.ledger import Budget, SqliteLedger
+from looktwice.outcome import Cause, Unscored
 from looktwice.pacing import Pace
 from looktwice.pictures import Picture, find
 from looktwice.votes import Answer, Row
@@ -85,7 +86,7 @@ async def test_the_budget_is_never_exceeded_by_one_query(tmp_path: Path, rate: f
         assert server.stats()["requests"] == 333
         await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=400)
         assert server.stats()["requests"] == 400
-    assert any(isinstance(row, Unscored) and row.reason == "the budget is spent" for row in rows)
+    assert any(isinstance(row, Unscored) and row.cause is Cause.BUDGET for row in rows)
     assert scored(rows) == scored(more)
 
 
@@ -228,7 +229,7 @@ async def test_a_picture_that_cannot_be_read_is_not_scored_and_costs_nothing(tmp
     asker = Asker(Labelling())
     (row,) = await everything(asker, find([tmp_path / "a.png"]))
     assert isinstance(row, Unscored)
-    assert row.reason.startswith("not a picture")
+    assert row.message.startswith("not a picture")
     assert asker.progress.sent == 0
 
 
@@ -238,7 +239,7 @@ async def test_an_answer_without_a_label_leaves_the_picture_unscored(tmp_path: P
             return [Answer("") for _ in batch]
 
     (row,) = await everything(Asker(Silent()), write_pictures(tmp_path / "pictures.npz", 1))
-    assert row == Unscored("pictures.npz#0", "the classifier's answer held no label")
+    assert row == Unscored("pictures.npz#0", Cause.NO_LABEL, "the classifier's answer held no label")
 
 
 async def stop_after(asker: Asker, answers: int) -> None:

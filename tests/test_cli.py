@@ -147,8 +147,9 @@ def test_bad_pictures_are_listed_with_a_reason_and_the_exit_code_says_so(
     assert done.returncode == 3
     table = {str(row["name"]): row for row in rows(tmp_path / "verdicts.csv")}
     assert table["broken.png"]["confidence"] == ""
-    assert "broken" in str(table["broken.png"]["reason"])
-    assert table["shirt.png"]["reason"] == ""
+    assert "broken" in str(table["broken.png"]["message"])
+    assert table["broken.png"]["cause"] == "unreadable"
+    assert table["shirt.png"]["cause"] == ""
 
 
 def test_evaluate_shows_the_baselines_beside_the_profile(profile: Path, tmp_path: Path) -> None:

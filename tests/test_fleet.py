@@ -207,8 +207,8 @@ def test_a_shard_is_there_with_its_rows_and_its_summary(tmp_path: Path) -> None:
     shards.begin({"a": 1})
     summary = Summary("unit1", 2, 1, 1, (3, 4))
     assert shards.done("unit1") is None
-    shards.add(summary, [{"name": "x", "label": "cat"}, {"name": "y", "reason": "bad"}])
-    assert pq.read_table(tmp_path / "out").to_pylist()[1]["reason"] == "bad"
+    shards.add(summary, [{"name": "x", "label": "cat"}, {"name": "y", "message": "bad"}])
+    assert pq.read_table(tmp_path / "out").to_pylist()[1]["message"] == "bad"
     again = Shards(str(tmp_path / "out"))
     again.begin({"a": 1})
     done = again.done("unit1")
@@ -497,7 +497,7 @@ def test_a_budget_is_met_to_the_last_query_by_all_workers_together(tmp_path: Pat
         with scorers(make_job(tmp_path, server, budget=Budget(queries=203)), line, 3) as crew:
             summaries = work(crew, list(units([str(tmp_path / "p.npz")], 10)))
         assert server.stats()["requests"] == 203
-        unscored = [row for row in rows(tmp_path / "out").values() if row["reason"] == "the budget is spent"]
+        unscored = [row for row in rows(tmp_path / "out").values() if row["cause"] == "budget"]
         assert sum(summary.unscored for summary in summaries) == len(unscored) >= 60 - 203 // 5
         todo = list(units([str(tmp_path / "p.npz")], 10))
         with scorers(make_job(tmp_path, server, budget=Budget(queries=400)), line, 2) as pair:
@@ -534,7 +534,7 @@ def test_bad_pictures_are_rows_with_a_reason_and_not_the_end(tmp_path: Path) -> 
         assert (summary.pictures, summary.unscored, summary.bad) == (10, 2, 2)
         [again] = [scorer.work(unit) for unit in units([str(folder)], 100)]
         assert again.before, "a picture that cannot be read is not read again"
-    bad = {name: row for name, row in rows(tmp_path / "out").items() if row["reason"]}
+    bad = {name: row for name, row in rows(tmp_path / "out").items() if row["cause"]}
     assert set(bad) == {"part0/bad.png", "part1/cut.png"}
     assert {row["label"] for row in bad.values()} == {None}
 

@@ -12,7 +12,7 @@ import looktwice
 ROOT = Path(looktwice.__file__).parent
 
 ROWS = [
-    ["errors"],
+    ["errors", "outcome"],
     ["images", "votes", "scoring", "latent", "pacing", "trust", "matfile"],
     ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers"],
     ["beliefs", "datasets", "openmodel", "jury_transfer", "explaining"],

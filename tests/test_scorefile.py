@@ -6,6 +6,7 @@ from pathlib import Path
 
 from looktwice.images import MAX_PIXELS
 from looktwice.look import Verdict
+from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Collection, Folder
 from looktwice.scorefile import COLUMNS, ScoreFile
 
@@ -52,9 +53,10 @@ def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(tmp_path: Path)
     assert [second.done(place) for place in range(4)] == [False, True, False, False]
     second.add(verdict("a.png"))
     second.add(verdict("d.png"))
-    second.finish({"c.png": "late"})
+    second.finish({"c.png": Unscored("c.png", Cause.BUDGET, "late")})
     assert second.missing() == 1
-    assert rows(tmp_path / "out.csv")[2]["reason"] == "late"
+    missing = rows(tmp_path / "out.csv")[2]
+    assert (missing["cause"], missing["message"]) == ("budget", "late")
     third = ScoreFile(tmp_path / "out.csv", HEADER, PICTURES)
     third.add(verdict("c.png"))
     third.finish({})

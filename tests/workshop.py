@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from looktwice.asking import Asker, Unscored
+from looktwice.asking import Asker
 from looktwice.beliefs import Probit, dump
 from looktwice.classifiers import connect
 from looktwice.ledger import Budget, SqliteLedger
+from looktwice.outcome import Unscored
 from looktwice.pacing import Pace
 from looktwice.pictures import Picture, find
 from looktwice.profile import Figure, HeldOut, Profile, Result

@@ -129,7 +129,7 @@ class Answers:
         found = []
         for item in probes(self._open, [self.subject.pictures[i] for i in rows], [view], draws):
             if not isinstance(item, Probe):
-                raise DataError(f"{item.name} cannot be read: {item.reason}; take it out of the data")
+                raise DataError(f"{item.name} cannot be read: {item.message}; take it out of the data")
             found.append(item.readings[0])
             self._meter.step(draws, f"noise of {view}")
         share = [np.mean(reading.labels == reading.label) for reading in found]

@@ -18,6 +18,7 @@ from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.images import Image
 from looktwice.ledger.protocol import Budget, Entry, Ledger, keys, tail
 from looktwice.ledger.unrecorded import Unrecorded
+from looktwice.outcome import Cause, Failure, Unscored
 from looktwice.pacing import Pace
 from looktwice.pictures import Picture
 from looktwice.sending import Job, Round, Sender, settle
@@ -28,14 +29,6 @@ from looktwice.votes import NO_LABEL, Answer, Row
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
 CHUNKS_AHEAD = 3
-
-
-@dataclass(frozen=True)
-class Unscored:
-    """A picture that has no confidence, and why: never a number."""
-
-    name: str
-    reason: str
 
 
 Tell = Callable[[str, int, str | None], None]
@@ -77,9 +70,9 @@ class _Open:
     jobs: list[Job]
     asked: int = 0
 
-    def failure(self) -> str | None:
+    def failure(self) -> Failure | None:
         """Why a question of this picture has no answer, where one has none."""
-        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, str)), None)
+        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, Failure)), None)
 
     def labels(self) -> list[str | None]:
         """The label of each question asked; None where none could be read."""
@@ -124,9 +117,9 @@ class Asker:
         """Calls on their way now."""
         return self._sender.gate.busy
 
-    def stop(self, reason: str = "the run was stopped") -> None:
+    def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more; what is in flight is waited for, and the pictures left are not scored."""
-        self._sender.stop(reason)
+        self._sender.stop(Failure(Cause.STOPPED, message))
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
@@ -201,7 +194,7 @@ class Asker:
         try:
             image = picture.image()
         except ImageError as error:
-            return Unscored(picture.name, _without_name(str(error), picture.name))
+            return Unscored(picture.name, Cause.UNREADABLE, error.why)
         asked = (base_question(image), *questions(image, panel, self.seed))
         texts = [_text(view, seed, index) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
@@ -247,7 +240,7 @@ class Asker:
                 await own.wait()
         finally:
             if own.left:
-                settle(jobs, self._sender.reason or "the question was not sent")
+                settle(jobs, self._sender.halt or Failure(Cause.STOPPED, "the question was not sent"))
             for job in jobs:
                 del self._asking[job.entry.key]
         for other in others:
@@ -273,20 +266,20 @@ class Asker:
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
         unfit = [] if self.stopped else await asyncio.to_thread(self._prepare, work)
-        for job, reason in unfit:
-            job.settle(reason)
+        for job, failure in unfit:
+            job.settle(failure)
         async with self._checking:
             await self._check()
-        if self.stopped:
-            settle(jobs, self._sender.reason)
+        if self._sender.halt:
+            settle(jobs, self._sender.halt)
         self._sender.send(job for job in jobs if job.answer is None)
 
-    def _prepare(self, work: list[tuple[Image, list[Job]]]) -> list[tuple[Job, str]]:
+    def _prepare(self, work: list[tuple[Image, list[Job]]]) -> list[tuple[Job, Failure]]:
         """Render and encode, in slices, so that a large picture is never held in all its views at once.
 
         What comes back is what the classifier cannot take, and why.
         """
-        unfit: list[tuple[Job, str]] = []
+        unfit: list[tuple[Job, Failure]] = []
         for image, jobs in work:
             step = max(1, CHUNK_BYTES // image.pixels.nbytes)
             for start in range(0, len(jobs), step):
@@ -295,7 +288,7 @@ class Asker:
                     try:
                         job.prepared = self.classifier.prepare(pixels)
                     except ImageError as error:
-                        unfit.append((job, str(error)))
+                        unfit.append((job, Failure(Cause.UNFIT, str(error))))
         return unfit
 
     # Canaries ------------------------------------------------------------------------------------------------------
@@ -329,13 +322,7 @@ def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
     return str(view), tail(str(view), seed, index, RENDERER)
 
 
-def _without_name(reason: str, name: str) -> str:
-    """What is wrong with a file, where it is told beside the file's name anyway."""
-    _, found, rest = reason.partition(f"{name}: ")
-    return rest if found else reason
-
-
-def _report(tell: Tell, name: str, place: int, answer: Answer | str) -> None:
+def _report(tell: Tell, name: str, place: int, answer: Answer | Failure) -> None:
     tell(name, place, answer.label if isinstance(answer, Answer) and answer.label != NO_LABEL else None)
 
 
@@ -349,7 +336,8 @@ def _further(item: _Open, rounds: Rounds) -> int:
 
 def _row(item: _Open) -> Row | Unscored:
     base, *views = item.labels()
-    reason = item.failure() or ("the classifier's answer held no label" if base is None else None)
-    if base is None or reason:
-        return Unscored(item.picture.name, str(reason))
+    if failure := item.failure():
+        return Unscored(item.picture.name, failure.cause, failure.message)
+    if base is None:
+        return Unscored(item.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
     return Row(item.picture.name, base, (*views, *[None] * (len(item.jobs) - item.asked)))

@@ -19,13 +19,22 @@ LookTwiceError
 Each message says what happened, with which value, and what to do now, in one line.
 """
 
+from typing import Self
+
 
 class LookTwiceError(Exception):
     """The root of the tree; the command line prints it as one line and leaves with a code that is not 0."""
 
 
 class ImageError(LookTwiceError):
-    """A file that is not a picture we can use."""
+    """A file that is not a picture we can use; `why` tells it without the file's name."""
+
+    def __init__(self, why: str, name: str = "") -> None:
+        super().__init__(f"{name}: {why}" if name else why)
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (str(self),)
 
 
 class DataError(LookTwiceError):

@@ -84,7 +84,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         asker = Asker(self._connected(), seed=self.seed)
         polled = await look.collect(asker, pictures, panel, vocabulary)
         if polled.unscored:
-            raise DataError(f"{polled.unscored[0].name}: {polled.unscored[0].reason}")
+            raise DataError(f"{polled.unscored[0].name}: {polled.unscored[0].message}")
         return polled
 
     def _connected(self) -> AnyClassifier:

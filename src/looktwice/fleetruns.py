@@ -23,10 +23,10 @@ from looktwice.fleet.keeper import Away
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.worker import Job
 from looktwice.ledger import Budget, Spend, open_at
+from looktwice.outcome import Progress
 from looktwice.practice import Practice, Use
 from looktwice.profile import Profile
 from looktwice.runs import DRIFT, practice_of
-from looktwice.sending import Progress
 from looktwice.session import Wishes, budget, ledger_place, micros, priced
 
 ENOUGH = 1000

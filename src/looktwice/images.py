@@ -64,9 +64,9 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> Image:
         _check_size(picture.size, max_pixels)
         return Image.of(_upright(_channels(picture), _orientation(exif)))
     except ImageError as refusal:
-        raise ImageError(f"{shown(name)}: {refusal}") from None
+        raise ImageError(refusal.why, shown(name)) from None
     except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
-        raise ImageError(f"{shown(name)}: broken or cut off ({_one_line(fault)}); replace the file") from fault
+        raise ImageError(f"broken or cut off ({_one_line(fault)}); replace the file", shown(name)) from fault
 
 
 def load(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
@@ -75,9 +75,9 @@ def load(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
         data = _read(path)
     except OSError as fault:
         reason = fault.strerror or type(fault).__name__
-        raise ImageError(f"{shown(str(path))}: cannot be read ({reason}); check the path and its rights") from fault
+        raise ImageError(f"cannot be read ({reason}); check the path and its rights", shown(str(path))) from fault
     except ValueError as fault:
-        raise ImageError(f"{shown(str(path))}: not a usable file name ({fault})") from fault
+        raise ImageError(f"not a usable file name ({fault})", shown(str(path))) from fault
     return decode(data, str(path), max_pixels)
 
 
@@ -156,9 +156,9 @@ def _read(path: Path) -> bytes:
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise ImageError(f"{shown(str(path))}: it is {what}; give the file of a picture")
+        raise ImageError(f"it is {what}; give the file of a picture", shown(str(path)))
     if status.st_size > MAX_BYTES:
-        raise ImageError(f"{shown(str(path))}: {status.st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read")
+        raise ImageError(f"{status.st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read", shown(str(path)))
     return path.read_bytes()
 
 

@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 
 from looktwice import __version__, decisions, explaining, fitting
-from looktwice.asking import Asker, Rounds, Unscored
+from looktwice.asking import Asker, Rounds
 from looktwice.beliefs import Belief, Constant, Naive, dump
 from looktwice.errors import DataError, FitError
 from looktwice.fitting import Aim, Outcome, SameDecision, Thrift
 from looktwice.jury import Jury, Prefixes
+from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.practice import NEVER, Practice, stopped_kind
 from looktwice.profile import Adaptive, Profile, Result
@@ -69,7 +70,7 @@ class Polled:
     def codes(self) -> Codes:
         """The code of each truth; an error where there is nothing to learn from."""
         if len(self.votes) == 0:
-            reason = self.unscored[0].reason if self.unscored else "there are none"
+            reason = self.unscored[0].message if self.unscored else "there are none"
             raise FitError(f"no labelled picture could be scored: {reason}")
         if self.truths is None:
             raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
@@ -268,23 +269,20 @@ async def look(
         yield verdict
 
 
-async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> Verdict:
+async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> Verdict | Unscored:
     """One verdict for several photos of one thing: the first is the picture, the others are its views.
 
     Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
     """
     profile.check(asker.classifier.fingerprint)
     rows = [row async for row in asker.ask(pictures, Panel(()))]
-    failed = [row for row in rows if isinstance(row, Unscored)]
-    if failed:
-        raise DataError(f"{failed[0].name}: {failed[0].reason}")
+    if failed := next((row for row in rows if isinstance(row, Unscored)), None):
+        return failed
     first, *others = [row for row in rows if isinstance(row, Row)]
     together = Row(first.name, first.base, tuple(row.base for row in others))
     practice = replace(Practice.whole(profile), belief=_burst_belief(profile, len(others)))
     (verdict,) = judge([together], tuple(row.name for row in others), profile, practice)
-    if isinstance(verdict, Unscored):
-        raise DataError(f"{verdict.name}: {verdict.reason}")
-    return replace(verdict, queries=len(pictures))
+    return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
 
 
 def _burst_belief(profile: Profile, photos: int) -> Belief:

@@ -16,12 +16,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__
-from looktwice.asking import Unscored
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.figures import Line, lines_svg
 from looktwice.images import Image, shown
 from looktwice.latent import Cumulative, Cumulatives, Floats, Margins, Noise, Reading, describe, read
 from looktwice.openmodel import OpenModel, Tensor
+from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Picture
 from looktwice.views import RENDERER, Panel, View, base_question, questions, render
 
@@ -69,7 +69,7 @@ def fold(found: Iterable[Probe | Unscored], views: Sequence[View], draws: int) -
         tallies = [t + _Tally.of([item.readings[i] for item in read], draws) for i, t in enumerate(tallies)]
         digest, pictures = digest + sum(int(item.digest, 16) for item in read), pictures + len(read)
     if not pictures:
-        raise DataError(f"no picture could be read: {unread[0].reason if unread else 'there are none'}")
+        raise DataError(f"no picture could be read: {unread[0].message if unread else 'there are none'}")
     noises = tuple(tally.measured(str(view)) for tally, view in zip(tallies, views, strict=True))
     return Survey(pictures, f"{digest % 2**128:032x}", draws, noises, tuple(unread))
 
@@ -167,7 +167,7 @@ def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, pictu
         image = picture.image()
         return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
     except ImageError as error:
-        return Unscored(picture.name, str(error))
+        return Unscored(picture.name, Cause.UNREADABLE, error.why)
 
 
 def _shown(model: OpenModel, image: Image, view: View, draws: int, seed: int) -> list[Tensor]:

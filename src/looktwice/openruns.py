@@ -13,7 +13,7 @@ from rich.table import Table
 
 from looktwice import __version__, fitting, scoring
 from looktwice import look as looking
-from looktwice.asking import Asker, Unscored
+from looktwice.asking import Asker
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
 from looktwice.console import ERR, OUT, estimate, print_json, results_table, run, safe, say, watched
 from looktwice.errors import DataError
@@ -23,6 +23,7 @@ from looktwice.jury_transfer import Pupil, fit_towards
 from looktwice.look import Polled
 from looktwice.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
 from looktwice.openmodel import open_onnx
+from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
 from looktwice.session import Wishes, opened
@@ -220,7 +221,7 @@ def _shown(found: Iterable[Probe | Unscored], total: int) -> Iterable[Probe | Un
 def _complain(survey: Survey) -> None:
     if survey.unread:
         first = survey.unread[0]
-        say(f"[yellow]{len(survey.unread)} pictures were not read:[/yellow] {safe(first.name)}: {safe(first.reason)}")
+        say(f"[yellow]{len(survey.unread)} pictures were not read:[/yellow] {safe(first.name)}: {safe(first.message)}")
 
 
 def _draw(file: NoiseFile, folder: Path) -> None:

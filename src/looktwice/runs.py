@@ -14,12 +14,12 @@ from looktwice import beliefs, checkup, datasets, ledger, planning
 from looktwice import look as looking
 from looktwice import pictures as picture
 from looktwice import votes as voting
-from looktwice.asking import Unscored
 from looktwice.console import OUT, estimate, print_json, results_table, run, safe, say, watched
 from looktwice.errors import DataError, FitError
 from looktwice.images import Image, load
 from looktwice.look import Verdict
 from looktwice.noise import NoiseFile
+from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, few
 from looktwice.practice import NEVER, Practice, Use
 from looktwice.profile import Profile
@@ -125,12 +125,13 @@ def burst(paths: list[Path], profile_path: Path, classifier: str | None, use: Us
         estimate(pictures, classifier or profile.classifier, Panel(()), wishes, json)
         return 0
 
-    async def work() -> Verdict:
+    async def work() -> Verdict | Unscored:
         async with opened(classifier or profile.classifier, wishes) as asker:
             return await looking.burst(asker, pictures, profile)
 
-    _show(run(work), json)
-    return 0
+    verdict = run(work)
+    _show(verdict, json)
+    return int(isinstance(verdict, Unscored))
 
 
 def score(
@@ -153,7 +154,7 @@ def score(
     if file.missing() < len(pictures):
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
-    reasons: dict[str, str] = {}
+    unscored: dict[str, Unscored] = {}
     kinds: list[int] = []
 
     async def work() -> None:
@@ -163,7 +164,7 @@ def score(
         ):
             async for verdict in looking.look(asker, todo, profile, practice):
                 if isinstance(verdict, Unscored):
-                    reasons[verdict.name] = verdict.reason
+                    unscored[verdict.name] = verdict
                 else:
                     file.add(verdict)
                     kinds.append(practice.kind(verdict.base, [label for _, label in verdict.votes]))
@@ -171,8 +172,8 @@ def score(
     try:
         run(work)
     finally:
-        file.finish(reasons)
-    _complain([Unscored(name, reason) for name, reason in reasons.items()])
+        file.finish(unscored)
+    _complain(list(unscored.values()))
     drifted = practice.drifted(kinds)
     if drifted:
         say(DRIFT)
@@ -370,7 +371,7 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
     if json:
         print_json(asdict(verdict))
     elif isinstance(verdict, Unscored):
-        say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.reason)}")
+        say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.message)}")
     else:
         decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
         line = f"[bold]{safe(verdict.label)}[/bold] {verdict.confidence:.1%}{decision} {safe(verdict.name)}"
@@ -385,10 +386,10 @@ def _either(options: Sequence[str | None]) -> str:
 
 
 def _complain(unscored: Sequence[Unscored], most: int = 5) -> None:
-    """Say which pictures have no verdict: the first few, and the reasons of all."""
+    """Say which pictures have no verdict: the first few, and how many more for each cause."""
     for item in unscored[:most]:
-        say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.reason)}")
+        say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")
     if len(unscored) > most:
-        reasons = Counter(item.reason for item in unscored[most:]).most_common(3)
-        summary = "; ".join(f"{count} × {reason}" for reason, count in reasons)
+        causes = Counter(item.cause for item in unscored[most:]).most_common()
+        summary = ", ".join(f"{count} × {cause}" for cause, count in causes)
         say(f"[yellow]and {len(unscored) - most} more:[/yellow] {safe(summary)}")

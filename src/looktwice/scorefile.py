@@ -13,12 +13,14 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import IO, BinaryIO
 
 from looktwice.errors import DataError, MissingExtra
 from looktwice.look import Verdict
+from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Picture
 
 COLUMNS = (
@@ -33,7 +35,8 @@ COLUMNS = (
     "votes",
     "decision",
     "options",
-    "reason",
+    "cause",
+    "message",
 )
 NOWHERE = -1
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -75,14 +78,14 @@ class ScoreFile:
         place = self._place(verdict.name)
         self._starts[place], self._next = start, place + 1
 
-    def finish(self, reasons: dict[str, str]) -> None:
-        """Write the result, with the reason where there is no verdict; the part file goes when none is missing."""
+    def finish(self, unscored: dict[str, Unscored]) -> None:
+        """Write the result, with the cause where there is no verdict; the part file goes when none is missing."""
         if self._file.closed:  # the disk was full
             return
         temporary = self._out.with_name(self._out.name + ".tmp")
         with self._writing():
             self._file.flush()
-            WRITERS[self._out.suffix](temporary, self._records(reasons))
+            WRITERS[self._out.suffix](temporary, self._records(unscored))
             os.replace(temporary, self._out)
             self._file.close()
             if not self.missing():
@@ -136,11 +139,12 @@ class ScoreFile:
         ahead = chain(range(self._next, len(self._pictures)), range(self._next))
         return next(place for place in ahead if self._pictures[place].name == name)
 
-    def _records(self, reasons: dict[str, str]) -> Iterator[dict[str, object]]:
+    def _records(self, unscored: dict[str, Unscored]) -> Iterator[dict[str, object]]:
         with self._part.open("rb") as file:
             for picture, start in zip(self._pictures, self._starts, strict=True):
                 if start == NOWHERE:
-                    yield unscored_record(picture.name, reasons.get(picture.name, "not reached"))
+                    missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
+                    yield unscored_record(unscored.get(picture.name, missed))
                 else:
                     file.seek(start)
                     yield json.loads(file.readline())
@@ -155,9 +159,9 @@ def _name(line: bytes) -> str:
         return ""
 
 
-def unscored_record(name: str, reason: str) -> dict[str, object]:
+def unscored_record(unscored: Unscored) -> dict[str, object]:
     """The columns of a picture that has no verdict."""
-    return {**dict.fromkeys(COLUMNS), "name": name, "reason": reason}
+    return {**dict.fromkeys(COLUMNS), **asdict(unscored)}
 
 
 def record(verdict: Verdict) -> dict[str, object]:
@@ -174,7 +178,8 @@ def record(verdict: Verdict) -> dict[str, object]:
         "votes": [label for _, label in verdict.votes],
         "decision": verdict.decision,
         "options": None if verdict.options is None else list(verdict.options),
-        "reason": None,
+        "cause": None,
+        "message": None,
     }
 
 
@@ -208,7 +213,7 @@ def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: 
     except ImportError:
         raise MissingExtra("Parquet files", "parquet") from None
     text, number, whole = pa.string(), pa.float64(), pa.int32()
-    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text)
+    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text, text)
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)
     with pq.ParquetWriter(file, schema) as writer:
         for batch in _batches(records):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from looktwice.classifiers import AnyClassifier
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.ledger.protocol import Budget, Entry, Grant, Ledger
+from looktwice.outcome import Cause, Failure, Progress
 from looktwice.pacing import Gate, Pace
 from looktwice.views import Question
 from looktwice.votes import Answer
@@ -33,24 +34,8 @@ PRESSURE = (429, 503)
 INTERNAL = 500
 
 
-@dataclass
-class Progress:
-    """Where a run stands; read it at any time."""
-
-    pictures: int = 0
-    unscored: int = 0
-    hits: int = 0
-    """Answers that the ledger already had."""
-    sent: int = 0
-    """Attempts that may have been billed."""
-    answered: int = 0
-    retries: int = 0
-    micros: int = 0
-    """Money spent by this run, in millionths of the currency."""
-
-
 class Round:
-    """Questions that are asked together; it is over when each has its answer, or the reason why it has none."""
+    """Questions that are asked together; it is over when each has its answer or failure."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -70,23 +55,23 @@ class Round:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One question; `answer` gets what came back, or the reason why nothing did."""
+    """One question; `answer` gets what came back, or why nothing did."""
 
     question: Question
     entry: Entry
-    answer: Answer | str | None = None
+    answer: Answer | Failure | None = None
     round: Round | None = None
     prepared: object = None
-    listeners: tuple[Callable[[Answer | str], None], ...] = ()
+    listeners: tuple[Callable[[Answer | Failure], None], ...] = ()
 
-    def listen(self, listener: Callable[[Answer | str], None]) -> None:
+    def listen(self, listener: Callable[[Answer | Failure], None]) -> None:
         """Tell it the answer: now, or when it comes."""
         if self.answer is None:
             self.listeners = (*self.listeners, listener)
         else:
             listener(self.answer)
 
-    def settle(self, answer: Answer | str) -> None:
+    def settle(self, answer: Answer | Failure) -> None:
         """Only the first answer counts."""
         if self.answer is None:
             self.answer, self.prepared = answer, None
@@ -99,7 +84,7 @@ class Job:
 
 
 class Batch(NamedTuple):
-    """Questions for one call that may be sent now, for the how-manieth time."""
+    """Questions for one call that may be sent now, and which attempt this is, from 1."""
 
     jobs: list[Job]
     attempt: int
@@ -119,7 +104,8 @@ class Sender:
         self.gate = Gate(pace.concurrency or classifier.terms.concurrency)
         self.price = classifier.terms.price_micros
         self.fatal: ClassifierError | None = None
-        self.reason = ""
+        self.halt: Failure | None = None
+        """Why nothing more is sent, once that is so."""
         self._pace = pace
         self._budget = budget
         self._replies = replies
@@ -139,17 +125,17 @@ class Sender:
         """Whether it was told to send nothing more."""
         return self._stopping.is_set()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, halt: Failure) -> None:
         """Send nothing more; what is in flight is waited for."""
-        self.reason = self.reason or reason
+        self.halt = self.halt or halt
         self._stopping.set()
-        settle(self._due, self.reason)
+        settle(self._due, self.halt)
         self._due.clear()
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
         self._stopping.clear()
-        self.reason, self.fatal, self._failures = "", None, 0
+        self.halt, self.fatal, self._failures = None, None, 0
 
     def room(self) -> int:
         """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
@@ -205,8 +191,8 @@ class Sender:
         """
         if wait:
             await self._sleep(wait)
-        if self.stopped:
-            settle(jobs, self.reason)
+        if self.halt:
+            settle(jobs, self.halt)
             return
         entries = [job.entry for job in jobs]
         try:
@@ -227,7 +213,7 @@ class Sender:
         for name, answer in grant.answered.items():
             self.progress.hits += 1
             by_key[name].settle(answer)
-        settle([by_key[name] for name in grant.refused], "the budget is spent")
+        settle([by_key[name] for name in grant.refused], Failure(Cause.BUDGET, "the budget is spent"))
         self._queue([by_key[name] for name in grant.granted], attempt)
         return [by_key[name] for name in grant.held]
 
@@ -261,8 +247,9 @@ class Sender:
             async with self.gate:
                 if self.rates or self._pause_until:
                     await self._turn(len(jobs))
-                if self.reason:
-                    self._withdraw(jobs)
+                if self.halt:
+                    self.ledger.release([job.entry.key for job in jobs])
+                    settle(jobs, self.halt)
                     return
                 self._spend(len(jobs))
                 started = time.perf_counter()
@@ -273,7 +260,7 @@ class Sender:
             self._retry(batch, error)
         except ClassifierError as error:
             self.end(error)
-            self._give_up(jobs, str(error))
+            self._give_up(jobs, error)
         except Exception as error:
             self._break(jobs, error)
 
@@ -326,7 +313,7 @@ class Sender:
     def _retry(self, batch: Batch, error: PassingError) -> None:
         few = error.garbled or error.status == INTERNAL
         if self.stopped or batch.attempt >= (self._pace.few if few else self._pace.attempts):
-            self._give_up(batch.jobs, str(error))
+            self._give_up(batch.jobs, error)
         else:
             self._start(self._again(batch, error))
 
@@ -335,34 +322,29 @@ class Sender:
         backoff = self._pace.backoff * 2 ** (batch.attempt - 1) * random.uniform(0.5, 1.0)
         await self._sleep(min(max(backoff, error.retry_after or 0.0), self._pace.longest))
         if self.stopped:
-            self._give_up(batch.jobs, str(error))
+            self._give_up(batch.jobs, error)
         else:
             await self._intend(batch.jobs, batch.attempt + 1)
 
     def end(self, error: ClassifierError) -> None:
         """Stop for good: the run raises this when what is in flight has come."""
         self.fatal = self.fatal or error
-        self.stop(str(error))
+        self.stop(Failure(Cause.CLASSIFIER, str(error)))
 
     def _break(self, jobs: list[Job], error: Exception) -> None:
         """The ledger failed, or a connector broke its promise: nothing more is sent, and the run raises this."""
-        self.stop(str(error))
+        self.stop(Failure(Cause.STOPPED, str(error)))
         for job in jobs:
             if job.round:
                 job.round.end(error)
 
-    def _withdraw(self, jobs: list[Job]) -> None:
-        """These were surely not sent: give back what they were granted."""
-        self.ledger.release([job.entry.key for job in jobs])
-        settle(jobs, self.reason)
-
-    def _give_up(self, jobs: list[Job], reason: str) -> None:
+    def _give_up(self, jobs: list[Job], error: ClassifierError) -> None:
         """Nobody waits for these answers any more: they stay sent and counted."""
         self.ledger.give_up([job.entry.key for job in jobs])
-        settle(jobs, reason)
+        settle(jobs, Failure(Cause.CLASSIFIER, str(error)))
 
 
-def settle(jobs: Iterable[Job], reason: str) -> None:
+def settle(jobs: Iterable[Job], failure: Failure) -> None:
     """Say of each that has no answer why it has none."""
     for job in jobs:
-        job.settle(reason)
+        job.settle(failure)

@@ -288,9 +288,9 @@ def test_a_budget_of_5000_is_met_exactly_as_the_server_counts_it(cluster: str, t
         todo = (tmp_path / "p.npz", tmp_path / "out", tmp_path / "ledger.db")
         run(place.on_ray(*todo, "--budget", 5000), code=3)
         assert place.requests() == 5000
-    reasons = [row["reason"] for row in rows(tmp_path / "out").values()]
-    assert set(reasons) == {None, "the budget is spent"}
-    assert 100 <= sum(map(bool, reasons)) <= 500
+    causes = [row["cause"] for row in rows(tmp_path / "out").values()]
+    assert set(causes) == {None, "budget"}
+    assert 100 <= sum(map(bool, causes)) <= 500
 
 
 def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(clus
         assert place.requests() == 6 * QUESTIONS, "a picture that is in many places is asked about once"
         found = rows(at("verdicts/all"))
     assert "6 of 42 pictures cannot be read, which is more than --max-bad allows" in " ".join(stopped.stderr.split())
-    assert {name for name, row in found.items() if row["reason"]} == {name for name in found if is_picture(6, name)}
+    assert {name for name, row in found.items() if row["cause"]} == {name for name in found if is_picture(6, name)}
     for number in range(6):
         copies = [row for name, row in found.items() if is_picture(number, name)]
         assert len(copies) == 6

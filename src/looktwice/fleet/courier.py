@@ -16,8 +16,8 @@ from looktwice.ledger import Account
 from looktwice.ledger.clerk import Clerk
 from looktwice.ledger.operations import Batch
 from looktwice.ledger.queued import QueuedLedger
+from looktwice.outcome import Progress
 from looktwice.pacing import Pace, Rate
-from looktwice.sending import Progress
 from looktwice.votes import Answer
 
 PATIENCE = 120.0

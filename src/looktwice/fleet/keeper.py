@@ -19,8 +19,8 @@ from looktwice.errors import LedgerError
 from looktwice.ledger import Account, Budget, Entry, Grant, Unrecorded, open_at
 from looktwice.ledger.operations import Batch, Check, Introduction, Record
 from looktwice.ledger.sessions import BEAT, DEAD
+from looktwice.outcome import Progress
 from looktwice.pacing import Rate
-from looktwice.sending import Progress
 from looktwice.votes import Answer
 
 AHEAD = 0.25

@@ -141,7 +141,7 @@ class Bucket:
             with files.open_input_stream(path, compression=None) as stream:
                 data = stream.read()
         except OSError as fault:
-            raise ImageError(f"{shown(name)}: cannot be read ({_why(fault)}); check the path and its rights") from None
+            raise ImageError(f"cannot be read ({_why(fault)}); check the path and its rights", shown(name)) from None
         return decode(data, name)
 
 

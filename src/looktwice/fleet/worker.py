@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from uuid import uuid4
 
-from looktwice.asking import Asker, Unscored
+from looktwice.asking import Asker
 from looktwice.classifiers import connect
 from looktwice.errors import ImageError, LookTwiceError
 from looktwice.fleet.courier import LeasedPace, Line, RemoteLedger
@@ -20,6 +20,7 @@ from looktwice.fleet.sources import Unit
 from looktwice.images import Image
 from looktwice.ledger import POSTGRES, Budget, Ledger, open_at
 from looktwice.look import look
+from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, Source
 from looktwice.practice import Use
 from looktwice.profile import Profile
@@ -120,7 +121,7 @@ class Scorer:
         pictures = (_noting(picture, bad) for picture in unit.pictures())
         async for verdict in look(self._asker, pictures, self._job.profile, self._practice):
             if isinstance(verdict, Unscored):
-                records.append(unscored_record(verdict.name, verdict.reason))
+                records.append(unscored_record(verdict))
             else:
                 records.append(record(verdict))
                 kinds.append(self._practice.kind(verdict.base, [label for _, label in verdict.votes]))

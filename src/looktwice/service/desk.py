@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from looktwice import look as looking
-from looktwice.asking import Asker, Unscored
+from looktwice.asking import Asker
 from looktwice.decisions import Drift
-from looktwice.errors import ChangedError, DataError, ImageError, LookTwiceError, QuotaError
+from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.look import Verdict
+from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Picture, Source
 from looktwice.practice import Practice
 from looktwice.profile import Profile
@@ -35,8 +36,8 @@ PAUSE, LONG_PAUSE = 5.0, 60.0
 MANY = 1000
 """Pictures after which drift is looked at, also if nobody asks."""
 DAY = 86_400
+CLOSING = "the service is shutting down"
 LOG = logging.getLogger("looktwice.service")
-SPENT = "the budget is spent"
 
 Tell = Callable[[int, str | None], None]
 """Is told the place of a question and its label: 0 is the picture itself, or the first photo of a burst."""
@@ -98,7 +99,7 @@ class Desk:
     def state(self) -> State:
         """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
         if self._closing:
-            return State(False, "the service is shutting down", PAUSE)
+            return State(False, CLOSING, PAUSE)
         if self._trouble is None:
             return State(True)
         if isinstance(self._trouble, ChangedError):
@@ -128,7 +129,7 @@ class Desk:
         self._waiting.append(caller)
         self._start_soon()
         try:
-            return await self._in_time(caller.verdict, [caller.picture])
+            return await self._in_time(caller.verdict)
         finally:
             self._unlisten([caller.picture])
             if caller in self._waiting:
@@ -143,14 +144,14 @@ class Desk:
         verdict: Waiting = asyncio.get_running_loop().create_future()
         self._go(self._burst(pictures, verdict), len(pictures))
         try:
-            return await self._in_time(verdict, pictures)
+            return await self._in_time(verdict)
         finally:
             self._unlisten(pictures)
 
     async def close(self) -> None:
         """Take nothing more, and wait for what is on its way."""
         self._closing = True
-        self.asker.stop("the service is shutting down")
+        self.asker.stop(CLOSING)
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
 
@@ -189,21 +190,19 @@ class Desk:
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
-            self._answer(waiting, Unscored(name, str(self._trouble or "the service is shutting down")), 1)
+            self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
         self._watch(verdicts)
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored
         try:
             verdict = await looking.burst(self.asker, pictures, self.profile)
-            photos = tuple((f"photo {place}", label) for place, (_, label) in enumerate(verdict.votes, 2))
-            verdict = replace(verdict, votes=photos)
-        except DataError as error:
-            name, _, reason = str(error).partition(": ")
-            verdict = Unscored(name, reason)
+            if isinstance(verdict, Verdict):
+                photos = tuple((f"photo {place}", label) for place, (_, label) in enumerate(verdict.votes, 2))
+                verdict = replace(verdict, votes=photos)
         except Exception as error:  # as above
             self._rest(error)
-            verdict = Unscored(pictures[0].name, str(error))
+            verdict = Unscored(pictures[0].name, Cause.STOPPED, str(error))
         self._answer(waiting, verdict, len(pictures))
 
     def _rest(self, error: Exception) -> None:
@@ -241,7 +240,7 @@ class Desk:
         if not waiting.done():
             waiting.set_result(verdict)
 
-    async def _in_time(self, waiting: Waiting, pictures: Sequence[Picture]) -> Verdict:
+    async def _in_time(self, waiting: Waiting) -> Verdict:
         seconds = self.limits.seconds
         try:
             async with asyncio.timeout(seconds):
@@ -251,20 +250,18 @@ class Desk:
             raise Refusal("time", detail, seconds) from None
         if isinstance(told, Verdict):
             return told
-        raise await self._refusal(next((p for p in pictures if p.name == told.name), pictures[0]), told.reason)
+        raise self._refusal(told)
 
-    async def _refusal(self, picture: Picture, reason: str) -> Refusal:
-        """Why there is no verdict: the budget, trouble with the classifier, or a picture that cannot be used."""
-        if reason == SPENT:
+    def _refusal(self, told: Unscored) -> Refusal:
+        """Why there is no verdict, as a reply."""
+        if told.cause is Cause.BUDGET:
             detail = "the budget is spent; raise it to go on" + (", or wait for the next day" if self._daily else "")
             return Refusal("budget", detail, DAY - time.time() % DAY if self._daily else None)
+        if told.cause in (Cause.UNREADABLE, Cause.UNFIT):
+            return Refusal("picture", told.message)
         if self.asker.stopped:
-            return Refusal("unavailable", reason, self.state().retry_after)
-        try:
-            await asyncio.to_thread(lambda: self.asker.classifier.prepare(picture.image().pixels))
-        except ImageError as error:
-            return Refusal("picture", str(error))
-        return Refusal("classifier", reason)
+            return Refusal("unavailable", told.message, self.state().retry_after)
+        return Refusal("classifier", told.message)
 
 
 def _telling(tell: Tell, photo: int) -> Tell:

@@ -1,0 +1,57 @@
+"""What comes of asking about a picture when no verdict does, and where a run stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a picture was not scored. Exit codes, HTTP statuses and counters follow from it."""
+
+    UNREADABLE = "unreadable"
+    """The file is not a picture that can be decoded."""
+    UNFIT = "unfit"
+    """The classifier cannot take a picture like this."""
+    BUDGET = "budget"
+    """The budget does not cover the question."""
+    STOPPED = "stopped"
+    """The run ended before the question was sent."""
+    NO_LABEL = "no label"
+    """The classifier answered, but its answer held no label."""
+    CLASSIFIER = "classifier"
+    """The classifier failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a question has no answer."""
+
+    cause: Cause
+    message: str
+    """The same for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A picture that has no confidence, and why: never a number."""
+
+    name: str
+    cause: Cause
+    message: str
+
+
+@dataclass
+class Progress:
+    """Where a run stands; read it at any time."""
+
+    pictures: int = 0
+    unscored: int = 0
+    hits: int = 0
+    """Answers that the ledger already had."""
+    sent: int = 0
+    """Attempts that may have been billed."""
+    answered: int = 0
+    retries: int = 0
+    micros: int = 0
+    """Money spent by this run, in millionths of the currency."""
