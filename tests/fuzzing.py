@@ -44,7 +44,7 @@ from looktwice.ledger.protocol import Entry, key
 from looktwice.look import Polled, Verdict, judge, learn
 from looktwice.noise import Measured, NoiseFile
 from looktwice.outcome import Cause, Unscored
-from looktwice.practice import Use
+from looktwice.practice import DecisionOptions
 from looktwice.profile import Figure, HeldOut, Profile, Result
 from looktwice.scorefile import ScoreFile, unscored_record
 from looktwice.service.guards import Tokens
@@ -292,7 +292,7 @@ def _fitted() -> tuple[bytes, ...]:
 def read_profile(path: Path) -> None:
     profile = Profile.load(path)
     for adaptive in (False, True) if profile.adaptive else (False,):
-        practice = Use(adaptive, max_error=0.1, coverage=0.9).of(profile)
+        practice = DecisionOptions(adaptive, max_error=0.1, coverage=0.9).of(profile)
         views = [str(view) for view in practice.panel]
         row = Row("it", "x", tuple("x" for _ in views))
         (verdict,) = judge([row], views, profile, practice)

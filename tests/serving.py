@@ -32,7 +32,7 @@ from looktwice.beliefs import Probit
 from looktwice.classifiers import connect
 from looktwice.images import encode_png
 from looktwice.pictures import labelled
-from looktwice.practice import Use
+from looktwice.practice import DecisionOptions
 from looktwice.service import Place, run
 from looktwice.service.limits import Limits
 from looktwice.session import Wishes
@@ -152,4 +152,4 @@ def clothes() -> tuple[bytes, ...]:
 if __name__ == "__main__":
     limits, wishes, place = (json.loads(text) for text in sys.argv[2:5])
     here = Place(**{"port": 0, **place, "token_file": Path(place["token_file"]) if "token_file" in place else None})
-    run(Path(sys.argv[1]), None, Use(), Wishes(**wishes), here, Limits(**limits))
+    run(Path(sys.argv[1]), None, DecisionOptions(), Wishes(**wishes), here, Limits(**limits))

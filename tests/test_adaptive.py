@@ -21,7 +21,7 @@ from looktwice.jury import Jury
 from looktwice.look import Polled, Verdict
 from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, find, labelled
-from looktwice.practice import NEVER, Practice, Use
+from looktwice.practice import NEVER, Practice, DecisionOptions
 from looktwice.profile import HeldOut, Profile
 from looktwice.views import GENERAL, Panel
 
@@ -218,7 +218,7 @@ def test_a_profile_without_chances_cannot_make_sets(profile: Profile) -> None:
 
 
 def test_what_became_of_promises_is_counted(profile: Profile, tested: Polled) -> None:
-    practice = Use(max_error=0.15, level=0.8, coverage=0.9).of(profile)
+    practice = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9).of(profile)
     kept = look.promises(tested, practice)
     confidence = practice.belief.confidence(tested.votes)
     assert practice.accept is not None

@@ -35,7 +35,7 @@ from looktwice.fleetruns import Machines, MaxBad, Tally, crew, score
 from looktwice.images import decode, encode_png
 from looktwice.ledger import Account, Budget, SqliteLedger, verify
 from looktwice.pictures import find
-from looktwice.practice import Use
+from looktwice.practice import DecisionOptions
 from looktwice.session import Wishes
 from looktwice.votes import Answer, Row
 
@@ -428,7 +428,7 @@ def make_job(tmp_path: Path, server: Running, **changes: Any) -> Job:
     Shards(str(tmp_path / "out")).begin({})
     settings: dict[str, Any] = {
         "profile": profile,
-        "use": Use(),
+        "use": DecisionOptions(),
         "classifier": description,
         "folder": os.getcwd(),
         "out": str(tmp_path / "out"),
@@ -614,12 +614,12 @@ def test_more_workers_than_processors_are_not_waited_for() -> None:
 )
 def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> None:
     with pytest.raises(DataError, match="among the pictures"):
-        score([pictures], None, Path("profile.json"), None, out, Use(), Machines(), Wishes(), as_json=False)
+        score([pictures], None, Path("profile.json"), None, out, DecisionOptions(), Machines(), Wishes(), as_json=False)
 
 
 def test_verdicts_may_go_beside_the_pictures() -> None:
     with pytest.raises(ProfileError, match="nowhere"):
-        score(["photos"], None, Path("nowhere"), None, "photos-out", Use(), Machines(), Wishes(), as_json=False)
+        score(["photos"], None, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), Wishes(), as_json=False)
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])

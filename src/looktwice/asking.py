@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import NamedTuple
 
-from looktwice.classifiers import AnyClassifier
+from looktwice.classifiers import AnyClassifier, Terms
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.images import Image
+from looktwice.ledger.memory import Unrecorded
 from looktwice.ledger.protocol import Budget, Entry, Ledger, keys, tail
-from looktwice.ledger.unrecorded import Unrecorded
 from looktwice.outcome import Cause, Failure, Unscored
 from looktwice.pacing import Pace
 from looktwice.pictures import Picture
@@ -31,8 +32,20 @@ CHUNK_QUESTIONS = 256
 CHUNKS_AHEAD = 3
 
 
-Tell = Callable[[str, int, str | None], None]
-"""Is told each answer as it comes: the picture's name, the question's place (0 is the picture itself), the label."""
+class Heard(NamedTuple):
+    """One answer, as it arrives."""
+
+    name: str
+    """The picture that was asked about."""
+    place: int
+    """0 for the picture itself, 1 … for the views of the panel."""
+    view: str
+    """What was shown: `again` is the picture as it is."""
+    label: str | None
+    """None where no label could be read, or nothing was answered."""
+
+
+Tell = Callable[[Heard], None]
 
 
 @dataclass(frozen=True)
@@ -94,17 +107,19 @@ class Asker:
         budget: Budget | None = None,
         seed: int = 0,
         canaries: int = 0,
-        replies: bool = False,
+        terms: Terms | None = None,
     ) -> None:
-        """`replies`: whether the ledger keeps what the classifier replied, beside the label that was read from it."""
+        """`terms` are those under which it is asked; the classifier's own where None."""
         self.classifier = classifier
+        self.terms = terms or classifier.terms
         self.seed = seed
         self.tell: Tell | None = None
         self.trust = Trust(canaries if ledger else 0)
         self._ledger = ledger or Unrecorded()
-        self._sender = Sender(classifier, self._ledger, pace or Pace(), budget or Budget(), replies)
+        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget())
         self.progress = self._sender.progress
         self._asking: dict[bytes, Job] = {}
+        self._runs = 0
         self._checking = asyncio.Lock()
 
     @property
@@ -131,6 +146,7 @@ class Asker:
         """The answers about each picture, in the pictures' order; durable before they are handed over."""
         source = iter(pictures)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
+        self._runs += 1
         try:
             while True:
                 while len(chunks) < CHUNKS_AHEAD and (chunk := await self._load(source, panel)):
@@ -146,11 +162,24 @@ class Asker:
             self.stop()
             raise
         finally:
+            self._runs -= 1
             await asyncio.gather(*chunks, return_exceptions=True)
             await self._sender.finish()
 
-    def room(self) -> int:
-        """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
+    async def close(self) -> None:
+        """Write what is queued, and let go of the ledger and the classifier."""
+        try:
+            await self.classifier.close()
+        finally:
+            await asyncio.to_thread(self._ledger.close)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no picture is being asked about."""
+        return self._runs == 0
+
+    def room(self) -> int | None:
+        """How many more queries the budget covers; None if nothing limits them."""
         return self._sender.room()
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
@@ -165,9 +194,8 @@ class Asker:
             seen |= new.keys()
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
-        speed = min((rate.per_second for rate in self._sender.rates), default=None)
-        seconds = queries / speed if speed else None
-        return Estimate(total, unreadable, asked, hits, queries, queries * self._sender.price, seconds)
+        seconds = queries / self.terms.per_second if self.terms.per_second else None
+        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds)
 
     def _count(self, row: Row | Unscored) -> None:
         self.progress.pictures += 1
@@ -182,7 +210,7 @@ class Asker:
         """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
         chunk: _Chunk = []
         room, size = CHUNK_BYTES, len(panel) + 1
-        most = max(CHUNK_QUESTIONS, 2 * self._sender.gate.limit * self.classifier.terms.batch)
+        most = max(CHUNK_QUESTIONS, 2 * self._sender.gate.limit * self.terms.batch)
         while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
             item = self._open(picture, panel)
             chunk.append(item)
@@ -261,7 +289,7 @@ class Asker:
                 if first.round and first.round is not own:
                     others.add(first.round)
             if self.tell:
-                item.jobs[place].listen(partial(_report, self.tell, item.picture.name, place))
+                item.jobs[place].listen(partial(_report, self.tell, item, place))
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
@@ -322,8 +350,9 @@ def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
     return str(view), tail(str(view), seed, index, RENDERER)
 
 
-def _report(tell: Tell, name: str, place: int, answer: Answer | Failure) -> None:
-    tell(name, place, answer.label if isinstance(answer, Answer) and answer.label != NO_LABEL else None)
+def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:
+    label = answer.label if isinstance(answer, Answer) and answer.label != NO_LABEL else None
+    tell(Heard(item.picture.name, place, item.jobs[place].entry.view, label))
 
 
 def _further(item: _Open, rounds: Rounds) -> int:

@@ -243,6 +243,15 @@ FAMILIES: dict[str, type[Belief]] = {
 """Every belief by its name."""
 
 
+def named(belief: Belief | str) -> Belief:
+    """The belief of a name, with its usual settings; a belief as it is."""
+    if not isinstance(belief, str):
+        return belief
+    if belief not in FAMILIES:
+        raise FitError(f"no belief is called {belief!r}; there are {', '.join(FAMILIES)}")
+    return FAMILIES[belief]()
+
+
 def dump(belief: Belief) -> dict[str, object]:
     """The belief as plain JSON values; `restore` makes it again."""
     from pydantic import TypeAdapter

@@ -1,4 +1,4 @@
-"""One picture asked a few times: is the classifier reachable, how fast, how dear, and does it roll dice?"""
+"""One picture asked a few times: whether the classifier can be reached, its latency, price and repeatability."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
 
 from looktwice.asking import Asker
 from looktwice.errors import BudgetError
@@ -34,9 +37,19 @@ class Checkup:
         return None not in self.labels and len(set(self.labels)) == 1
 
 
+def test_card() -> NDArray[np.uint8]:
+    """A picture of 256 × 256 with edges, colours and a gradient, for classifiers that are only to be reached."""
+    ramp = np.linspace(0, 255, 256, dtype=np.uint8)
+    card = np.stack(
+        [np.tile(ramp, (256, 1)), np.tile(ramp[:, None], (1, 256)), np.full((256, 256), 96, np.uint8)], axis=2
+    )
+    card[64:192, 64:192] = 255 - card[64:192, 64:192]
+    return card
+
+
 async def examine(asker: Asker, image: Image) -> Checkup:
     """Ask about one picture three times, each on the bill; a ClassifierError says what is wrong."""
-    classifier, terms = asker.classifier, asker.classifier.terms
+    classifier, terms = asker.classifier, asker.terms
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
     answers = [await _timed(asker, prepared) for _ in range(TIMES)]
     return Checkup(

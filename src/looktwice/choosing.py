@@ -13,6 +13,7 @@ from looktwice.beliefs import Gaussian
 from looktwice.jury import Jury
 from looktwice.look import Polled
 from looktwice.pictures import Picture
+from looktwice.profile import Profile
 from looktwice.tuning import Gain, Plan
 from looktwice.views import Panel, View
 from looktwice.votes import MISSING, Row, Votes
@@ -46,6 +47,15 @@ async def choose(
     knee = tuning.knee([float(step.brier.mean()) for step in steps])
     rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
     return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)
+
+
+def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
+    """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
+    trials = fitting.trials(Jury(), chosen.polled.votes, chosen.polled.codes(), teachers=chosen.pilot)
+    points = tuple(step.point() for step in fitting.steps(trials))
+    polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
+    profile = look.learn(polled, Jury(), description, teachers=chosen.pilot)
+    return polled, profile.model_copy(update={"curve": points})
 
 
 async def _climb(

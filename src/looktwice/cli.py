@@ -5,7 +5,7 @@ Nothing heavy is imported here, so that `looktwice --help` answers at once; each
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -32,13 +32,15 @@ from looktwice.options import (
     VotesOption,
     acts,
     asks,
+    prints,
     spreads,
 )
 
 if TYPE_CHECKING:
+    from looktwice.console import Output
     from looktwice.fleetruns import Machines
-    from looktwice.practice import Use
-    from looktwice.session import Wishes
+    from looktwice.practice import DecisionOptions
+    from looktwice.session import AskOptions
 
 NOT_SCORED = 3
 """The exit code when some pictures have no confidence: bad files, failures, or the budget ended."""
@@ -53,6 +55,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+def _exit(complete: bool) -> NoReturn:
+    raise typer.Exit(0 if complete else NOT_SCORED)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,10 +89,12 @@ def demo(
 
 @app.command()
 @asks
+@prints
 def fit(
     pictures: LabelledArgument,
     classifier: ClassifierOption,
-    wishes: "Wishes",
+    ask: "AskOptions",
+    output: "Output",
     views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
     belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
     noise: Annotated[Path | None, Help(help="For --belief transfer: what `looktwice noise` measured.")] = None,
@@ -96,7 +104,6 @@ def fit(
     votes: VotesOption = None,
     truths: TruthsOption = None,
     take: TakeOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Learn how far to trust a classifier, from labelled pictures.
 
@@ -107,17 +114,21 @@ def fit(
       looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --belief probit
     """
     from looktwice import runs
+    from looktwice.model import AsyncModel
 
     labelled = runs.labelled(pictures, truths, take)
-    runs.fit(labelled, classifier, views, belief, noise, adaptive, max_error, out, votes, wishes, json)
+    options = runs.FitOptions(views, belief, noise, adaptive, max_error, out, votes)
+    _exit(runs.fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
 
 @app.command()
 @asks
+@prints
 def tune(
     pictures: LabelledArgument,
     classifier: ClassifierOption,
-    wishes: "Wishes",
+    ask: "AskOptions",
+    output: "Output",
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
@@ -127,7 +138,6 @@ def tune(
     report: ReportOption = None,
     truths: TruthsOption = None,
     take: TakeOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Choose the views on a thrifty pilot, and fit a profile.
 
@@ -140,12 +150,12 @@ def tune(
       looktwice tune photos/ -c model.toml --paper rotation --draws 20
     """
     from looktwice import runs, tuneruns
+    from looktwice.model import AsyncModel
 
-    labelled = runs.labelled(pictures, truths, take)
+    labelled, model = runs.labelled(pictures, truths, take), AsyncModel(classifier, options=ask)
     if paper:
-        tuneruns.search(labelled, classifier, paper, draws, out, report, wishes, json)
-    else:
-        tuneruns.tune(labelled, classifier, max_queries, out, report, wishes, json)
+        _exit(tuneruns.search(model, labelled, paper, draws, out, report, output))
+    _exit(tuneruns.tune(model, labelled, max_queries, out, report, output))
 
 
 @app.command()
@@ -171,14 +181,15 @@ def plan(
 @app.command()
 @acts
 @asks
+@prints
 def look(
     pictures: PicturesArgument,
-    use: "Use",
-    wishes: "Wishes",
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     burst: Annotated[bool, Help(help="The pictures are photos of one thing: one verdict for all.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Label and confidence of pictures, with the reason in a sentence.
 
@@ -189,25 +200,27 @@ def look(
       looktwice look --burst front.jpg left.jpg right.jpg
     """
     from looktwice import runs
+    from looktwice.model import AsyncModel
 
-    bad = (runs.burst if burst else runs.look)(pictures, profile, classifier, use, wishes, json)
-    raise typer.Exit(NOT_SCORED if bad else 0)
+    found, model = runs.found(pictures), AsyncModel.load(profile, classifier, options=ask)
+    _exit((runs.burst if burst else runs.look)(model, found, decide, output))
 
 
 @app.command()
 @spreads
 @acts
 @asks
+@prints
 def score(
     pictures: Annotated[list[str], typer.Argument(help=ANYWHERE, show_default=False)],
-    use: "Use",
-    wishes: "Wishes",
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
     machines: "Machines | None",
     out: Annotated[str, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet; a folder on Ray.")],
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     take: TakeOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Verdicts for whole folders, into a file. Run it again after an interruption and it goes on where it was.
 
@@ -222,29 +235,29 @@ def score(
     if machines:
         from looktwice import fleetruns
 
-        complete = fleetruns.score(pictures, take, profile, classifier, out, use, machines, wishes, json)
-    else:
-        from looktwice import runs
+        _exit(fleetruns.score(pictures, take, profile, classifier, out, decide, machines, ask, output))
+    from looktwice import runs
+    from looktwice.model import AsyncModel
 
-        found = runs.found([Path(path) for path in pictures], take)
-        complete = runs.score(found, profile, classifier, Path(out), use, wishes, json)
-    raise typer.Exit(0 if complete else NOT_SCORED)
+    found = runs.found([Path(path) for path in pictures], take)
+    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), decide, output))
 
 
 @app.command()
 @acts
 @asks
+@prints
 def evaluate(
     pictures: LabelledArgument,
-    use: "Use",
-    wishes: "Wishes",
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     votes: VotesOption = None,
     report: ReportOption = None,
     truths: TruthsOption = None,
     take: TakeOption = None,
-    json: JsonOption = False,
 ) -> None:
     """How good the confidences are on other labelled pictures.
 
@@ -253,14 +266,16 @@ def evaluate(
       looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
     """
     from looktwice import runs
+    from looktwice.model import AsyncModel
 
-    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, report, use, wishes, json)
+    labelled, model = runs.labelled(pictures, truths, take), AsyncModel.load(profile, classifier, options=ask)
+    _exit(runs.evaluate(model, labelled, votes, report, decide, output))
 
 
 @app.command()
 @acts
 def report(
-    use: "Use",
+    decide: "DecisionOptions",
     profile: ProfileOption = Path("profile.json"),
     votes: Annotated[Path | None, Help(help="Votes that fit, tune or evaluate saved with --votes.")] = None,
     pictures: Annotated[Path | None, Help(help="The pictures of these votes, to show some of them.")] = None,
@@ -279,26 +294,28 @@ def report(
     """
     from looktwice import runs
 
-    runs.report(profile, votes, pictures, noise, ledger, price, use, out)
+    runs.report(profile, votes, pictures, noise, ledger, price, decide, out)
 
 
 @app.command()
 @asks
+@prints
 def check(
     classifier: Annotated[str, typer.Argument(help=CLASSIFIER, show_default=False)],
-    wishes: "Wishes",
+    ask: "AskOptions",
+    output: "Output",
     picture: Annotated[Path | None, typer.Argument(help="A picture to ask about; a test card if left out.")] = None,
-    json: JsonOption = False,
 ) -> None:
-    """Ask one picture three times: reachable, fast, dear, random?
+    """Ask about one picture three times: latency, price, limits, and whether answers repeat.
 
     [bold]Example[/bold]
 
       looktwice check my-api.toml cat.jpg
     """
     from looktwice import runs
+    from looktwice.model import AsyncModel
 
-    raise typer.Exit(0 if runs.check(classifier, picture, wishes, json) else NOT_SCORED)
+    _exit(runs.check(AsyncModel(classifier, options=ask), picture, output))
 
 
 books = typer.Typer(
@@ -384,19 +401,20 @@ def noise(
 
 @app.command()
 @asks
+@prints
 def transfer(
     open_: OpenOption,
     open_pictures: Annotated[list[Path], Help(help="Pictures for the open model; no truths are needed.")],
     closed: Annotated[str, Help("--closed", "-c", help=CLASSIFIER)],
     pictures: Annotated[Path, Help(help=LABELLED)],
-    wishes: "Wishes",
+    ask: "AskOptions",
+    output: "Output",
     views: OpenViewsOption = "",
     draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
     take: TakeOption = None,
     open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
-    json: JsonOption = False,
 ) -> None:
     """Learn on an open model, use it on a closed one, see if it helps.
 
@@ -405,23 +423,25 @@ def transfer(
       looktwice transfer --open model.onnx --open-pictures public/ --closed api.toml --pictures photos/
     """
     from looktwice import openruns, runs
+    from looktwice.model import AsyncModel
 
-    seen = runs.found(open_pictures, open_take)
+    opened = openruns.Opened(open_, runs.found(open_pictures, open_take), views)
     labelled = runs.labelled(pictures, truths, take)
-    openruns.transfer(open_, seen, closed, labelled, views, draws, out, wishes, json)
+    _exit(openruns.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
 
 
 @app.command()
 @asks
+@prints
 def borrow(
     teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
     classifier: ClassifierOption,
-    wishes: "Wishes",
+    ask: "AskOptions",
+    output: "Output",
     pictures: Annotated[Path | None, Help(help=f"{LABELLED} None are needed; fifty help.")] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
     take: TakeOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Make a profile from what was learned on another classifier.
 
@@ -434,17 +454,18 @@ def borrow(
       looktwice borrow open.json -c api.toml --pictures fifty/
     """
     from looktwice import openruns, runs
+    from looktwice.model import AsyncModel
 
     labelled = runs.labelled(pictures, truths, take) if pictures else []
-    openruns.borrow(teacher, classifier, labelled, out, wishes, json)
+    _exit(openruns.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
 
 @app.command()
 @acts
 @asks
 def serve(
-    use: "Use",
-    wishes: "Wishes",
+    decide: "DecisionOptions",
+    ask: "AskOptions",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     host: Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")] = "127.0.0.1",
@@ -453,8 +474,6 @@ def serve(
     allow_host: Annotated[list[str] | None, Serve(help="A host name under which it is reached.")] = None,
     tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
-    per_day: Annotated[int | None, Serve(help="Most queries in one UTC day.", min=0)] = None,
-    money_per_day: Annotated[str | None, Serve(help="The same in money.")] = None,
     looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
     timeout: Annotated[float, Serve(help="Seconds that a client waits at most.", min=0.1)] = 60.0,
     max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
@@ -468,16 +487,13 @@ def serve(
 
       looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
     """
-    from dataclasses import replace
-
     from looktwice import service
 
     place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
     limits = service.Limits(
         body=int(max_megabytes * 1e6), pixels=int(max_megapixels * 1e6), looks=looks, seconds=timeout
     )
-    wishes = replace(wishes, per_day=per_day, money_per_day=money_per_day)
-    service.run(profile, classifier, use, wishes, place, limits)
+    service.run(profile, classifier, decide, ask, place, limits)
 
 
 def main() -> None:

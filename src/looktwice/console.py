@@ -7,10 +7,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,14 @@ from rich.table import Table
 from rich.text import Text
 
 from looktwice.asking import Asker, Estimate
+from looktwice.outcome import Progress as Run
 from looktwice.pictures import Picture
 from looktwice.profile import Figure, Result
-from looktwice.session import Wishes, fastest_loop, opened
+from looktwice.session import fastest_loop
 from looktwice.views import Panel
+
+if TYPE_CHECKING:
+    from looktwice.model import AsyncModel
 
 T = TypeVar("T")
 OUT = Console()
@@ -73,29 +77,54 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         return runner.run(main())
 
 
-def estimate(pictures: Sequence[Picture], classifier: str, panel: Panel, wishes: Wishes, as_json: bool) -> None:
+@dataclass(frozen=True)
+class Output:
+    """How a command shows what it does."""
+
+    json: bool = False
+    """Results as JSON in place of words and tables."""
+    json_log: bool = False
+    """Progress as JSON lines."""
+    dry_run: bool = False
+    """Say what would be asked and what it costs; ask nothing."""
+
+
+def estimate(model: AsyncModel, pictures: Sequence[Picture], panel: Panel, output: Output) -> None:
     """Say what asking about these pictures would cost, and ask nothing; stopping early may make it less."""
 
     async def work() -> Estimate:
-        async with opened(classifier, wishes) as asker:
-            return await asker.estimate(pictures, panel)
+        async with model:
+            return await model.estimate(pictures, views=panel)
 
-    show_estimate(run(work), as_json)
+    show_estimate(run(work), output.json)
 
 
 @asynccontextmanager
-async def watched(asker: Asker, total: int, json_log: bool = False) -> AsyncIterator[None]:
-    """Show how the asker gets on; Ctrl-C once stops it gently, twice at once."""
+async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterator[None]:
+    """Show how a run gets on; Ctrl-C once stops it gently, twice at once. The model is closed at the end."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, _interrupt, asker)
-    show = _log_json if json_log else _show_bar if ERR.is_terminal else _log_lines
-    display = asyncio.create_task(show(asker, total, Purse(asker)))
+    show = _log_json if output.json_log else _show_bar if ERR.is_terminal else _log_lines
+    async with model, shown(model.asker, total, show):
+        loop.add_signal_handler(signal.SIGINT, _interrupt, model.asker)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+Show = Callable[["Asker", int, "Purse"], Coroutine[None, None, None]]
+"""Shows an asker's progress until it is cancelled: the asker, how many pictures there are, and what it may spend."""
+
+
+@asynccontextmanager
+async def shown(asker: Asker, total: int, show: Show | None = None) -> AsyncIterator[None]:
+    """Show how an asker gets on, by default as a bar."""
+    display = asyncio.create_task((show or _show_bar)(asker, total, Purse(asker)))
     try:
         yield
     finally:
         display.cancel()
         await asyncio.gather(display, return_exceptions=True)
-        loop.remove_signal_handler(signal.SIGINT)
         if asker.trust.flipped:
             say(
                 f"The classifier is random: {asker.trust.flipped} of {asker.trust.asked} questions that were asked "
@@ -108,17 +137,16 @@ class Purse:
 
     def __init__(self, asker: Asker) -> None:
         self._progress = asker.progress
-        self._price = asker.classifier.terms.price_micros
+        self._price = asker.terms.price_micros
         self._room = asker.room()
 
     def words(self) -> list[str]:
         """Money where a question has a price, else questions; nothing where nothing is limited."""
-        left = max(0, self._room - self._progress.sent)
-        limited = self._room < sys.maxsize
+        left = None if self._room is None else max(0, self._room - self._progress.sent)
         if not self._price:
-            return [f"{left} left"] if limited else []
+            return [] if left is None else [f"{left} left"]
         spent = f"{self._progress.micros / 1e6:.4f} spent"
-        return [f"{spent}, {left * self._price / 1e6:.4f} left" if limited else spent]
+        return [spent if left is None else f"{spent}, {left * self._price / 1e6:.4f} left"]
 
 
 def _interrupt(asker: Asker) -> None:
@@ -140,6 +168,20 @@ async def _show_bar(asker: Asker, total: int, purse: Purse) -> None:
                 await asyncio.sleep(0.1)
         finally:
             bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
+
+
+def telling(tell: Callable[[Run], None]) -> Show:
+    """Calls a function with the progress of the run, ten times a second and at the end."""
+
+    async def show(asker: Asker, _total: int, _purse: Purse) -> None:
+        try:
+            while True:
+                tell(asker.progress)
+                await asyncio.sleep(0.1)
+        finally:
+            tell(asker.progress)
+
+    return show
 
 
 async def _log_lines(asker: Asker, total: int, purse: Purse) -> None:

@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import console, fitting, look, report
+from looktwice import console, fitting, report
 from looktwice import pictures as picture
 from looktwice import votes as voting
-from looktwice.asking import Asker
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit
 from looktwice.fitting import Outcome
 from looktwice.jury import Jury
 from looktwice.look import Polled
+from looktwice.model import AsyncModel
 from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
-from looktwice.session import Wishes, opened
 from looktwice.views import GENERAL, Panel
 
 FIT = 1000
@@ -93,29 +92,30 @@ def _material(profile: Profile, demo: Demo, polled: Polled, title: str) -> repor
 
 async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
     settings = sum(map(len, PAPER.values())) + 2
-    async with opened(description, Wishes()) as asker, console.watched(asker, (settings + len(PAPER)) * FIT):
-        jury = await _ask(asker, GENERAL, clothes)
-        tuned = {name: await _tune(asker, views, clothes) for name, views in PAPER.items()}
+    model = AsyncModel(description)
+    async with console.watched(model, (settings + len(PAPER)) * FIT, console.Output()):
+        jury = await _ask(model, GENERAL, clothes)
+        tuned = {name: await _tune(model, views, clothes) for name, views in PAPER.items()}
     outcomes = [jury.outcome(Naive(), "naive"), jury.outcome(Constant(), "constant")]
     outcomes += [halves.outcome(Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
     best = min(tuned, key=lambda name: _held_out(Probit(), tuned[name].train))
     outcomes.append(tuned[best].outcome(Probit(), f"probit, {best}"))
     outcomes.append(jury.outcome(Jury(), "jury"))
-    profile = look.learn(jury.train, Jury(), description)
+    profile = model.learn(jury.train, Jury())
     results = [outcome.result() for outcome in outcomes]
     return Demo(results, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
 
 
-async def _ask(asker: Asker, panel: Panel, clothes: list[Picture]) -> _Halves:
-    train = await look.collect(asker, clothes[:FIT], panel)
-    return _Halves(train, await look.collect(asker, clothes[FIT:], panel))
+async def _ask(model: AsyncModel, panel: Panel, clothes: list[Picture]) -> _Halves:
+    train = await model.ask(clothes[:FIT], views=panel)
+    return _Halves(train, await model.ask(clothes[FIT:], views=panel))
 
 
-async def _tune(asker: Asker, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
+async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
     """The setting that does best on the held-out folds of the pictures that teach, asked about the others too."""
-    trained = [await look.collect(asker, clothes[:FIT], Panel.parse(f"{view}*{DRAWS}")) for view in views]
+    trained = [await model.ask(clothes[:FIT], views=f"{view}*{DRAWS}") for view in views]
     best = min(trained, key=lambda polled: _held_out(Gaussian(), polled))
-    return _Halves(best, await look.collect(asker, clothes[FIT:], best.panel))
+    return _Halves(best, await model.ask(clothes[FIT:], views=best.panel))
 
 
 def _held_out(belief: Belief, polled: Polled) -> float:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looktwice import __version__, decisions, explaining, fitting
+from looktwice import __version__, decisions, explaining, figures, fitting, notebook
+from looktwice import scoring as metrics
 from looktwice.asking import Asker, Rounds
 from looktwice.beliefs import Belief, Constant, Naive, dump
 from looktwice.errors import DataError, FitError
 from looktwice.fitting import Aim, Outcome, SameDecision, Thrift
 from looktwice.jury import Jury, Prefixes
+from looktwice.notebook import Drawing
 from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.practice import NEVER, Practice, stopped_kind
-from looktwice.profile import Adaptive, Profile, Result
+from looktwice.profile import Adaptive, Profile, Result, results_html
 from looktwice.views import RENDERER, Panel
 from looktwice.votes import MISSING, Codes, Row, Votes, base_tally
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TOGETHER = 256
 """Pictures whose verdicts are computed at once."""
@@ -43,7 +48,7 @@ class Verdict:
     queries: int
     decision: Literal["accept", "review"] | None = None
     """What to do with the answer, where a promise was asked for."""
-    options: tuple[str | None, ...] | None = None
+    prediction_set: tuple[str | None, ...] | None = None
     """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
 
     def agree(self) -> int:
@@ -53,6 +58,14 @@ class Verdict:
     def sentence(self) -> str:
         """Why, in words that a person understands."""
         return explaining.sentence(self.label, self.base, self.confidence, self.votes)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Each view and its label, as a frame of pandas."""
+        return notebook.frame({"view": view, "label": label} for view, label in self.votes)
+
+    def _repr_html_(self) -> str:
+        title = f"{self.name}: {self.label}, {explaining.percent(self.confidence)}. {self.sentence()}"
+        return notebook.table(title, ["view", "label"], self.votes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,9 +264,60 @@ def promises(polled: Polled, practice: Practice) -> Promises:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How the verdicts of a profile fare on labelled pictures that took no part in fitting."""
+
+    profile: Profile
+    practice: Practice
+    polled: Polled
+    results: tuple[Result, ...]
+    """The profile's belief beside full trust and constant trust."""
+    promises: Promises
+    outcome: Outcome
+    """Label, confidence and correctness of every picture."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One picture a row: its truth, its verdict, and whether that was right."""
+        votes = self.polled.votes
+        columns = zip(
+            votes.names,
+            self.polled.truths or (),
+            self.outcome.label,
+            self.outcome.confidence,
+            self.outcome.correct,
+            strict=True,
+        )
+        return notebook.frame(
+            {"name": n, "truth": t, "label": votes.vocabulary[c], "confidence": float(p), "correct": bool(right)}
+            for n, t, c, p, right in columns
+        )
+
+    def plot_reliability(self) -> Drawing:
+        """Confidence against real accuracy."""
+        return Drawing(figures.reliability_svg(metrics.reliability(self.outcome.confidence, self.outcome.correct)))
+
+    def plot_risk_coverage(self) -> Drawing:
+        """Mistakes among accepted answers, with the threshold of the guarantee where there is one."""
+        accept = self.practice.accept
+        curve = metrics.risk_coverage(self.outcome.confidence, self.outcome.correct)
+        return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
+
+    def _repr_html_(self) -> str:
+        title = f"On {len(self.polled.votes)} pictures that took no part in fitting. {' '.join(self.promises.lines())}"
+        return results_html(title, self.results)
+
+
+def evaluation(polled: Polled, profile: Profile, practice: Practice) -> Evaluation:
+    """How verdicts fare on these labelled pictures; costs no query."""
+    outcome = fitting.outcome(practice.belief, polled.votes, polled.codes())
+    results = tuple(assess(polled, profile, practice))
+    return Evaluation(profile, practice, polled, results, promises(polled, practice), outcome)
+
+
 async def look(
     asker: Asker, pictures: Iterable[Picture], profile: Profile, practice: Practice | None = None
-) -> AsyncIterator[Verdict | Unscored]:
+) -> AsyncGenerator[Verdict | Unscored]:
     """A verdict for each picture, in their order, or the reason why there is none."""
     profile.check(asker.classifier.fingerprint)
     practice = practice or Practice.whole(profile)
@@ -320,7 +384,7 @@ def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
         )
         for name, label, confidence, least, most, base, views in columns
     ]
-    return _with_options([_decided(verdict, practice.accept) for verdict in verdicts], votes, practice)
+    return _with_sets([_decided(verdict, practice.accept) for verdict in verdicts], votes, practice)
 
 
 def _decided(verdict: Verdict, accept: float | None) -> Verdict:
@@ -329,7 +393,7 @@ def _decided(verdict: Verdict, accept: float | None) -> Verdict:
     return replace(verdict, decision="accept" if verdict.confidence >= accept else "review")
 
 
-def _with_options(verdicts: list[Verdict], votes: Votes, practice: Practice) -> list[Verdict]:
+def _with_sets(verdicts: list[Verdict], votes: Votes, practice: Practice) -> list[Verdict]:
     """The verdicts with the labels that each picture may have."""
     if practice.sets is None:
         return verdicts
@@ -341,4 +405,4 @@ def _with_options(verdicts: list[Verdict], votes: Votes, practice: Practice) -> 
         (*(votes.vocabulary[code] for code in row if code != MISSING), *([None] if other else []))
         for row, other in zip(labels, sets.other, strict=True)
     ]
-    return [replace(verdict, options=options) for verdict, options in zip(verdicts, words, strict=True)]
+    return [replace(verdict, prediction_set=labels) for verdict, labels in zip(verdicts, words, strict=True)]

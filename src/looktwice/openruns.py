@@ -13,20 +13,20 @@ from rich.table import Table
 
 from looktwice import __version__, fitting, scoring
 from looktwice import look as looking
-from looktwice.asking import Asker
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
-from looktwice.console import ERR, OUT, estimate, print_json, results_table, run, safe, say, watched
+from looktwice.console import ERR, OUT, Output, estimate, print_json, results_table, run, safe, say, watched
 from looktwice.errors import DataError
 from looktwice.fitting import Outcome
 from looktwice.jury import Jury
 from looktwice.jury_transfer import Pupil, fit_towards
 from looktwice.look import Polled
+from looktwice.model import AsyncModel
 from looktwice.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
 from looktwice.openmodel import open_onnx
 from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
-from looktwice.session import Wishes, opened
+from looktwice.runs import complain
 from looktwice.views import GENERAL, RENDERER, Panel, View, parse
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
@@ -65,77 +65,98 @@ class Transferred:
     """Naive and constant trust, then Gaussian and Probit on the same votes, then the jury on its own."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """An open model, the pictures that it is shown, and the views that are tested on it."""
+
+    model: str
+    pictures: Sequence[Picture]
+    views: str
+
+
 def transfer(
-    model: str,
-    open_pictures: Sequence[Picture],
-    closed: str,
-    pictures: Sequence[Picture],
-    views: str,
-    draws: int,
-    out: Path,
-    wishes: Wishes,
-    json: bool,
-) -> None:
-    """The paper's prescription: test views on an open model, take the best and its F_n to a closed one, and compare."""
-    file = _measured(model, open_pictures, views, draws, wishes.seed)
+    opened: Opened, model: AsyncModel, pictures: Sequence[Picture], draws: int, out: Path, output: Output
+) -> bool:
+    """The paper's prescription: test views on an open model, take the best and its F_n to a closed one, and compare.
+
+    Whether every picture was scored.
+    """
+    file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
     chosen = min(file.noises, key=lambda item: item.transfer_error)
-    if not json:
+    if not output.json:
         OUT.print(_noise_table(file))
     say(f"Chosen on the open model: {chosen.view}, whose F_n tells the model's own probability best.")
-    if wishes.dry_run:
-        estimate(pictures, closed, Panel.parse(f"{chosen.view}*{draws} {GENERAL}"), wishes, json)
-        return
-    told, jury = _asked(closed, pictures, Panel.parse(f"{chosen.view}*{draws}"), wishes)
+    if output.dry_run:
+        estimate(model, pictures, Panel.parse(f"{chosen.view}*{draws} {GENERAL}"), output)
+        return True
+
+    async def work() -> tuple[Polled, Polled]:
+        async with watched(model, 2 * len(pictures), output):
+            told = await model.ask(pictures, views=Panel.parse(f"{chosen.view}*{draws}"))
+            return told, await model.ask(pictures, views=GENERAL)
+
+    told, jury = run(work)
+    complain(told.unscored)
     found = compare(chosen, told, jury)
-    looking.learn(told, Transfer(noise=chosen.noise.cumulative), closed).save(out)
+    model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
     results = [outcome.result() for outcome in (*found.others, found.belief)]
-    if json:
+    if output.json:
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
         print_json({"profile": str(out), "view": chosen.view, **figures})
-        return
-    OUT.print(results_table(results, f"On held-out fifths of {len(told.votes)} pictures"))
-    for line in judged(found):
-        OUT.print(line, highlight=False, soft_wrap=True)
-    say(f"Profile of the transferred belief: {out}")
+    else:
+        OUT.print(results_table(results, f"On held-out fifths of {len(told.votes)} pictures"))
+        for line in judged(found):
+            OUT.print(line, highlight=False, soft_wrap=True)
+        say(f"Profile of the transferred belief: {out}")
+    return not told.unscored
 
 
-def borrow(teacher: Path, classifier: str, pictures: Sequence[Picture], out: Path, wishes: Wishes, json: bool) -> None:
-    """Make a profile for one classifier out of the jury of another, and of labelled pictures if there are any."""
+def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: Path, output: Output) -> bool:
+    """Make a profile for one classifier out of the jury of another, and of labelled pictures if there are any.
+
+    Whether every picture was scored.
+    """
     taught_by = Profile.load(teacher)
     prior = _jury_of(taught_by, teacher)
-    if wishes.dry_run:
-        estimate(pictures, classifier, taught_by.views(), wishes, json)
-        return
+    if output.dry_run:
+        estimate(model, pictures, taught_by.views(), output)
+        return True
+    unscored: tuple[Unscored, ...] = ()
+    if pictures:
 
-    async def work() -> Profile:
-        async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):
-            if not pictures:
-                return untaught(taught_by, asker, classifier)
-            return taught(prior, await looking.collect(asker, pictures, taught_by.views()), classifier)
+        async def work() -> Polled:
+            async with watched(model, len(pictures), output):
+                return await model.ask(pictures, views=taught_by.views())
 
-    profile = run(work)
+        polled = run(work)
+        unscored = polled.unscored
+        complain(unscored)
+        profile = taught(prior, polled, model.description)
+    else:
+        profile = untaught(taught_by, model)
     profile.save(out)
-    if json:
+    if output.json:
         print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
-        return
+        return not unscored
     if profile.results:
         OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
     else:
         say("No picture was labelled, so nothing is known of how good it is here, and nothing is promised.")
     say(f"Profile: {out}")
+    return not unscored
 
 
-def untaught(teacher: Profile, asker: Asker, description: str) -> Profile:
+def untaught(teacher: Profile, model: AsyncModel) -> Profile:
     """The teacher's panel and jury for another classifier, of which no labelled picture is known."""
-    labels = asker.classifier.labels
+    labels = model.classifier.labels
     return Profile(
         looktwice=__version__,
-        classifier=description,
-        fingerprint=asker.classifier.fingerprint,
+        classifier=model.description,
+        fingerprint=model.classifier.fingerprint,
         vocabulary=labels or teacher.vocabulary,
         classes=len(labels) if labels else teacher.classes,
         panel=teacher.panel,
-        seed=asker.seed,
+        seed=model.options.seed or 0,
         renderer=RENDERER,
         belief=teacher.belief,
         pictures=0,
@@ -191,22 +212,12 @@ def _sentence(name: str, difference: scoring.Difference) -> str:
     return f"The transferred belief [bold]{verdict}[/bold] {name} ({figures})."
 
 
-def _asked(closed: str, pictures: Sequence[Picture], panel: Panel, wishes: Wishes) -> tuple[Polled, Polled]:
-    """The closed classifier's answers under the chosen view and under the jury's panel."""
-
-    async def work() -> tuple[Polled, Polled]:
-        async with opened(closed, wishes) as asker, watched(asker, 2 * len(pictures), wishes.json_log):
-            return await looking.collect(asker, pictures, panel), await looking.collect(asker, pictures, GENERAL)
-
-    return run(work)
-
-
 def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, seed: int) -> NoiseFile:
     open_model = open_onnx(model)
     kinds = _kinds(views)
     found = _shown(probes(open_model, pictures, kinds, draws, seed), len(pictures))
     survey = fold(found, kinds, draws)
-    _complain(survey)
+    _tell_unread(survey)
     return filed(survey, open_model, model, seed)
 
 
@@ -218,7 +229,7 @@ def _shown(found: Iterable[Probe | Unscored], total: int) -> Iterable[Probe | Un
     return track(found, "pictures", total, console=ERR, transient=True, disable=not ERR.is_terminal)
 
 
-def _complain(survey: Survey) -> None:
+def _tell_unread(survey: Survey) -> None:
     if survey.unread:
         first = survey.unread[0]
         say(f"[yellow]{len(survey.unread)} pictures were not read:[/yellow] {safe(first.name)}: {safe(first.message)}")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from looktwice.console import Output
     from looktwice.fleetruns import Machines
-    from looktwice.practice import Use
-    from looktwice.session import Wishes
+    from looktwice.practice import DecisionOptions
+    from looktwice.session import AskOptions
 
 Help = typer.Option
 Ask = partial(typer.Option, rich_help_panel="Asking")
@@ -44,8 +45,8 @@ ReportOption = Annotated[Path | None, Help("--report", help="Write a page for pe
 JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
 
 
-def _wishes(
-    seed: Annotated[int, Ask(help="Seed of the random views.", min=0)] = 0,
+def _asking(
+    seed: Annotated[int | None, Ask(help="Seed of the random views; the profile's, or 0.", min=0)] = None,
     ledger: Annotated[str | None, Ask(help=LEDGER)] = None,
     budget: Annotated[str | None, Ask(help=BUDGET)] = None,
     money: Annotated[str | None, Ask(help="The same in money: 25, or +2.50.")] = None,
@@ -53,25 +54,35 @@ def _wishes(
     rate: Annotated[float | None, Ask(help="Most questions a second.", min=0.001)] = None,
     concurrency: Annotated[int | None, Ask(help="Most calls at the same time.", min=1)] = None,
     canaries: Annotated[int, Ask(help="Stored answers to ask for again, to see if the classifier changed.", min=0)] = 3,
+    per_day: Annotated[int | None, Ask(help="Most queries in one UTC day.", min=0)] = None,
+    money_per_day: Annotated[str | None, Ask(help="The same in money.")] = None,
+) -> "AskOptions":
+    from looktwice.session import AskOptions
+
+    return AskOptions(ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day)
+
+
+def _output(
     dry_run: Annotated[bool, Ask("--dry-run", help="Say what would be asked and what it costs; ask nothing.")] = False,
     json_log: Annotated[bool, Ask("--json-log", help="Progress as JSON lines on the error stream.")] = False,
-) -> "Wishes":
-    from looktwice.session import Wishes
+    json: JsonOption = False,
+) -> "Output":
+    from looktwice.console import Output
 
-    return Wishes(seed, ledger, budget, money, price, rate, concurrency, canaries, dry_run, json_log)
+    return Output(json, json_log, dry_run)
 
 
-def _use(
+def _deciding(
     adaptive: Annotated[
         bool, Act(help="Stop asking about a picture once further answers would hardly matter.")
     ] = False,
     max_error: Annotated[float | None, Act(help=MAX_ERROR, min=0, max=1)] = None,
-    level: Annotated[float, Act(help="How certain that promise is.", min=0, max=1)] = 0.95,
+    level: Annotated[float, Act(help="How certain that guarantee is.", min=0, max=1)] = 0.95,
     coverage: Annotated[float | None, Act(help=COVERAGE, min=0, max=1)] = None,
-) -> "Use":
-    from looktwice.practice import Use
+) -> "DecisionOptions":
+    from looktwice.practice import DecisionOptions
 
-    return Use(adaptive, max_error, level, coverage)
+    return DecisionOptions(adaptive, max_error, level, coverage)
 
 
 def _machines(
@@ -108,6 +119,7 @@ def gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[...,
     return decorate
 
 
-asks = gathers("wishes", _wishes)
-acts = gathers("use", _use)
+asks = gathers("ask", _asking)
+prints = gathers("output", _output)
+acts = gathers("decide", _deciding)
 spreads = gathers("machines", _machines)

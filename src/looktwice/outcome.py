@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from looktwice.errors import BudgetError, ClassifierError, ImageError, LookTwiceError
+
 
 class Cause(StrEnum):
     """Why a picture was not scored. Exit codes, HTTP statuses and counters follow from it."""
@@ -39,6 +41,13 @@ class Unscored:
     name: str
     cause: Cause
     message: str
+
+    def error(self) -> LookTwiceError:
+        """The same as an exception."""
+        if self.cause in (Cause.UNREADABLE, Cause.UNFIT):
+            return ImageError(self.message, self.name)
+        kind = BudgetError if self.cause is Cause.BUDGET else ClassifierError
+        return kind(f"{self.name}: {self.message}")
 
 
 @dataclass

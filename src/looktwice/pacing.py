@@ -76,12 +76,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Pace:
-    """How a classifier is asked; nothing here changes an answer."""
+    """How failures are borne: retries, waits, and when to stop; nothing here changes an answer."""
 
-    concurrency: int | None = None
-    """Calls at the same time; the classifier's own wish where None."""
-    per_second: float | None = None
-    per_minute: float | None = None
     burst: int = 1
     """Questions that may go at once after a pause."""
     attempts: int = 6
@@ -94,8 +90,3 @@ class Pace:
     """Seconds that one wait may take, whatever the server asks for."""
     breaker: int = 50
     """Failed attempts in a row after which the run stops."""
-
-    def rates(self, wished: float | None) -> list[Rate]:
-        """The rates that hold together: those given here, or else the classifier's own wish."""
-        limits = [self.per_second or (None if self.per_minute else wished), self.per_minute and self.per_minute / 60.0]
-        return [Rate(limit, self.burst) for limit in limits if limit]

@@ -13,17 +13,20 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Protocol, overload
+from typing import TYPE_CHECKING, Protocol, Union, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError
-from looktwice.images import MAX_PIXELS, Image, load, shown
+from looktwice.images import MAX_PIXELS, Image, decode, load, shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
@@ -133,6 +136,57 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
     if twice:
         raise DataError(f"{few(twice, 'picture')} given twice; name each once")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A picture in memory: its file's bytes, or its pixels; an Image that was given is shared."""
+
+    content: bytes | NDArray[np.uint8] | Image = field(repr=False)
+
+    def image(self, name: str) -> Image:
+        if isinstance(self.content, Image):
+            return self.content
+        return decode(self.content, name) if isinstance(self.content, bytes) else Image.of(self.content)
+
+
+PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "PillowImage"]
+"""One picture: a path, the bytes of a file, an array (uint8, height × width [× RGB]), or a Pillow image."""
+PicturesLike = str | Path | Sequence[PictureLike] | NDArray[np.uint8]
+"""Many: a file, folder or .npz, a sequence of pictures, or one array of them."""
+
+
+def one(item: PictureLike, name: str = "picture") -> Picture:
+    """A picture from wherever it is; what is not a path gets the given name."""
+    if isinstance(item, Picture):
+        return item
+    if isinstance(item, str | Path):
+        (picture,) = find([Path(item)])
+        return picture
+    if isinstance(item, bytes | bytearray | memoryview):
+        return Picture(name, None, Held(bytes(item)))
+    if isinstance(item, Image):
+        return Picture(name, None, Held(item))
+    if hasattr(item, "convert"):
+        return Picture(name, None, Held(np.asarray(item.convert("RGB"))))
+    return Picture(name, None, Held(np.asarray(item)))
+
+
+def many(items: PicturesLike) -> Sequence[Picture]:
+    """Pictures from wherever they are; those in memory are named by their place."""
+    if isinstance(items, str | Path):
+        return find([Path(items)])
+    if len(items) and all(isinstance(item, str | Path) for item in items):
+        return find([Path(str(item)) for item in items])
+    return [one(item, str(place)) for place, item in enumerate(items)]
+
+
+def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
+    """The pictures with a truth each; their numbers must agree."""
+    truths = [str(label) for label in labels]
+    if len(truths) != len(pictures):
+        raise DataError(f"there are {len(pictures)} pictures and {len(truths)} labels; give one label a picture")
+    return [replace(picture, truth=truth) for picture, truth in zip(pictures, truths, strict=True)]
 
 
 def labelled(path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS) -> list[Picture]:

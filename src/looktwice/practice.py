@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Self
+from typing import Self, TypedDict
 
 import numpy as np
 
 from looktwice.asking import Rounds
 from looktwice.beliefs import Belief
 from looktwice.decisions import Conformal, Drift
-from looktwice.errors import ProfileError
+from looktwice.errors import DataError, ProfileError
 from looktwice.jury import Prefixes
 from looktwice.profile import Adaptive, HeldOut, Profile
 from looktwice.views import Panel
@@ -74,12 +74,12 @@ class Practice:
         asked = max((place for place, label in enumerate(views, 1) if label is not None), default=0)
         return stopped_kind(agree, asked, len(views))
 
-    def drifted(self, kinds: Sequence[int]) -> bool:
-        """Whether pictures of these kinds, in this order, have stopped looking like the profile's.
+    def drift(self) -> Drift | None:
+        """The test that pictures still look like the profile's; None if the profile cannot tell.
 
         A false alarm has a chance of at most 1 %, however many pictures there are.
         """
-        return len(self.kinds) > 1 and Drift(self.kinds).update(kinds).alarm
+        return Drift(self.kinds) if len(self.kinds) > 1 and any(self.kinds) else None
 
 
 def stopped_kind(agree: int, asked: int, views: int) -> int:
@@ -119,13 +119,23 @@ def _votes(codes: tuple[int, ...], belief: Prefixes, classes: int) -> Votes:
 
 
 @dataclass(frozen=True)
-class Use:
-    """What the options of a command say about using a profile."""
+class DecisionOptions:
+    """How a profile is put to use: when to stop asking, what to accept, and which labels to name."""
 
     adaptive: bool = False
+    """Stop asking about a picture once further answers would hardly matter."""
     max_error: float | None = None
+    """Accept answers that are wrong at most this often; the others are for review. None decides nothing."""
     level: float = 0.95
+    """How certain that guarantee is."""
     coverage: float | None = None
+    """Name the labels of a picture that hold the truth this often: a prediction set. None names none."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_error", "level", "coverage"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise DataError(f"{name} is {value!r}; give a share between 0 and 1")
 
     def of(self, profile: Profile) -> Practice:
         """The practice that these options mean."""
@@ -133,3 +143,12 @@ class Use:
         if self.max_error is not None:
             practice = practice.promising(self.max_error, self.level)
         return practice if self.coverage is None else practice.covering(self.coverage)
+
+
+class DecisionKeywords(TypedDict, total=False):
+    """The options of a decision as keyword arguments; see `DecisionOptions`."""
+
+    adaptive: bool
+    max_error: float | None
+    level: float
+    coverage: float | None

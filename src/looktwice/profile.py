@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from looktwice import beliefs, decisions
+from looktwice import beliefs, decisions, figures, notebook
+from looktwice import scoring as metrics
 from looktwice.decisions import AdaptiveRule, Conformal
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images import shown
 from looktwice.jury import Prefixes
+from looktwice.notebook import Drawing
 from looktwice.views import RENDERER, Panel
 from looktwice.votes import Row, Votes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -42,6 +49,18 @@ class Result(_Part):
     """Queries a picture; their mean where pictures differ."""
     figures: dict[str, Figure]
 
+    def record(self) -> dict[str, object]:
+        """Belief, queries and the value of each figure, as one row of a table."""
+        values = {key: figure.value for key, figure in self.figures.items()}
+        return {"belief": self.belief, "queries": self.queries, **values}
+
+
+def results_html(title: str, results: Sequence[Result]) -> str:
+    """Figures as an HTML table, one belief a row."""
+    rows = [result.record() for result in results]
+    cells = [[f"{cell:.3g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    return notebook.table(title, list(rows[0]) if rows else ["no picture was labelled"], cells)
+
 
 class HeldOut(_Part):
     """The confidence of each labelled picture by a belief that had not seen it, and whether its answer was right."""
@@ -56,6 +75,10 @@ class HeldOut(_Part):
         if len(self.correct) != len(self.confidence) or len(self.chance) not in (0, len(self.confidence)):
             raise ValueError("there must be one confidence, one correct and one chance for each picture")
         return self
+
+    def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The confidences and whether each answer was right."""
+        return np.array(self.confidence, np.float64), np.array(self.correct, bool)
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
@@ -190,6 +213,23 @@ class Profile(_Part):
                 f"with {RENDERER}; fit again"
             )
         return profile
+
+    def to_frame(self) -> pd.DataFrame:
+        """The figures on held-out folds as a frame of pandas, one belief a row."""
+        return notebook.frame(result.record() for result in self.results)
+
+    def plot_reliability(self) -> Drawing:
+        """Confidence against real accuracy on held-out folds."""
+        return Drawing(figures.reliability_svg(metrics.reliability(*self.held_out.arrays())))
+
+    def plot_risk_coverage(self, max_error: float | None = None, level: float = 0.95) -> Drawing:
+        """Mistakes among accepted answers; `max_error` marks the threshold that guarantees it."""
+        threshold = None if max_error is None else self.threshold(max_error, level)
+        return Drawing(figures.risk_coverage_svg(metrics.risk_coverage(*self.held_out.arrays()), threshold))
+
+    def _repr_html_(self) -> str:
+        title = f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
+        return results_html(title, self.results)
 
     def check(self, fingerprint: str) -> None:
         """Refuse a classifier that this profile was not made for."""

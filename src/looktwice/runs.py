@@ -1,32 +1,28 @@
-"""What the commands do: open what they need, ask with progress shown, print and save what came out."""
+"""What the commands do: one call of a model with its progress shown, then print and save what came out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from looktwice import beliefs, checkup, datasets, ledger, planning
-from looktwice import look as looking
 from looktwice import pictures as picture
 from looktwice import votes as voting
-from looktwice.console import OUT, estimate, print_json, results_table, run, safe, say, watched
+from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, say, watched
 from looktwice.errors import DataError, FitError
-from looktwice.images import Image, load
-from looktwice.look import Verdict
+from looktwice.look import Evaluation, Polled, Verdict
+from looktwice.model import AsyncModel, panel_of
 from looktwice.noise import NoiseFile
 from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, few
-from looktwice.practice import NEVER, Practice, Use
+from looktwice.practice import NEVER, DecisionOptions, Practice
 from looktwice.profile import Profile
 from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
-from looktwice.session import OFF, Wishes, micros, opened
-from looktwice.views import GENERAL, GENERAL16, Panel
+from looktwice.session import ledger_place, micros
+from looktwice.views import GENERAL, Panel
 
 DRIFT = (
     "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
@@ -45,46 +41,48 @@ def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
     return _some(picture.find(paths), take)
 
 
-def fit(
-    pictures: Sequence[Picture],
-    classifier: str,
-    views: str,
-    belief: str,
-    noise: Path | None,
-    adaptive: bool,
-    max_error: float | None,
-    out: Path,
-    votes: Path | None,
-    wishes: Wishes,
-    json: bool,
-) -> None:
-    """Learn a profile and show the figures that it reached on held-out folds."""
-    panel = Panel.parse(views) if views else GENERAL16 if adaptive else GENERAL
-    fixed = len(panel) if views else len(GENERAL)
-    chosen = _belief(belief, noise, panel)
-    if wishes.dry_run:
-        estimate(pictures, classifier, panel, wishes, json)
-        return
+@dataclass(frozen=True)
+class FitOptions:
+    """How `fit` learns, and where it puts what it learned."""
 
-    async def work() -> looking.Polled:
-        async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):
-            return await looking.collect(asker, pictures, panel)
+    views: str
+    belief: str
+    noise: Path | None
+    adaptive: bool
+    max_error: float | None
+    out: Path
+    votes: Path | None
+
+
+def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, output: Output) -> bool:
+    """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
+    panel = panel_of(options.views, options.adaptive)
+    belief = _belief(options.belief, options.noise, panel)
+    if output.dry_run:
+        estimate(model, pictures, panel, output)
+        return True
+
+    async def work() -> Polled:
+        async with watched(model, len(pictures), output):
+            return await model.ask(pictures, views=panel)
 
     polled = run(work)
-    _complain(polled.unscored)
+    complain(polled.unscored)
     _warn_of_strangers(polled)
-    if votes:
-        voting.save(votes, polled.votes, polled.truths)
-    profile = looking.learn(polled, chosen, classifier, fixed=fixed, max_error=max_error)
-    profile.save(out)
-    if json:
-        print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
-        return
-    OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
-    say(f"Profile: {out}")
+    if options.votes:
+        voting.save(options.votes, polled.votes, polled.truths)
+    fixed = len(panel) if options.views else len(GENERAL)
+    profile = model.learn(polled, belief, fixed=fixed, max_error=options.max_error)
+    profile.save(options.out)
+    if output.json:
+        print_json({"profile": str(options.out), "results": [result.model_dump() for result in profile.results]})
+    else:
+        OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+        say(f"Profile: {options.out}")
+    return not polled.unscored
 
 
-def _warn_of_strangers(polled: looking.Polled) -> None:
+def _warn_of_strangers(polled: Polled) -> None:
     """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
     truths, said = set(polled.truths or ()), set(polled.votes.vocabulary)
     if truths - said and said - truths:
@@ -93,63 +91,47 @@ def _warn_of_strangers(polled: looking.Polled) -> None:
         say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
 
 
-def look(paths: list[Path], profile_path: Path, classifier: str | None, use: Use, wishes: Wishes, json: bool) -> int:
-    """Print a verdict for each picture; how many have none."""
-    profile, pictures = Profile.load(profile_path), found(paths)
-    practice = practice_of(use, profile)
-    if wishes.dry_run:
-        estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
-        return 0
+def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+    """Print a verdict for each picture; whether all have one."""
+    practice = practice_of(model, decide)
+    if output.dry_run:
+        estimate(model, pictures, practice.panel, output)
+        return True
 
     async def work() -> list[Verdict | Unscored]:
-        async with (
-            opened(classifier or profile.classifier, wishes) as asker,
-            watched(asker, len(pictures), wishes.json_log),
-        ):
-            return [verdict async for verdict in looking.look(asker, pictures, profile, practice)]
+        async with watched(model, len(pictures), output):
+            return [verdict async for verdict in model.score(pictures, decide)]
 
     verdicts = run(work)
     for verdict in verdicts:
-        _show(verdict, json)
-    return sum(isinstance(verdict, Unscored) for verdict in verdicts)
+        _show(verdict, output.json)
+    return not any(isinstance(verdict, Unscored) for verdict in verdicts)
 
 
-def burst(paths: list[Path], profile_path: Path, classifier: str | None, use: Use, wishes: Wishes, json: bool) -> int:
+def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
     """Print the one verdict that several photos of one thing give."""
-    profile, pictures = Profile.load(profile_path), found(paths)
-    if use != Use():
+    if decide != DecisionOptions():
         raise DataError("a burst is judged as a whole and nothing is promised about it; leave the options to act out")
-    if len(pictures) < 2:
-        raise DataError("a burst is two or more photos of one thing; give them all")
-    if wishes.dry_run:
-        estimate(pictures, classifier or profile.classifier, Panel(()), wishes, json)
-        return 0
-
-    async def work() -> Verdict | Unscored:
-        async with opened(classifier or profile.classifier, wishes) as asker:
-            return await looking.burst(asker, pictures, profile)
-
-    verdict = run(work)
-    _show(verdict, json)
-    return int(isinstance(verdict, Unscored))
-
-
-def score(
-    pictures: Sequence[Picture],
-    profile_path: Path,
-    classifier: str | None,
-    out: Path,
-    use: Use,
-    wishes: Wishes,
-    json: bool,
-) -> bool:
-    """Write the verdicts of all pictures; whether all have one."""
-    profile = Profile.load(profile_path)
-    practice = practice_of(use, profile)
-    if wishes.dry_run:
-        estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
+    if output.dry_run:
+        estimate(model, photos, Panel(()), output)
         return True
-    header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "use": asdict(use)}
+
+    async def work() -> Verdict:
+        async with watched(model, len(photos), output):
+            return await model.burst(photos)
+
+    _show(run(work), output.json)
+    return True
+
+
+def score(model: AsyncModel, pictures: Sequence[Picture], out: Path, decide: DecisionOptions, output: Output) -> bool:
+    """Write the verdicts of all pictures; whether all have one."""
+    profile = model.fitted()
+    practice = practice_of(model, decide)
+    if output.dry_run:
+        estimate(model, pictures, practice.panel, output)
+        return True
+    header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
     file, todo = ScoreFile(out, header, pictures), pictures
     if file.missing() < len(pictures):
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
@@ -158,11 +140,8 @@ def score(
     kinds: list[int] = []
 
     async def work() -> None:
-        async with (
-            opened(classifier or profile.classifier, wishes) as asker,
-            watched(asker, len(todo), wishes.json_log),
-        ):
-            async for verdict in looking.look(asker, todo, profile, practice):
+        async with watched(model, len(todo), output):
+            async for verdict in model.score(todo, decide):
                 if isinstance(verdict, Unscored):
                     unscored[verdict.name] = verdict
                 else:
@@ -173,55 +152,52 @@ def score(
         run(work)
     finally:
         file.finish(unscored)
-    _complain(list(unscored.values()))
-    drifted = practice.drifted(kinds)
+    complain(list(unscored.values()))
+    drift = practice.drift()
+    drifted = drift is not None and drift.update(kinds).alarm
     if drifted:
         say(DRIFT)
-    if json:
+    if output.json:
         print_json({"out": str(out), "pictures": len(pictures), "not_scored": file.missing(), "drift": drifted})
     say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
     return not file.missing()
 
 
 def evaluate(
+    model: AsyncModel,
     pictures: Sequence[Picture],
-    profile_path: Path,
-    classifier: str | None,
     votes: Path | None,
     report: Path | None,
-    use: Use,
-    wishes: Wishes,
-    json: bool,
-) -> None:
-    """Show how a profile fares on labelled pictures, beside full trust and constant trust, and keeps its promises."""
-    profile = Profile.load(profile_path)
-    practice = practice_of(use, profile)
-    if wishes.dry_run:
-        estimate(pictures, classifier or profile.classifier, practice.panel, wishes, json)
-        return
+    decide: DecisionOptions,
+    output: Output,
+) -> bool:
+    """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
+    practice = practice_of(model, decide)
+    if output.dry_run:
+        estimate(model, pictures, practice.panel, output)
+        return True
 
-    async def work() -> tuple[looking.Polled, int]:
-        async with (
-            opened(classifier or profile.classifier, wishes) as asker,
-            watched(asker, len(pictures), wishes.json_log),
-        ):
-            return await looking.poll(asker, pictures, profile, practice), asker.classifier.terms.price_micros
+    async def work() -> Evaluation:
+        async with watched(model, len(pictures), output):
+            return await model.evaluate(pictures, None, decide)
 
-    polled, price = run(work)
+    found = run(work)
+    polled = found.polled
     if votes:
         voting.save(votes, polled.votes, polled.truths)
-    _complain(polled.unscored)
-    results, kept = looking.assess(polled, profile, practice), looking.promises(polled, practice)
+    complain(polled.unscored)
     if report:
-        material = Material(profile, polled.votes, polled.truths, pictures, practice, price_micros=price)
-        _write(report, replace(material, days=_own_days(wishes.ledger, profile)), use)
-    if json:
-        figures = [result.model_dump() for result in results]
-        print_json({"pictures": len(polled.votes), "results": figures, "promises": asdict(kept)})
-        return
-    OUT.print(results_table(results, f"On {len(polled.votes)} pictures that took no part in fitting"))
-    for line in kept.lines():
-        OUT.print(line, highlight=False)
+        price = model.terms.price_micros
+        material = Material(found.profile, polled.votes, polled.truths, pictures, practice, price_micros=price)
+        _write(report, replace(material, days=_own_days(model)), decide)
+    if output.json:
+        figures = [result.model_dump() for result in found.results]
+        print_json({"pictures": len(polled.votes), "results": figures, "promises": asdict(found.promises)})
+    else:
+        OUT.print(results_table(found.results, f"On {len(polled.votes)} pictures that took no part in fitting"))
+        for line in found.promises.lines():
+            OUT.print(line, highlight=False)
+    return not polled.unscored
 
 
 def report(
@@ -231,7 +207,7 @@ def report(
     noise: Path | None,
     books: Path | None,
     price: str | None,
-    use: Use,
+    decide: DecisionOptions,
     out: Path,
 ) -> None:
     """Write the page about a profile and saved votes; asks nothing."""
@@ -242,16 +218,16 @@ def report(
         saved.votes if saved else None,
         (saved.truths or _truths(saved.votes, shown)) if saved else None,
         shown,
-        practice_of(replace(use, max_error=None), profile),
+        replace(decide, max_error=None).of(profile),
         noise=NoiseFile.load(noise) if noise else None,
         days=ledger.stats(books) if books else (),
         price_micros=micros(price) if price else 0,
     )
-    _write(out, material, use)
+    _write(out, material, decide)
 
 
-def _write(out: Path, material: Material, use: Use) -> None:
-    write(out, replace(material, max_error=use.max_error or MAX_ERROR, level=use.level))
+def _write(out: Path, material: Material, decide: DecisionOptions) -> None:
+    write(out, replace(material, max_error=decide.max_error or MAX_ERROR, level=decide.level))
     say(f"Report: {safe(str(out))}")
 
 
@@ -270,26 +246,25 @@ def _truths(votes: voting.Votes, pictures: Sequence[Picture]) -> tuple[str, ...]
     return tuple(found) if len(found) == len(votes) else None
 
 
-def _own_days(wish: str | None, profile: Profile) -> list[ledger.DayCost]:
-    """What the ledger that a run used says of the profile's classifier."""
-    path = Path(wish) if wish else ledger.default_path()
-    if wish == OFF or not path.exists():
+def _own_days(model: AsyncModel) -> list[ledger.DayCost]:
+    """What the ledger that a run used says of the model's classifier."""
+    place = ledger_place(model.terms, model.options)
+    if place is None or not Path(place).exists():
         return []
-    return [day for day in ledger.stats(path) if day.fingerprint == profile.fingerprint]
+    return [day for day in ledger.stats(Path(place)) if day.fingerprint == model.classifier.fingerprint]
 
 
-def check(classifier: str, path: Path | None, wishes: Wishes, json: bool) -> bool:
+def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     """Print what one picture asked three times tells of a classifier; whether it gave labels."""
-    if wishes.dry_run:
+    if output.dry_run:
         raise DataError("a check asks about one picture three times; leave --dry-run out")
-    image = load(path) if path else Image.of(_test_card())
 
     async def work() -> checkup.Checkup:
-        async with opened(classifier, wishes) as asker:
-            return await checkup.examine(asker, image)
+        async with model:
+            return await model.check(path)
 
     found = run(work)
-    if json:
+    if output.json:
         print_json({**asdict(found), "steady": found.steady()})
         return None not in found.labels
     for heading, value in _facts(found).items():
@@ -312,16 +287,6 @@ def _facts(found: checkup.Checkup) -> dict[str, str]:
     }
 
 
-def _test_card() -> NDArray[np.uint8]:
-    """A picture of 256 × 256 with edges, colours and a gradient, for classifiers that are only to be reached."""
-    ramp = np.linspace(0, 255, 256, dtype=np.uint8)
-    card = np.stack(
-        [np.tile(ramp, (256, 1)), np.tile(ramp[:, None], (1, 256)), np.full((256, 256), 96, np.uint8)], axis=2
-    )
-    card[64:192, 64:192] = 255 - card[64:192, 64:192]
-    return card
-
-
 def plan(max_error: float, level: float, profile_path: Path | None, json: bool) -> None:
     """Say how many labelled pictures a promise needs."""
     profile = Profile.load(profile_path) if profile_path else None
@@ -334,14 +299,14 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         OUT.print(need.line(), highlight=False)
 
 
-def practice_of(use: Use, profile: Profile) -> Practice:
+def practice_of(model: AsyncModel, decide: DecisionOptions) -> Practice:
     """The practice that the options mean; says so if they promise what the profile cannot back."""
-    practice = use.of(profile)
+    practice = model.practice(decide)
     if practice.accept == NEVER:
         many = f"{len(practice.held_out.confidence)} labelled pictures"
         say(
             f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
-            f"{use.max_error:g}; see how many could: looktwice plan --max-error {use.max_error:g}"
+            f"{decide.max_error:g}; see how many could: looktwice plan --max-error {decide.max_error:g}"
         )
     return practice
 
@@ -359,12 +324,9 @@ def _some(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
 
 
 def _belief(name: str, noise: Path | None, panel: Panel) -> beliefs.Belief:
-    family = beliefs.FAMILIES.get(name)
-    if family is None:
-        raise FitError(f"no belief is called {name!r}; there are {', '.join(beliefs.FAMILIES)}")
-    if (noise is not None) != (family is beliefs.Transfer):
+    if (noise is not None) != (name == beliefs.Transfer.name):
         raise FitError("the belief transfer and --noise, the file that `looktwice noise` makes, belong together")
-    return family() if noise is None else beliefs.Transfer(noise=NoiseFile.load(noise).of(panel))
+    return beliefs.named(name) if noise is None else beliefs.Transfer(noise=NoiseFile.load(noise).of(panel))
 
 
 def _show(verdict: Verdict | Unscored, json: bool) -> None:
@@ -377,15 +339,12 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         line = f"[bold]{safe(verdict.label)}[/bold] {verdict.confidence:.1%}{decision} {safe(verdict.name)}"
         OUT.print(line, highlight=False)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
-        if verdict.options is not None:
-            OUT.print(f"  [dim]May be: {safe(_either(verdict.options))}.[/dim]", highlight=False, soft_wrap=True)
+        if verdict.prediction_set is not None:
+            labels = ", ".join("any other" if label is None else label for label in verdict.prediction_set)
+            OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)
 
 
-def _either(options: Sequence[str | None]) -> str:
-    return " or ".join("something else" if option is None else option for option in options)
-
-
-def _complain(unscored: Sequence[Unscored], most: int = 5) -> None:
+def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
     """Say which pictures have no verdict: the first few, and how many more for each cause."""
     for item in unscored[:most]:
         say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")

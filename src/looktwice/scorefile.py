@@ -34,7 +34,7 @@ COLUMNS = (
     "queries",
     "votes",
     "decision",
-    "options",
+    "prediction_set",
     "cause",
     "message",
 )
@@ -177,7 +177,7 @@ def record(verdict: Verdict) -> dict[str, object]:
         "queries": verdict.queries,
         "votes": [label for _, label in verdict.votes],
         "decision": verdict.decision,
-        "options": None if verdict.options is None else list(verdict.options),
+        "prediction_set": None if verdict.prediction_set is None else list(verdict.prediction_set),
         "cause": None,
         "message": None,
     }

@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from sys import maxsize
 from typing import NamedTuple
 
-from looktwice.classifiers import AnyClassifier
+from looktwice.classifiers import AnyClassifier, Terms
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.ledger.protocol import Budget, Entry, Grant, Ledger
 from looktwice.outcome import Cause, Failure, Progress
-from looktwice.pacing import Gate, Pace
+from looktwice.pacing import Gate, Pace, Rate
 from looktwice.views import Question
 from looktwice.votes import Answer
 
@@ -94,23 +93,27 @@ class Sender:
     """Gets answers from one classifier, at its pace and within the budget."""
 
     def __init__(
-        self, classifier: AnyClassifier, ledger: Ledger, pace: Pace, budget: Budget, replies: bool = False
+        self,
+        classifier: AnyClassifier,
+        terms: Terms,
+        ledger: Ledger,
+        pace: Pace,
+        budget: Budget,
     ) -> None:
-        """`replies`: whether the ledger keeps what the classifier replied, beside the label that was read from it."""
         self.classifier = classifier
         self.ledger = ledger
         self.progress = Progress()
-        self.rates = pace.rates(classifier.terms.per_second)
-        self.gate = Gate(pace.concurrency or classifier.terms.concurrency)
-        self.price = classifier.terms.price_micros
+        self.rate = Rate(terms.per_second, pace.burst) if terms.per_second else None
+        self.gate = Gate(terms.concurrency)
+        self.price = terms.price_micros
         self.fatal: ClassifierError | None = None
         self.halt: Failure | None = None
         """Why nothing more is sent, once that is so."""
+        self._batch = terms.batch
         self._pace = pace
         self._budget = budget
-        self._replies = replies
         self._due: deque[Job] = deque()
-        self._ahead = self._least_ahead = 2 * self.gate.most * classifier.terms.batch
+        self._ahead = self._least_ahead = 2 * self.gate.most * terms.batch
         self._entering = False
         self._entered_at = 0.0
         self._ready: deque[Batch] = deque()
@@ -137,10 +140,10 @@ class Sender:
         self._stopping.clear()
         self.halt, self.fatal, self._failures = None, None, 0
 
-    def room(self) -> int:
-        """How many more queries the budget covers, `sys.maxsize` if nothing limits them."""
+    def room(self) -> int | None:
+        """How many more queries the budget covers; None if nothing limits them."""
         if self._budget == Budget():
-            return maxsize
+            return None
         return self._budget.room(self.ledger.spent(self.classifier.fingerprint), self.price)
 
     def send(self, jobs: Iterable[Job]) -> None:
@@ -169,7 +172,7 @@ class Sender:
         """See to it that the senders do not run out of questions while the next ones are written to disk."""
         if not self._due or self._entering:
             return
-        if len(self._ready) * self.classifier.terms.batch <= self._ahead // 2:
+        if len(self._ready) * self._batch <= self._ahead // 2:
             self._entering = True
             self._start(self._enter())
 
@@ -219,7 +222,7 @@ class Sender:
 
     def _queue(self, jobs: list[Job], attempt: int) -> None:
         """Let senders take these in batches; there are never more senders than calls at the same time."""
-        size = self.classifier.terms.batch
+        size = self._batch
         self.progress.retries += len(jobs) if attempt > 1 else 0
         self._ready.extend(Batch(jobs[start : start + size], attempt) for start in range(0, len(jobs), size))
         for _ in range(min(len(self._ready), self.gate.most - self._senders)):
@@ -245,7 +248,7 @@ class Sender:
         jobs, attempt = batch
         try:
             async with self.gate:
-                if self.rates or self._pause_until:
+                if self.rate or self._pause_until:
                     await self._turn(len(jobs))
                 if self.halt:
                     self.ledger.release([job.entry.key for job in jobs])
@@ -271,7 +274,7 @@ class Sender:
     async def _turn(self, questions: int) -> None:
         """Wait until the pace lets this many questions go."""
         now = time.monotonic()
-        moments = [rate.when(now) for rate in self.rates for _ in range(questions)]
+        moments = [self.rate.when(now) for _ in range(questions)] if self.rate else []
         wait = max([self._pause_until, *moments]) - now
         if wait > 0:
             await self._sleep(wait)
@@ -288,7 +291,7 @@ class Sender:
         self.gate.widen()
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            kept = answer if self._replies or answer.raw is None else Answer(answer.label, answer.score, answer.status)
+            kept = answer if answer.raw is None else Answer(answer.label, answer.score, answer.status)
             self.ledger.record(job.entry.key, kept, latency, attempts)
             job.settle(kept)
 

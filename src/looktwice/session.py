@@ -1,77 +1,121 @@
-"""One run of the command line: a classifier, its ledger, pace and budget, opened and closed together."""
+"""How a classifier is asked: the options of a run, and the one place where classifier, ledger, pace and budget open."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from typing import Self, TypedDict
 
 from looktwice.asking import Asker
-from looktwice.classifiers import AnyClassifier, connect
-from looktwice.errors import BudgetError, PermanentError
-from looktwice.ledger import Budget, Ledger, Spend, default_path, open_at
-from looktwice.pacing import Pace
+from looktwice.classifiers import AnyClassifier, Terms
+from looktwice.errors import BudgetError, LookTwiceError
+from looktwice.ledger import Budget, Spend, default_path, open_at
 
 OFF = "off"
+Money = str | int | float | Decimal
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the options of a command say about asking."""
+class AskOptions:
+    """How a classifier is asked. Nothing here changes an answer but the seed."""
 
-    seed: int = 0
     ledger: str | None = None
-    """A path, a `postgresql://` address, `off`, or None: the default path, or none if the classifier is local."""
-    budget: str | None = None
-    """Queries: a total for this ledger and classifier, or with a plus sign so many more than now."""
-    money: str | None = None
-    """The same in money."""
-    price: str | None = None
+    """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
+    none if the classifier is local."""
+    budget: int | str | None = None
+    """Queries: a total for this ledger and classifier, or with a plus sign so many more than now (`"+500"`)."""
+    money: Money | None = None
+    """The same in money: 25, or `"+2.50"`."""
+    price: Money | None = None
     """The price of one query; the classifier's description where None."""
     rate: float | None = None
-    """Questions a second."""
+    """Questions a second, at most; the classifier's own limit where None."""
     concurrency: int | None = None
+    """Calls at the same time, at most; the classifier's own limit where None."""
     canaries: int = 3
     """Stored answers that are asked for again, to see whether the classifier is still the same."""
-    dry_run: bool = False
-    json_log: bool = False
+    seed: int | None = None
+    """Seed of the random views; the profile's where None, or 0."""
     per_day: int | None = None
     """Queries in one UTC day."""
-    money_per_day: str | None = None
+    money_per_day: Money | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("rate", 0.001), ("concurrency", 1), ("canaries", 0), ("seed", 0), ("per_day", 0)):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value >= least):
+                raise LookTwiceError(f"{name} is {value!r}; give a number of at least {least:g}")
+
+    def terms(self, classifier: AnyClassifier) -> Terms:
+        """The classifier's terms, with what these options say otherwise."""
+        terms = classifier.terms
+        return replace(
+            terms,
+            price_micros=terms.price_micros if self.price is None else micros(self.price),
+            per_second=self.rate or terms.per_second,
+            concurrency=self.concurrency or terms.concurrency,
+        )
+
+    def limits(self, terms: Terms, spent: Spend | None) -> Budget:
+        """The budget, given what the ledger has spent so far."""
+        queries = _total(self.budget, int, spent.queries if spent else 0, "budget")
+        money = _total(self.money, micros, spent.micros if spent else 0, "money")
+        daily = None if self.money_per_day is None else micros(self.money_per_day)
+        if (money, daily) != (None, None) and terms.price_micros == 0:
+            raise BudgetError(
+                "a limit in money needs the price of a query: give --price, or a price in the classifier's description"
+            )
+        return Budget(queries, money, self.per_day, daily)
+
+    def settled(self, terms: Terms, spent: Spend | None) -> Self:
+        """The same with totals in place of what is relative to the ledger as it is now."""
+        limits = self.limits(terms, spent)
+        money = None if limits.micros is None else Decimal(limits.micros).scaleb(-6)
+        return replace(self, budget=limits.queries, money=money)
 
 
-@asynccontextmanager
-async def opened(description: str, wishes: Wishes) -> AsyncIterator[Asker]:
-    """An asker for the described classifier; closed, with everything saved, when the block is left."""
-    classifier = connect(description)
-    if wishes.price is not None:
-        classifier = priced(classifier, micros(wishes.price))
-    ledger = open_ledger(classifier, wishes)
+class AskKeywords(TypedDict, total=False):
+    """The options of asking as keyword arguments; see `AskOptions`."""
+
+    ledger: str | None
+    budget: int | str | None
+    money: Money | None
+    price: Money | None
+    rate: float | None
+    concurrency: int | None
+    canaries: int
+    seed: int | None
+    per_day: int | None
+    money_per_day: Money | None
+
+
+def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
+    """An asker for a classifier, with the ledger, pace and budget that the options mean; close it when done.
+
+    `seed` is that of the random views where the options name none.
+    """
+    terms = options.terms(classifier)
+    place = ledger_place(terms, options)
+    ledger = open_at(place) if place else None
     try:
-        spent = ledger.spent(classifier.fingerprint) if ledger else None
+        budget = options.limits(terms, ledger.spent(classifier.fingerprint) if ledger else None)
         if ledger:
             ledger.introduce(classifier.fingerprint, description)
-        pace = Pace(concurrency=wishes.concurrency, per_second=wishes.rate)
-        yield Asker(classifier, ledger, pace, budget(wishes, classifier, spent), wishes.seed, wishes.canaries)
-    finally:
-        await classifier.close()
+    except BaseException:
         if ledger:
             ledger.close()
+        raise
+    seed = seed if options.seed is None else options.seed
+    return Asker(classifier, ledger, budget=budget, seed=seed, canaries=options.canaries, terms=terms)
 
 
-def open_ledger(classifier: AnyClassifier, wishes: Wishes) -> Ledger | None:
-    """The ledger that the wishes name, if any."""
-    place = ledger_place(classifier, wishes)
-    return open_at(place) if place else None
-
-
-def ledger_place(classifier: AnyClassifier, wishes: Wishes) -> str | None:
+def ledger_place(terms: Terms, options: AskOptions) -> str | None:
     """Where the ledger is; a classifier on this machine is free, so it has none unless asked for."""
-    if wishes.ledger == OFF or (wishes.ledger is None and classifier.terms.local):
+    if options.ledger == OFF or (options.ledger is None and terms.local):
         return None
-    return wishes.ledger or str(default_path())
+    return options.ledger or str(default_path())
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -83,48 +127,28 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-def micros(money: str) -> int:
+def micros(money: Money) -> int:
     """Millionths of the currency: '0.0015' → 1500."""
     try:
-        value = Decimal(money) * 1_000_000
+        value = Decimal(str(money)) * 1_000_000
     except InvalidOperation:
         raise BudgetError(f"{money!r} is not an amount of money; write for example 0.0015") from None
     if not value.is_finite() or value < 0 or value != int(value):
-        raise BudgetError(f"{money!r} is not an amount of money in whole millionths, 0 or more")
+        raise BudgetError(f"{str(money)!r} is not an amount of money in whole millionths, 0 or more")
     return int(value)
 
 
-def budget(wishes: Wishes, classifier: AnyClassifier, spent: Spend | None) -> Budget:
-    """The limits that the wishes mean, given what the ledger has spent so far."""
-    queries = _total(wishes.budget, int, spent.queries if spent else 0, "--budget")
-    money = _total(wishes.money, micros, spent.micros if spent else 0, "--money")
-    daily = None if wishes.money_per_day is None else micros(wishes.money_per_day)
-    if (money, daily) != (None, None) and classifier.terms.price_micros == 0:
-        raise BudgetError(
-            "--money needs the price of a query: give --price, or a price in the classifier's description"
-        )
-    return Budget(queries, money, wishes.per_day, daily)
-
-
-def _total(wish: str | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
+def _total(wish: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
     """The limit that a wish means: `500` in all, `+500` more than is spent now."""
     if wish is None:
         return None
+    text = str(wish)
     try:
-        amount = read(wish.removeprefix("+"))
+        amount = read(text.removeprefix("+"))
     except ValueError:
         raise BudgetError(
-            f"{option} {wish!r} is not a number; write 500 for a total, or +500 for that many more"
+            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for that many more"
         ) from None
     if amount < 0:
-        raise BudgetError(f"{option} {wish!r} is negative")
-    return amount + (spent if wish.startswith("+") else 0)
-
-
-def priced(classifier: AnyClassifier, price: int) -> AnyClassifier:
-    """The classifier at another price, in millionths of the currency."""
-    try:
-        classifier.terms = replace(classifier.terms, price_micros=price)  # type: ignore[misc]
-    except AttributeError:
-        raise PermanentError("this classifier's price cannot be changed; set it in its description") from None
-    return classifier
+        raise BudgetError(f"a {option} of {text!r} is negative")
+    return amount + (spent if text.startswith("+") else 0)

@@ -4,121 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from sys import maxsize
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
-from looktwice import choosing, figures, fitting, tuning
-from looktwice import look as looking
-from looktwice.asking import Asker
-from looktwice.beliefs import Gaussian
+from looktwice import choosing, figures
 from looktwice.choosing import Chosen
-from looktwice.console import COLUMNS, OUT, print_json, results_table, run, safe, say, watched
-from looktwice.errors import ViewError
+from looktwice.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, say, watched
 from looktwice.figures import Line
-from looktwice.jury import Jury
+from looktwice.model import AsyncModel, Tuned
 from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
 from looktwice.report import Material, write
-from looktwice.session import Wishes, opened
+from looktwice.runs import complain
 from looktwice.tuning import Plan
-from looktwice.views import CANDIDATES, GENERAL, GRIDS, Panel
-
-VIEWS = 8
-"""Views that a panel may have, unless --max-queries says more or fewer."""
-DRAWS = 20
+from looktwice.views import GRIDS, Panel
 
 
 def tune(
+    model: AsyncModel,
     pictures: Sequence[Picture],
-    classifier: str,
     max_queries: int | None,
     out: Path,
     report: Path | None,
-    wishes: Wishes,
-    json: bool,
-) -> None:
-    """Choose the views on a pilot, and learn a profile whose figures come from the pictures left out of it."""
-    longest = VIEWS if max_queries is None else max_queries - 1
+    output: Output,
+) -> bool:
+    """Choose the views on a pilot, and learn a profile whose figures come from the pictures left out of it.
 
-    async def work() -> tuple[Plan, Chosen | None, int]:
-        async with opened(classifier, wishes) as asker, watched(asker, len(pictures), wishes.json_log):
-            plan = tuning.plan(len(pictures), len(CANDIDATES), longest, _budget(asker))
-            price = asker.classifier.terms.price_micros
-            _tell(_lines(plan, price), json)
-            if wishes.dry_run:
-                return plan, None, price
-            return plan, await choosing.choose(asker, pictures, plan, CANDIDATES, GENERAL), price
+    Whether every picture was scored.
+    """
+    price = model.terms.price_micros
 
-    plan, chosen, price = run(work)
-    if chosen is None:
-        if json:
+    async def work() -> tuple[Plan, Tuned | None]:
+        async with watched(model, len(pictures), output):
+            plan = model.plan(len(pictures), max_queries)
+            _tell(_lines(plan, price), output.json)
+            return plan, None if output.dry_run else await model.tune(pictures, max_queries=max_queries)
+
+    plan, tuned = run(work)
+    if tuned is None:
+        if output.json:
             print_json(_figures(plan))
-        return
-    votes, truths = chosen.polled.votes, chosen.polled.codes()
-    trials = fitting.trials(Jury(), votes, truths, teachers=chosen.pilot)
-    points = tuple(step.point() for step in fitting.steps(trials))
-    views = longest if max_queries is not None else max(1, chosen.knee)
-    polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
-    profile = looking.learn(polled, Jury(), classifier, teachers=chosen.pilot)
-    profile = profile.model_copy(update={"curve": points})
+        return True
+    profile, chosen = tuned.profile, tuned.chosen
+    complain(chosen.polled.unscored)
     profile.save(out)
     if report:
-        write(report, Material(profile, polled.votes, polled.truths, pictures, price_micros=price))
+        write(report, Material(profile, tuned.polled.votes, tuned.polled.truths, pictures, price_micros=price))
         say(f"Report: {report}")
-    out.with_suffix(".svg").write_text(curve_svg(points), "utf-8")
-    if json:
+    out.with_suffix(".svg").write_text(curve_svg(profile.curve), "utf-8")
+    if output.json:
         print_json({"profile": str(out), "panel": profile.panel, "gain": chosen.gain.mean, **_figures(plan)})
-        return
-    _show(profile, points, price, chosen)
-    say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
+    else:
+        _show(profile, price, chosen)
+        say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
+    return not chosen.polled.unscored
 
 
 def search(
+    model: AsyncModel,
     pictures: Sequence[Picture],
-    classifier: str,
     family: str,
     draws: int,
     out: Path,
     report: Path | None,
-    wishes: Wishes,
-    json: bool,
-) -> None:
-    """The paper's search over a and the settings of one transformation."""
-    if family not in GRIDS:
-        raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
-    grid = GRIDS[family]
+    output: Output,
+) -> bool:
+    """The paper's search over a and the settings of one transformation; whether every picture was scored."""
+    queries = choosing.search_queries(len(pictures), len(GRIDS.get(family, ())), draws)
+    _tell([_cost("The search", queries, model.terms.price_micros)], output.json)
+    if output.dry_run:
+        if output.json:
+            print_json({"queries": queries})
+        return True
 
-    async def work() -> tuple[Chosen, list[choosing.Setting]] | None:
-        async with opened(classifier, wishes) as asker, watched(asker, len(grid) * len(pictures), wishes.json_log):
-            queries = choosing.search_queries(len(pictures), len(grid), draws)
-            _tell([_cost("The search", queries, asker.classifier.terms.price_micros)], json)
-            return None if wishes.dry_run else await choosing.search(asker, pictures, grid, draws)
+    async def work() -> Tuned:
+        async with watched(model, len(GRIDS.get(family, ())) * len(pictures), output):
+            return await model.search(pictures, family=family, draws=draws)
 
-    found = run(work)
-    if found is None:
-        if json:
-            print_json({"queries": choosing.search_queries(len(pictures), len(grid), draws)})
-        return
-    chosen, settings = found
-    profile = looking.learn(chosen.polled, Gaussian(), classifier, teachers=chosen.pilot)
+    tuned = run(work)
+    profile, polled = tuned.profile, tuned.polled
+    complain(polled.unscored)
     profile.save(out)
     if report:
-        write(report, Material(profile, chosen.polled.votes, chosen.polled.truths, pictures))
+        write(report, Material(profile, polled.votes, polled.truths, pictures))
         say(f"Report: {report}")
-    if json:
-        print_json({"profile": str(out), "settings": {str(s.view): s.brier for s in settings}, "panel": profile.panel})
-        return
-    OUT.print(_settings_table(settings))
-    OUT.print(results_table(profile.results, _judged(profile, chosen)))
-    say(f"Profile: {out}")
-
-
-def _budget(asker: Asker) -> int | None:
-    room = asker.room()
-    return None if room == maxsize else room
+    if output.json:
+        settings = {str(setting.view): setting.brier for setting in tuned.settings}
+        print_json({"profile": str(out), "settings": settings, "panel": profile.panel})
+    else:
+        OUT.print(_settings_table(tuned.settings))
+        OUT.print(results_table(profile.results, _judged(profile, tuned.chosen)))
+        say(f"Profile: {out}")
+    return not polled.unscored
 
 
 def _lines(plan: Plan, price: int) -> list[str]:
@@ -170,9 +149,8 @@ def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str
     return figures.lines_svg(lines, title=title, x_label="queries a picture", y_label=label)
 
 
-def _show(profile: Profile, points: Sequence[Result], price: int, chosen: Chosen) -> None:
-    views = len(profile.views())
-    OUT.print(_curve_table(points, str(chosen.polled.panel), views, price))
+def _show(profile: Profile, price: int, chosen: Chosen) -> None:
+    OUT.print(_curve_table(profile.curve, str(chosen.polled.panel), len(profile.views()), price))
     gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f}"
     if chosen.gain.convincing():
         say(f"The chosen views gain {gain} in log loss over the general panel, on pictures they were not chosen on.")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,7 @@ class Terms:
     """It runs on this machine and is free, so answers need no ledger."""
 
 
+@runtime_checkable
 class Classifier(Protocol, Generic[Prepared]):
     """A closed classifier: pictures in, one label each out."""
 
@@ -96,11 +97,38 @@ class Classifier(Protocol, Generic[Prepared]):
 AnyClassifier = Classifier[Any]
 """A classifier whose prepared form of a picture is its own affair."""
 Connect = Callable[[str, Settings], AnyClassifier]
+Source = str | Path | AnyClassifier | Callable[..., object]
+"""What `connect` takes."""
 
 
-def connect(description: str | Path) -> AnyClassifier:
-    """The classifier that a string or a TOML file describes."""
-    text = str(description)
+def connect(source: Source) -> AnyClassifier:
+    """The classifier that a string or a TOML file describes, a Python function as one, or a classifier as it is.
+
+    A function takes one picture (uint8, height × width × RGB), or a list of them if its first parameter is called
+    `batch`, `images` or `pictures`, and returns a label or a list of labels; it may be async.
+    """
+    if isinstance(source, str | Path):
+        return _described(str(source))
+    if isinstance(source, Classifier):
+        return source
+    if callable(source):
+        from looktwice.classifiers.python import PythonClassifier
+
+        return PythonClassifier(source)
+    raise PermanentError(
+        f"{type(source).__name__} is no classifier; give a description such as onnx:model.onnx, a function, "
+        "or a connected classifier"
+    )
+
+
+def describe(source: Source, classifier: AnyClassifier) -> str:
+    """What a profile and a ledger call the classifier that `connect` made of this source."""
+    if isinstance(source, str | Path):
+        return str(source)
+    return str(getattr(classifier, "description", classifier.fingerprint))
+
+
+def _described(text: str) -> AnyClassifier:
     if text.endswith(".toml"):
         return _from_file(Path(text))
     scheme, separator, address = text.partition(":")
@@ -183,5 +211,6 @@ __all__ = [
     "Settings",
     "Terms",
     "connect",
+    "describe",
     "fingerprint",
 ]

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
@@ -27,6 +29,7 @@ class PythonClassifier:
         self._function = function
         self._batched = _takes_batches(function)
         self._name = name or f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+        self.description = f"python:{self._name}"
         self.fingerprint = fingerprint("python", {"name": self._name, "source": _source(function)})
         self.labels = tuple(labels) or None
         self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True)
@@ -51,9 +54,11 @@ class PythonClassifier:
         return await asyncio.to_thread(self._function, argument)
 
     def _answer(self, label: object) -> Answer:
-        if not isinstance(label, str):
-            raise PermanentError(f"{self._name} returned {label!r} ({type(label).__name__}); a label must be a str")
-        return Answer(label)
+        if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
+            raise PermanentError(
+                f"{self._name} returned {label!r} ({type(label).__name__}); a label must be a str or an int"
+            )
+        return Answer(str(label))
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:

@@ -22,7 +22,7 @@ from looktwice.ledger import POSTGRES, Budget, Ledger, open_at
 from looktwice.look import look
 from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, Source
-from looktwice.practice import Use
+from looktwice.practice import DecisionOptions
 from looktwice.profile import Profile
 from looktwice.scorefile import record, unscored_record
 from looktwice.session import fastest_loop, priced
@@ -36,7 +36,7 @@ class Job:
     """What every worker needs to know; the same for all."""
 
     profile: Profile = field(repr=False)
-    use: Use
+    use: DecisionOptions
     classifier: str
     folder: str
     """The folder in which the command was given, where relative paths begin."""

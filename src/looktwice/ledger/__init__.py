@@ -4,16 +4,19 @@ from pathlib import Path
 
 from looktwice.ledger.bookkeeping import DayCost, export, forget, stats, verify
 from looktwice.ledger.file import default_path
+from looktwice.ledger.memory import MemoryLedger, Unrecorded, of_this_process
 from looktwice.ledger.merging import Merged, merge
 from looktwice.ledger.protocol import Account, Budget, Entry, Grant, Ledger, Spend, key
 from looktwice.ledger.sqlite import SqliteLedger
-from looktwice.ledger.unrecorded import Unrecorded
 
 POSTGRES = ("postgresql://", "postgres://")
+MEMORY = "memory"
 
 
 def open_at(place: str) -> Ledger:
-    """The ledger in a file, or in a PostgreSQL database if the place begins with `postgresql://`."""
+    """The ledger in a file, in a PostgreSQL database if the place begins with `postgresql://`, or in `memory`."""
+    if place == MEMORY:
+        return MemoryLedger(of_this_process())
     if place.startswith(POSTGRES):
         from looktwice.ledger.postgres import PostgresLedger
 
@@ -28,6 +31,7 @@ __all__ = [
     "Entry",
     "Grant",
     "Ledger",
+    "MemoryLedger",
     "Merged",
     "Spend",
     "SqliteLedger",

@@ -10,8 +10,8 @@ from looktwice.errors import MissingExtra
 from looktwice.service.limits import Limits
 
 if TYPE_CHECKING:
-    from looktwice.practice import Use
-    from looktwice.session import Wishes
+    from looktwice.practice import DecisionOptions
+    from looktwice.session import AskOptions
 
 __all__ = ["Limits", "Place", "run"]
 
@@ -32,7 +32,9 @@ class Place:
     key: Path | None = None
 
 
-def run(profile: Path, classifier: str | None, use: Use, wishes: Wishes, place: Place, limits: Limits) -> None:
+def run(
+    profile: Path, classifier: str | None, decide: DecisionOptions, ask: AskOptions, place: Place, limits: Limits
+) -> None:
     """Serve until a signal comes."""
     try:
         from looktwice.service import server
@@ -40,4 +42,4 @@ def run(profile: Path, classifier: str | None, use: Use, wishes: Wishes, place: 
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    server.run(profile, classifier, use, wishes, place, limits)
+    server.run(profile, classifier, decide, ask, place, limits)

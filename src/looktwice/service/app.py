@@ -16,19 +16,17 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from looktwice import __version__
-from looktwice.asking import Asker
 from looktwice.errors import ImageError
 from looktwice.look import Verdict
+from looktwice.model import AsyncModel
 from looktwice.pictures import Source
-from looktwice.practice import Practice
-from looktwice.profile import Profile
+from looktwice.practice import DecisionOptions
 from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.desk import Desk
 from looktwice.service.guards import Guard, Tokens
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
-from looktwice.service.profiles import Promise
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
 from looktwice.service.static import read_page
 
@@ -40,20 +38,19 @@ OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 class House:
     """What the service is made of: how verdicts are made, and who may ask for how much."""
 
-    profile: Profile
-    practice: Practice
-    promise: Promise = field(default_factory=Promise)
+    model: AsyncModel
+    decide: DecisionOptions = field(default_factory=DecisionOptions)
+    level: float = 0.95
+    """How certain the guarantee is, also where the options were found by trying several."""
     limits: Limits = field(default_factory=Limits)
     tokens: Tokens = field(default_factory=Tokens)
     names: tuple[str, ...] = ()
     """Host names under which it is reached, besides localhost and addresses."""
-    daily: bool = False
-    """Whether the budget is renewed each day."""
 
 
-def build(asker: Asker, house: House) -> ASGIApp:
-    """The application, guarded; the caller opens and closes the asker."""
-    desk = Desk(asker, house.profile, house.practice, house.limits, house.daily)
+def build(house: House) -> ASGIApp:
+    """The application, guarded; the caller closes the model."""
+    desk = Desk(house.model, house.decide, house.limits)
     metrics, page = Metrics(desk), read_page()
 
     @asynccontextmanager
@@ -84,7 +81,7 @@ class _Looking:
 
     def __init__(self, desk: Desk, house: House, metrics: Metrics) -> None:
         self._desk, self._limits, self._metrics = desk, house.limits, metrics
-        self._panel = house.profile.views()
+        self._panel = desk.practice.panel
         self._views = tuple(map(str, self._panel))
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
 
@@ -208,12 +205,12 @@ class _Looking:
 
 
 def _add_profile(app: FastAPI, desk: Desk, house: House) -> None:
-    figure = profiles.reliability(house.practice)
+    figure = profiles.reliability(desk.practice)
 
     @app.get("/v1/profile", **documentation.PROFILE)
     async def profile() -> Response:
         """What the verdicts rest on: classifier, views, figures and the threshold."""
-        return _json(profiles.described(house.profile, house.practice, house.promise, desk.drift, house.limits))
+        return _json(profiles.described(desk, house.level))
 
     @app.get("/v1/profile/reliability.svg", **documentation.FIGURE)
     async def reliability() -> Response:

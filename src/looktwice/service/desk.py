@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from looktwice import look as looking
-from looktwice.asking import Asker
+from looktwice.asking import Heard
 from looktwice.decisions import Drift
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.look import Verdict
+from looktwice.model import AsyncModel
 from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Picture, Source
-from looktwice.practice import Practice
-from looktwice.profile import Profile
+from looktwice.practice import DecisionOptions
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 
@@ -64,18 +64,18 @@ class State:
 class Desk:
     """Looks at pictures for many callers at once."""
 
-    def __init__(self, asker: Asker, profile: Profile, practice: Practice, limits: Limits, daily: bool) -> None:
-        profile.check(asker.classifier.fingerprint)
-        self.asker, self.profile, self.practice, self.limits = asker, profile, practice, limits
-        self._drift = Drift(practice.kinds) if sum(practice.kinds) else None
+    def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: Limits) -> None:
+        self.model, self.decide, self.limits = model, decide, limits
+        self.asker, self.practice = model.asker, model.practice(decide)
+        self._drift = self.practice.drift()
         self._kinds: list[int] = []
-        self._daily = daily
+        self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
         self._numbers = count()
         self._waiting: deque[_Caller] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._busy = 0
         self._starting: asyncio.TimerHandle | None = None
-        terms = asker.classifier.terms
+        terms = model.terms
         # A model on this machine does best with one large lot at a time; one elsewhere is waited for, and a picture
         # that takes long there must not hold up the next.
         self._width = 1 if terms.local else terms.concurrency
@@ -184,7 +184,7 @@ class Desk:
         pictures = [caller.picture for caller in callers]
         verdicts: list[Verdict | Unscored] = []
         try:
-            async for verdict in looking.look(self.asker, pictures, self.profile, self.practice):
+            async for verdict in self.model.score(pictures, self.decide):
                 self._answer(left.pop(verdict.name), verdict, 1)
                 verdicts.append(verdict)
         except Exception as error:  # whatever it is, somebody waits for it
@@ -196,7 +196,7 @@ class Desk:
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored
         try:
-            verdict = await looking.burst(self.asker, pictures, self.profile)
+            verdict = await looking.burst(self.asker, pictures, self.model.fitted())
             if isinstance(verdict, Verdict):
                 photos = tuple((f"photo {place}", label) for place, (_, label) in enumerate(verdict.votes, 2))
                 verdict = replace(verdict, votes=photos)
@@ -229,9 +229,9 @@ class Desk:
         if not self._tells:
             self.asker.tell = None
 
-    def _heard(self, name: str, place: int, label: str | None) -> None:
-        if tell := self._tells.get(name):
-            tell(place, label)
+    def _heard(self, heard: Heard) -> None:
+        if tell := self._tells.get(heard.name):
+            tell(heard.place, heard.label)
 
     # Answering -----------------------------------------------------------------------------------------------------
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from pydantic import BaseModel, Field
 
 from looktwice import figures, scoring
-from looktwice.decisions import Drift
 from looktwice.practice import Practice
-from looktwice.profile import Profile, Result
-from looktwice.service.limits import Limits
+from looktwice.profile import Result
+from looktwice.service.desk import Desk
 from looktwice.service.replies import caption
 
 
@@ -54,29 +52,20 @@ class ProfileReply(BaseModel):
     limits: LimitsReply
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What accepted answers are promised to be: wrong at most so often, with this certainty."""
-
-    max_error: float | None = None
-    level: float = 0.95
-
-
-def described(
-    profile: Profile, practice: Practice, promise: Promise, drift: Drift | None, limits: Limits
-) -> ProfileReply:
-    """The public part of a profile."""
+def described(desk: Desk, level: float) -> ProfileReply:
+    """The public part of a profile, and how it is put to use."""
+    profile, practice, drift, limits = desk.model.fitted(), desk.practice, desk.drift, desk.limits
     accept = practice.accept
     return ProfileReply(
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
         vocabulary=list(profile.vocabulary),
-        panel=[ViewReply(view=str(view), caption=caption(str(view))) for view in profile.views()],
+        panel=[ViewReply(view=str(view), caption=caption(str(view))) for view in practice.panel],
         pictures=profile.pictures,
         results=list(profile.results),
         threshold=None if accept is None or math.isinf(accept) else accept,
-        max_error=promise.max_error,
-        level=promise.level,
+        max_error=desk.decide.max_error,
+        level=level,
         drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )

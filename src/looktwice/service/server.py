@@ -13,14 +13,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from looktwice import console
 from looktwice.errors import LookTwiceError
-from looktwice.practice import NEVER, Use
+from looktwice.model import AsyncModel
+from looktwice.practice import NEVER, DecisionOptions
 from looktwice.profile import Profile
 from looktwice.service import Place
 from looktwice.service.app import House, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.limits import Limits
-from looktwice.service.profiles import Promise
-from looktwice.session import Wishes, opened
+from looktwice.session import AskOptions
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """How often accepted answers may be wrong, unless the caller says so: the least of these that can be promised."""
@@ -101,37 +101,36 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
     return Patient
 
 
-def run(path: Path, classifier: str | None, use: Use, wishes: Wishes, place: Place, limits: Limits) -> None:
+def run(
+    path: Path, classifier: str | None, decide: DecisionOptions, ask: AskOptions, place: Place, limits: Limits
+) -> None:
     """Serve a profile at a place until a signal comes."""
-    if wishes.dry_run:
-        raise LookTwiceError("pictures are asked about as they come, so there is nothing to estimate: no --dry-run")
-    profile, tokens = Profile.load(path), Tokens.read(place.token_file)
+    tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
-    chosen = promising(use, profile)
-    daily = (wishes.per_day, wishes.money_per_day) != (None, None)
-    house = House(profile, chosen.of(profile), Promise(chosen.max_error, use.level), limits, tokens, place.names, daily)
+    model = AsyncModel.load(path, classifier, options=ask)
+    house = House(model, promising(decide, model.fitted()), decide.level, limits, tokens, place.names)
     with listen(place.host, place.port) as listening:
-        console.run(lambda: serve(classifier or profile.classifier, house, wishes, place, listening))
+        console.run(lambda: serve(house, place, listening))
 
 
-def promising(use: Use, profile: Profile) -> Use:
-    """The use with a promise: the one it names, or the best that the profile can keep.
+def promising(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
+    """The options with a guarantee: the one they name, or the best that the profile can keep.
 
     Looking for the best one tries several, so each must be that much more certain.
     """
-    if use.max_error is not None:
-        return use
-    level = 1.0 - (1.0 - use.level) / len(LADDER)
-    candidates = [replace(use, max_error=max_error, level=level) for max_error in LADDER]
+    if decide.max_error is not None:
+        return decide
+    level = 1.0 - (1.0 - decide.level) / len(LADDER)
+    candidates = [replace(decide, max_error=max_error, level=level) for max_error in LADDER]
     return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
 
 
-async def serve(classifier: str, house: House, wishes: Wishes, place: Place, listening: socket.socket) -> None:
+async def serve(house: House, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
-    async with opened(classifier, wishes) as asker:
+    async with house.model:
         config = uvicorn.Config(
-            build(asker, house),
+            build(house),
             http=protocol(house.limits),
             ws="none",
             lifespan="on",

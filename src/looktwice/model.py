@@ -1,0 +1,482 @@
+"""A classifier with its ledger, budget and pace and, once fitted, its profile: the one road behind every door.
+
+`AsyncModel` is the road; `Model` is the same for code that does not await, with every method taken from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
+
+from looktwice import beliefs, checkup, choosing, datasets, look, tuning
+from looktwice.asking import Asker, Estimate, Tell
+from looktwice.beliefs import Belief
+from looktwice.checkup import Checkup
+from looktwice.choosing import Chosen, Setting
+from looktwice.classifiers import Source, connect, describe
+from looktwice.errors import DataError, FitError, ProfileError, ViewError
+from looktwice.images import Image
+from looktwice.look import Evaluation, Polled, Verdict
+from looktwice.outcome import Progress, Unscored
+from looktwice.pictures import Picture, PictureLike, PicturesLike, many, one, with_truths
+from looktwice.practice import DecisionKeywords, DecisionOptions, Practice
+from looktwice.profile import Profile
+from looktwice.session import AskKeywords, AskOptions, fastest_loop, open_asker
+from looktwice.views import CANDIDATES, GENERAL, GENERAL16, GRIDS, Panel
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+VIEWS = 8
+"""Views that a tuned panel may have, unless more or fewer are asked for."""
+EVERYTHING = DecisionOptions()
+ShowProgress = bool | Callable[[Progress], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What choosing the views found, and the profile that was fitted with them."""
+
+    profile: Profile
+    chosen: Chosen
+    polled: Polled
+    """The answers that the profile was fitted on."""
+    settings: tuple[Setting, ...] = ()
+    """For the paper's search: how each setting fared on the pilot."""
+
+
+class AsyncModel:
+    """A closed classifier that says how sure it is.
+
+    `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
+    `batch`), or a connected classifier. The keyword arguments are those of `AskOptions`. `progress` shows a bar, or
+    is called with the `Progress` of the run; `on_answer` is called with every answer as it arrives.
+    Used as a context manager, or closed at the end, it saves everything and gives everything back.
+    """
+
+    def __init__(
+        self,
+        classifier: Source,
+        profile: Profile | None = None,
+        *,
+        options: AskOptions | None = None,
+        progress: ShowProgress = False,
+        on_answer: Tell | None = None,
+        **asking: Unpack[AskKeywords],
+    ) -> None:
+        self.classifier = connect(classifier)
+        self.description = describe(classifier, self.classifier)
+        self.options = replace(options or AskOptions(), **asking)
+        self.terms = self.options.terms(self.classifier)
+        self.profile = profile
+        if profile:
+            profile.check(self.classifier.fingerprint)
+        self._progress, self._on_answer = progress, on_answer
+        self._asker: Asker | None = None
+        self._practised: Profile | None = None
+        self._practices: dict[DecisionOptions, Practice] = {}
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        classifier: Source | None = None,
+        *,
+        options: AskOptions | None = None,
+        progress: ShowProgress = False,
+        on_answer: Tell | None = None,
+        **asking: Unpack[AskKeywords],
+    ) -> Self:
+        """The model of a saved profile; `classifier` says where the classifier is if that has changed."""
+        profile = Profile.load(Path(path))
+        source = profile.classifier if classifier is None else classifier
+        return cls(source, profile, options=options, progress=progress, on_answer=on_answer, **asking)
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON."""
+        self.fitted().save(Path(path))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Write what is queued, and let go of the ledger and the classifier; the next call opens them again."""
+        asker, self._asker = self._asker, None
+        await (asker or self.classifier).close()
+
+    # Asking ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def asker(self) -> Asker:
+        """The classifier, ledger, pace and budget, opened when first needed."""
+        if self._asker is None:
+            seed = self.profile.seed if self.profile else 0
+            self._asker = open_asker(self.classifier, self.description, self.options, seed)
+            self._asker.tell = self._on_answer
+        return self._asker
+
+    def stop(self, message: str = "the run was stopped") -> None:
+        """Send nothing more; what is in flight is waited for and kept."""
+        self.asker.stop(message)
+
+    async def ask(
+        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
+    ) -> Polled:
+        """The answers about every picture under a panel, with truths where all are known.
+
+        Without `views` it is the profile's panel, or the general one.
+        """
+        panel = self.profile.views() if views is None and self.profile else panel_of(views)
+        found = _labelled(pictures, labels) if labels is not None else many(pictures)
+        async with self._showing(len(found)) as asker:
+            return await look.collect(asker, found, panel)
+
+    async def estimate(
+        self,
+        pictures: PicturesLike,
+        options: DecisionOptions = EVERYTHING,
+        *,
+        views: Panel | str | None = None,
+        **decision: Unpack[DecisionKeywords],
+    ) -> Estimate:
+        """What asking about these pictures would cost at the most; nothing is asked."""
+        panel = self.practice(options, **decision).panel if views is None else panel_of(views)
+        return await self.asker.estimate(many(pictures), panel)
+
+    async def check(self, picture: PictureLike | None = None) -> Checkup:
+        """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
+        image = Image.of(checkup.test_card()) if picture is None else one(picture).image()
+        return await checkup.examine(self.asker, image)
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    async def fit(
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        views: Panel | str | None = None,
+        belief: Belief | str = "jury",
+        adaptive: bool = False,
+        max_error: float | None = None,
+    ) -> Profile:
+        """Learn how far to trust the classifier, from pictures whose truth is known.
+
+        `pictures` is a collection with truths (a folder with one folder a class or with `labels.csv`, an `.npz`, an
+        official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
+        about unsure pictures; `max_error` lets them stop by whether an answer would still be accepted at that error.
+        """
+        family = beliefs.named(belief)
+        panel = panel_of(views, adaptive)
+        polled = await self._polled(_labelled(pictures, labels), panel)
+        return self.learn(polled, family, fixed=None if views else len(GENERAL), max_error=max_error)
+
+    def learn(
+        self, polled: Polled, belief: Belief, *, fixed: int | None = None, max_error: float | None = None
+    ) -> Profile:
+        """Fit on answers that `ask` gave; costs no query."""
+        self.profile = look.learn(polled, belief, self.description, fixed=fixed, max_error=max_error)
+        return self.profile
+
+    async def tune(
+        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, max_queries: int | None = None
+    ) -> Tuned:
+        """Choose the views on a thrifty pilot, and fit on all pictures.
+
+        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
+        """
+        found = _labelled(pictures, labels)
+        plan = self.plan(len(found), max_queries)
+        async with self._showing(len(found)) as asker:
+            chosen = await choosing.choose(asker, found, plan, CANDIDATES, GENERAL)
+        polled, profile = choosing.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
+        self.profile = profile
+        return Tuned(profile, chosen, polled)
+
+    def plan(self, pictures: int, max_queries: int | None = None) -> tuning.Plan:
+        """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
+        longest = VIEWS if max_queries is None else max_queries - 1
+        return tuning.plan(pictures, len(CANDIDATES), longest, self.asker.room())
+
+    async def search(
+        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, family: str, draws: int = 20
+    ) -> Tuned:
+        """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
+        if family not in GRIDS:
+            raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
+        found = _labelled(pictures, labels)
+        async with self._showing(len(GRIDS[family]) * len(found)) as asker:
+            chosen, settings = await choosing.search(asker, found, GRIDS[family], draws)
+        self.profile = look.learn(chosen.polled, beliefs.Gaussian(), self.description, teachers=chosen.pilot)
+        return Tuned(self.profile, chosen, chosen.polled, tuple(settings))
+
+    # Verdicts --------------------------------------------------------------------------------------------------------
+
+    def fitted(self) -> Profile:
+        """The profile; an error if there is none yet."""
+        if self.profile is None:
+            raise ProfileError("this model has no profile yet; call fit with labelled pictures, or load one")
+        return self.profile
+
+    def practice(self, options: DecisionOptions = EVERYTHING, /, **decision: Unpack[DecisionKeywords]) -> Practice:
+        """What these options mean for the profile; kept, since it is the same for every picture."""
+        profile, options = self.fitted(), replace(options, **decision)
+        if self._practised is not profile:
+            self._practised, self._practices = profile, {}
+        if options not in self._practices:
+            self._practices[options] = options.of(profile)
+        return self._practices[options]
+
+    async def look(
+        self, picture: PictureLike, options: DecisionOptions = EVERYTHING, **decision: Unpack[DecisionKeywords]
+    ) -> Verdict:
+        """Label and confidence of one picture."""
+        async with aclosing(self.score([one(picture)], options, **decision)) as verdicts:
+            async for verdict in verdicts:
+                if isinstance(verdict, Unscored):
+                    raise verdict.error()
+                return verdict
+        raise DataError("the run was stopped before the picture was asked about")
+
+    async def burst(self, photos: Sequence[PictureLike]) -> Verdict:
+        """One verdict for several photos of one thing: the first is the picture, the others are its views."""
+        if len(photos) < 2:
+            raise DataError("a burst is two or more photos of one thing; give them all")
+        named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
+        async with self._showing(len(named)) as asker:
+            verdict = await look.burst(asker, named, self.fitted())
+        if isinstance(verdict, Unscored):
+            raise verdict.error()
+        return verdict
+
+    async def score(
+        self, pictures: PicturesLike, options: DecisionOptions = EVERYTHING, **decision: Unpack[DecisionKeywords]
+    ) -> AsyncGenerator[Verdict | Unscored]:
+        """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for."""
+        profile, practice, found = self.fitted(), self.practice(options, **decision), many(pictures)
+        async with self._showing(len(found)) as asker, aclosing(look.look(asker, found, profile, practice)) as verdicts:
+            async for verdict in verdicts:
+                yield verdict
+
+    async def evaluate(
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        options: DecisionOptions = EVERYTHING,
+        **decision: Unpack[DecisionKeywords],
+    ) -> Evaluation:
+        """How good the confidences are on labelled pictures that took no part in fitting."""
+        practice, found = self.practice(options, **decision), _labelled(pictures, labels)
+        async with self._showing(len(found)) as asker:
+            polled = await look.poll(asker, found, self.fitted(), practice)
+        return look.evaluation(polled, self.fitted(), practice)
+
+    async def _polled(self, pictures: Sequence[Picture], panel: Panel) -> Polled:
+        async with self._showing(len(pictures)) as asker:
+            polled = await look.collect(asker, pictures, panel)
+        if polled.unscored:
+            first = polled.unscored[0]
+            told = f"{len(polled.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
+            warnings.warn(f"{told}: {first.message}", stacklevel=2)
+        return polled
+
+    @asynccontextmanager
+    async def _showing(self, pictures: int) -> AsyncIterator[Asker]:
+        """The asker, ready to send, with its progress shown as was asked for."""
+        asker = self.asker
+        if asker.idle:
+            asker.resume()
+        if self._progress is False:
+            yield asker
+            return
+        from looktwice.console import shown, telling
+
+        async with shown(asker, pictures, None if self._progress is True else telling(self._progress)):
+            yield asker
+
+
+def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
+    """The panel that a text names; without one, the general panel, or that of sixteen views."""
+    if views is None or views == "":
+        return GENERAL16 if adaptive else GENERAL
+    return Panel.parse(views) if isinstance(views, str) else views
+
+
+def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequence[Picture]:
+    """Pictures with truths: a collection that has them, or pictures and their labels."""
+    if labels is not None:
+        return with_truths(many(pictures), labels)
+    if isinstance(pictures, str | Path):
+        return datasets.open_labelled(Path(pictures))
+    found = many(pictures)
+    if any(picture.truth is None for picture in found):
+        raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
+    return found
+
+
+# The same without await ----------------------------------------------------------------------------------------------
+
+
+class _Loop:
+    """An event loop in a thread of its own, so that it does not matter whether the caller has one."""
+
+    def __init__(self) -> None:
+        self._loop = fastest_loop()()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="looktwice", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Awaitable[T], interrupt: Callable[[], None]) -> T:
+        """The result of async work. Ctrl-C calls `interrupt` and waits for the end, a second one leaves at once."""
+
+        async def main() -> T:
+            return await work
+
+        future = asyncio.run_coroutine_threadsafe(main(), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(interrupt)
+            future.exception()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _waiting(
+    method: Callable[Concatenate[AsyncModel, P], Awaitable[T]],
+) -> Callable[Concatenate[Model, P], T]:
+    """A method of `AsyncModel` that is waited for."""
+
+    @functools.wraps(method)
+    def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._model, *args, **kwargs))
+
+    return call
+
+
+class _End:
+    """What stands for the end of a stream."""
+
+
+_END = _End()
+
+
+def _streaming(
+    method: Callable[Concatenate[AsyncModel, P], AsyncGenerator[T]],
+) -> Callable[Concatenate[Model, P], Iterator[T]]:
+    """A generator of `AsyncModel` that is iterated without await; leaving the loop early stops asking."""
+
+    @functools.wraps(method)
+    def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        found = method(self._model, *args, **kwargs)
+        try:
+            while True:
+                item = self._run(anext(found, _END))
+                if isinstance(item, _End):
+                    return
+                yield item
+        finally:
+            self._run(found.aclose())
+
+    return call
+
+
+class Model:
+    """A closed classifier that says how sure it is; see `AsyncModel` for the arguments.
+
+    >>> import numpy as np
+    >>> def classify(image): return "bright" if image.mean() > 128 else "dark"
+    >>> images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
+    >>> with Model(classify) as model:
+    ...     profile = model.fit(images, [classify(image) for image in images], views="gaussian:0.1*4")
+    ...     model.look(images[0]).label in ("bright", "dark")
+    True
+    """
+
+    def __init__(
+        self,
+        classifier: Source,
+        profile: Profile | None = None,
+        *,
+        options: AskOptions | None = None,
+        progress: ShowProgress = False,
+        on_answer: Tell | None = None,
+        **asking: Unpack[AskKeywords],
+    ) -> None:
+        self._wrap(AsyncModel(classifier, profile, options=options, progress=progress, on_answer=on_answer, **asking))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        classifier: Source | None = None,
+        *,
+        options: AskOptions | None = None,
+        progress: ShowProgress = False,
+        on_answer: Tell | None = None,
+        **asking: Unpack[AskKeywords],
+    ) -> Self:
+        """The model of a saved profile; `classifier` says where the classifier is if that has changed."""
+        model = cls.__new__(cls)
+        model._wrap(
+            AsyncModel.load(path, classifier, options=options, progress=progress, on_answer=on_answer, **asking)
+        )
+        return model
+
+    def _wrap(self, model: AsyncModel) -> None:
+        self._model = model
+        self._loop: _Loop | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def profile(self) -> Profile | None:
+        """What was learned about the classifier; None before `fit`."""
+        return self._model.profile
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON."""
+        self._model.save(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is queued, and give everything back; the next call opens it again."""
+        with self._opening:
+            loop, self._loop = self._loop, None
+        if loop:
+            loop.run(self._model.close(), self._model.stop)
+            loop.close()
+
+    def _run(self, work: Awaitable[T]) -> T:
+        with self._opening:
+            self._loop = self._loop or _Loop()
+            loop = self._loop
+        return loop.run(work, self._model.stop)
+
+    ask = _waiting(AsyncModel.ask)
+    estimate = _waiting(AsyncModel.estimate)
+    check = _waiting(AsyncModel.check)
+    fit = _waiting(AsyncModel.fit)
+    tune = _waiting(AsyncModel.tune)
+    search = _waiting(AsyncModel.search)
+    look = _waiting(AsyncModel.look)
+    burst = _waiting(AsyncModel.burst)
+    score = _streaming(AsyncModel.score)
+    evaluate = _waiting(AsyncModel.evaluate)
