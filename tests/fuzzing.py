@@ -298,7 +298,8 @@ def read_profile(path: Path) -> None:
         (verdict,) = judge([row], views, profile, practice)
         assert isinstance(verdict, Verdict)
         assert 0 <= verdict.confidence <= 1
-        practice.drifted([0, 1])
+        if drift := practice.drift():
+            drift.update([0, 1])
         if practice.rounds:
             practice.rounds.more("x", ("x",) * practice.rounds.first)
     profile.accuracy()

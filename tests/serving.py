@@ -35,7 +35,7 @@ from looktwice.pictures import labelled
 from looktwice.practice import DecisionOptions
 from looktwice.service import Place, run
 from looktwice.service.limits import Limits
-from looktwice.session import Wishes
+from looktwice.session import AskOptions
 from looktwice.views import Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -150,6 +150,6 @@ def clothes() -> tuple[bytes, ...]:
 
 
 if __name__ == "__main__":
-    limits, wishes, place = (json.loads(text) for text in sys.argv[2:5])
+    limits, asking, place = (json.loads(text) for text in sys.argv[2:5])
     here = Place(**{"port": 0, **place, "token_file": Path(place["token_file"]) if "token_file" in place else None})
-    run(Path(sys.argv[1]), None, DecisionOptions(), Wishes(**wishes), here, Limits(**limits))
+    run(Path(sys.argv[1]), None, DecisionOptions(), AskOptions(**asking), here, Limits(**limits))

@@ -194,7 +194,9 @@ async def test_a_pace_is_kept(tmp_path: Path) -> None:
             moments.append(time.monotonic())
             return [Answer("ant")]
 
-    await everything(Asker(Timed(), pace=Pace(per_second=200)), write_pictures(tmp_path / "pictures.npz", 10))
+    await everything(
+        Asker(Timed(), terms=Terms(concurrency=8, per_second=200)), write_pictures(tmp_path / "pictures.npz", 10)
+    )
     gaps = np.diff(sorted(moments))
     assert len(moments) == 50
     assert moments[-1] - moments[0] >= 49 / 200 - 0.01

@@ -129,7 +129,9 @@ def test_score_goes_on_where_it_was_and_ends_in_the_same_bytes(profile: Path, tm
     whole, resumed = tmp_path / "whole.csv", tmp_path / "resumed.csv"
     assert run("score", CLOTHES, "--take", ":80", "-p", profile, "-o", whole).returncode == 0
     # As if a crash had cut the work file in the middle of a line.
-    header = json.dumps({"profile": json.loads(profile.read_text()), "use": asdict(DecisionOptions())}, sort_keys=True)
+    header = json.dumps(
+        {"profile": json.loads(profile.read_text()), "options": asdict(DecisionOptions())}, sort_keys=True
+    )
     part = resumed.with_name("resumed.csv.part")
     assert run("score", CLOTHES, "--take", ":80", "-p", profile, "-o", tmp_path / "lines.jsonl").returncode == 0
     lines = (tmp_path / "lines.jsonl").read_text().splitlines(keepends=True)

@@ -10,8 +10,9 @@ import pytest
 
 from looktwice.asking import Asker
 from looktwice.classifiers import Pixels, Terms
-from looktwice.console import Purse, watched
+from looktwice.console import Output, Purse, watched
 from looktwice.ledger import Budget
+from looktwice.model import AsyncModel
 from looktwice.votes import Answer
 
 
@@ -54,12 +55,10 @@ def test_progress_tells_what_is_spent_and_what_is_left(price: int, budget: Budge
 def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     flipped: int, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asker = Asker(Priced(Terms()))
-    asker.trust.asked, asker.trust.flipped = 8, flipped
-
     async def run() -> None:
-        async with watched(asker, 1):
-            pass
+        model = AsyncModel(Priced(Terms()), ledger="off")
+        async with watched(model, 1, Output()):
+            model.asker.trust.asked, model.asker.trust.flipped = 8, flipped
 
     asyncio.run(run())
     line = "The classifier is random: 2 of 8 questions that were asked again got another answer (25%)."

@@ -619,7 +619,17 @@ def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> N
 
 def test_verdicts_may_go_beside_the_pictures() -> None:
     with pytest.raises(ProfileError, match="nowhere"):
-        score(["photos"], None, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), Wishes(), as_json=False)
+        score(
+            ["photos"],
+            None,
+            Path("nowhere"),
+            None,
+            "photos-out",
+            DecisionOptions(),
+            Machines(),
+            Wishes(),
+            as_json=False,
+        )
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])

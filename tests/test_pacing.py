@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looktwice.pacing import Gate, Pace, Rate
+from looktwice.pacing import Gate, Rate
 
 ARRIVALS = st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=80)
 
@@ -33,12 +33,6 @@ def test_questions_go_in_order_and_never_before_they_come(gaps: list[float], rat
 def test_an_idle_rate_lets_one_burst_through_at_once() -> None:
     bucket = Rate(10.0, 3)
     assert [round(bucket.when(5.0), 3) for _ in range(5)] == [5.0, 5.0, 5.0, 5.1, 5.2]
-
-
-def test_given_rates_replace_the_classifiers_wish_and_hold_together() -> None:
-    assert Pace().rates(None) == []
-    assert len(Pace().rates(5.0)) == 1
-    assert len(Pace(per_second=2.0, per_minute=60.0).rates(5.0)) == 2
 
 
 async def test_a_gate_never_lets_more_through_than_its_limit() -> None:

@@ -29,7 +29,7 @@ from looktwice.ledger import DayCost
 from looktwice.look import Polled
 from looktwice.noise import Measured, NoiseFile
 from looktwice.pictures import Picture
-from looktwice.practice import Practice, DecisionOptions
+from looktwice.practice import DecisionOptions, Practice
 from looktwice.profile import Profile
 from looktwice.report import Material, findings, page, showing, write
 from looktwice.report.material import judge, weigh
@@ -655,7 +655,7 @@ def test_what_cannot_be_read_or_written_is_said(desk: Path, option: str, value: 
     names = ("profile_path", "votes", "pictures", "noise", "books", "out")
     paths = {name: desk / given[name] if name in given else None for name in names}
     with pytest.raises(LookTwiceError, match=words):
-        runs.report(price=None, use=DecisionOptions(), **paths)  # type: ignore[arg-type]
+        runs.report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]
 
 
 def test_an_error_is_one_line_and_an_exit_code(desk: Path) -> None:

@@ -18,8 +18,9 @@ from looktwice.asking import Asker
 from looktwice.classifiers import Pixels, Terms
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
 from looktwice.images import Image
+from looktwice.model import AsyncModel
 from looktwice.pictures import Picture
-from looktwice.practice import Practice
+from looktwice.practice import DecisionOptions
 from looktwice.service.bodies import Held
 from looktwice.service.desk import Desk
 from looktwice.service.limits import Limits
@@ -69,8 +70,8 @@ async def opened(tmp_path: Path, **limits: float) -> AsyncIterator[tuple[Desk, S
     profile = write_profile(tmp_path / "profile.json", DEMO / "fashion.toml", PANEL).model_copy(
         update={"fingerprint": classifier.fingerprint, "kinds": (100, 0, 0)}
     )
-    asker = Asker(classifier)
-    desk = Desk(asker, profile, Practice.whole(profile), Limits(**limits), daily=False)  # type: ignore[arg-type]
+    model = AsyncModel(classifier, profile, ledger="off")
+    desk = Desk(model, DecisionOptions(), Limits(**limits))  # type: ignore[arg-type]
     try:
         yield desk, classifier
     finally:

@@ -112,12 +112,12 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
             loop.remove_signal_handler(signal.SIGINT)
 
 
-Show = Callable[["Asker", int, "Purse"], Coroutine[None, None, None]]
+Show = Callable[["Asker", int | None, "Purse"], Coroutine[None, None, None]]
 """Shows an asker's progress until it is cancelled: the asker, how many pictures there are, and what it may spend."""
 
 
 @asynccontextmanager
-async def shown(asker: Asker, total: int, show: Show | None = None) -> AsyncIterator[None]:
+async def shown(asker: Asker, total: int | None, show: Show | None = None) -> AsyncIterator[None]:
     """Show how an asker gets on, by default as a bar."""
     display = asyncio.create_task((show or _show_bar)(asker, total, Purse(asker)))
     try:
@@ -156,7 +156,7 @@ def _interrupt(asker: Asker) -> None:
     asker.stop("the run was stopped by Ctrl-C; run the same command again to go on")
 
 
-async def _show_bar(asker: Asker, total: int, purse: Purse) -> None:
+async def _show_bar(asker: Asker, total: int | None, purse: Purse) -> None:
     text = TextColumn("pictures · {task.fields[text]}")
     columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
     started = time.monotonic()
@@ -173,7 +173,7 @@ async def _show_bar(asker: Asker, total: int, purse: Purse) -> None:
 def telling(tell: Callable[[Run], None]) -> Show:
     """Calls a function with the progress of the run, ten times a second and at the end."""
 
-    async def show(asker: Asker, _total: int, _purse: Purse) -> None:
+    async def show(asker: Asker, _total: int | None, _purse: Purse) -> None:
         try:
             while True:
                 tell(asker.progress)
@@ -184,14 +184,15 @@ def telling(tell: Callable[[Run], None]) -> Show:
     return show
 
 
-async def _log_lines(asker: Asker, total: int, purse: Purse) -> None:
+async def _log_lines(asker: Asker, total: int | None, purse: Purse) -> None:
     started = time.monotonic()
     while True:
         await asyncio.sleep(10)
-        say(f"{asker.progress.pictures} of {total} pictures · {_line(asker, purse, started)}")
+        of = f" of {total}" if total else ""
+        say(f"{asker.progress.pictures}{of} pictures · {_line(asker, purse, started)}")
 
 
-async def _log_json(asker: Asker, total: int, _: Purse) -> None:
+async def _log_json(asker: Asker, total: int | None, _: Purse) -> None:
     while True:
         await asyncio.sleep(1)
         sys.stderr.write(json.dumps({"total": total, "in_flight": asker.in_flight, **asdict(asker.progress)}) + "\n")

@@ -143,7 +143,7 @@ class AsyncModel:
 
     async def estimate(
         self,
-        pictures: PicturesLike,
+        pictures: PicturesLike | Iterator[Picture],
         options: DecisionOptions = EVERYTHING,
         *,
         views: Panel | str | None = None,
@@ -151,7 +151,7 @@ class AsyncModel:
     ) -> Estimate:
         """What asking about these pictures would cost at the most; nothing is asked."""
         panel = self.practice(options, **decision).panel if views is None else panel_of(views)
-        return await self.asker.estimate(many(pictures), panel)
+        return await self.asker.estimate(pictures if isinstance(pictures, Iterator) else many(pictures), panel)
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
@@ -260,11 +260,16 @@ class AsyncModel:
         return verdict
 
     async def score(
-        self, pictures: PicturesLike, options: DecisionOptions = EVERYTHING, **decision: Unpack[DecisionKeywords]
+        self,
+        pictures: PicturesLike | Iterator[Picture],
+        options: DecisionOptions = EVERYTHING,
+        **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
         """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for."""
-        profile, practice, found = self.fitted(), self.practice(options, **decision), many(pictures)
-        async with self._showing(len(found)) as asker, aclosing(look.look(asker, found, profile, practice)) as verdicts:
+        profile, practice = self.fitted(), self.practice(options, **decision)
+        found = pictures if isinstance(pictures, Iterator) else many(pictures)
+        total = None if isinstance(found, Iterator) else len(found)
+        async with self._showing(total) as asker, aclosing(look.look(asker, found, profile, practice)) as verdicts:
             async for verdict in verdicts:
                 yield verdict
 
@@ -291,7 +296,7 @@ class AsyncModel:
         return polled
 
     @asynccontextmanager
-    async def _showing(self, pictures: int) -> AsyncIterator[Asker]:
+    async def _showing(self, pictures: int | None) -> AsyncIterator[Asker]:
         """The asker, ready to send, with its progress shown as was asked for."""
         asker = self.asker
         if asker.idle:
