@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -18,19 +18,23 @@ from looktwice.classifiers import AnyClassifier, Terms, connect
 from looktwice.console import ERR, print_json, safe, say, show_estimate
 from looktwice.decisions import Drift
 from looktwice.errors import DataError, FleetError
-from looktwice.fleet.driver import Cluster, RayLine, Run, keeping, running
-from looktwice.fleet.keeper import Away
+from looktwice.fleet.driver import Cluster, Run, running
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.worker import Job
-from looktwice.ledger import Budget, Spend, open_at
+from looktwice.ledger import POSTGRES, Spend, open_at
 from looktwice.practice import Practice, Use
 from looktwice.profile import Profile
 from looktwice.runs import DRIFT, practice_of
 from looktwice.sending import Progress
-from looktwice.session import Wishes, budget, ledger_place, micros, priced
+from looktwice.session import OFF, Wishes, budget, micros, priced
 
 ENOUGH = 1000
 """Pictures after which a share of bad ones says something."""
+NO_LEDGER = (
+    "a paid classifier, a budget or a ledger on several machines needs a PostgreSQL ledger that all of them can reach: "
+    "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
+    "and give --ledger postgresql://user@host/database"
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Tally:
         self.before += summary.pictures if summary.before else 0
         self.unscored += summary.unscored
         self.bad += summary.bad
+        self.progress += summary.progress
 
     def line(self) -> str:
         """The tally for a person."""
@@ -96,14 +101,12 @@ def score(
     profile = Profile.load(profile_path)
     practice = practice_of(use, profile)
     max_bad = MaxBad.parse(machines.max_bad)
-    with (
-        _prepared(profile, classifier or profile.classifier, out, use, machines, wishes) as (job, line, workers),
-        closing(Run(paths, machines.shard, job, line, workers)) as run,
-    ):
+    with _prepared(profile, classifier or profile.classifier, out, use, machines, wishes) as job:
+        run = Run(paths, machines.shard, job)
         if wishes.dry_run:
-            _estimated(run, as_json)
+            _estimated(run, job.per_second, as_json)
             return True
-        watch = Watch(line, practice, max_bad, wishes.json_log)
+        watch = Watch(practice, max_bad, wishes.json_log)
         with _interruptible(run) as interrupted:
             watch.follow(run)
     if failure := watch.failure or max_bad.exceeded(watch.tally, enough=1):
@@ -127,8 +130,8 @@ def _whole(path: str) -> str:
 @contextmanager
 def _prepared(
     profile: Profile, description: str, out: str, use: Use, machines: Machines, wishes: Wishes
-) -> Iterator[tuple[Job, RayLine, int]]:
-    """A job with all that it needs, the way to the keeper, and how many workers there are."""
+) -> Iterator[Job]:
+    """A job with all that it needs, for as long as Ray runs."""
     box = connect(description)
     if wishes.price is not None:
         box = priced(box, micros(wishes.price))
@@ -140,15 +143,14 @@ def _prepared(
     if not wishes.dry_run:
         header = {"profile": profile.model_dump(mode="json"), "use": asdict(use), "seed": wishes.seed}
         Shards(out).begin({**header, "classifier": box.fingerprint})
-    with running(machines.address) as cluster, keeping(job.ledger, job.per_second) as line:
+    with running(machines.address) as cluster:
         workers, concurrency = crew(box.terms, cluster, machines, wishes)
-        yield replace(job, concurrency=concurrency), line, workers
+        yield replace(job, workers=workers, concurrency=concurrency)
 
 
 def _job(box: AnyClassifier, profile: Profile, description: str, out: str, use: Use, wishes: Wishes) -> Job:
     """What every worker needs to know, before it is known how many there are."""
-    place, terms = ledger_place(box, wishes), box.terms
-    limits = budget(wishes, box, _spent(place, box.fingerprint, description))
+    place, terms = shared_ledger(box.terms, wishes), box.terms
     return Job(
         profile=profile,
         use=use,
@@ -159,12 +161,21 @@ def _job(box: AnyClassifier, profile: Profile, description: str, out: str, use: 
         canaries=wishes.canaries,
         price_micros=None if wishes.price is None else terms.price_micros,
         ledger=place,
-        shared=bool(place) or not terms.local or limits != Budget(),
-        budget=limits,
+        budget=budget(wishes, box, _spent(place, box.fingerprint, description)),
         per_second=wishes.rate or terms.per_second,
-        concurrency=1,
         dry=wishes.dry_run,
     )
+
+
+def shared_ledger(terms: Terms, wishes: Wishes) -> str | None:
+    """The address of the ledger that all workers use; None for a local classifier, which is free and needs none."""
+    limits = (wishes.budget, wishes.money, wishes.per_day, wishes.money_per_day)
+    ledger = None if wishes.ledger == OFF else wishes.ledger
+    if terms.local and ledger is None and limits == (None, None, None, None):
+        return None
+    if ledger is None or not ledger.startswith(POSTGRES):
+        raise FleetError(NO_LEDGER)
+    return ledger
 
 
 def _spent(place: str | None, fingerprint: str, description: str) -> Spend | None:
@@ -197,13 +208,13 @@ def crew(terms: Terms, cluster: Cluster, machines: Machines, wishes: Wishes) -> 
 class Watch:
     """Looks after a run: shows how it gets on, and stops it when something is wrong."""
 
-    def __init__(self, line: RayLine, practice: Practice, max_bad: MaxBad, json_log: bool) -> None:
+    def __init__(self, practice: Practice, max_bad: MaxBad, json_log: bool) -> None:
         self.tally = Tally()
         self.done = set[str]()
         """The units that were heard of."""
         self.failure: str | None = None
         self._drift = Drift(practice.kinds) if len(practice.kinds) > 1 else None
-        self._line, self._max_bad, self._json_log = line, max_bad, json_log
+        self._max_bad, self._json_log = max_bad, json_log
         self._started = time.monotonic()
 
     @property
@@ -217,10 +228,11 @@ class Watch:
             for summary in run:
                 if summary:
                     self._count(summary)
-                self._look()
-                status.update(safe(self.tally.line()))
+                else:
+                    status.update(safe(self._shown(run.underway()).line()))
                 if self.failure:
                     run.stop(self.failure)
+        self.tally = self._shown(Progress())
 
     def _count(self, summary: Summary) -> None:
         self.tally.add(summary)
@@ -228,12 +240,13 @@ class Watch:
         self._drift = self._drift.update(summary.kinds) if self._drift else None
         self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
 
-    def _look(self) -> None:
-        self.tally.seconds = time.monotonic() - self._started
-        with suppress(Away):
-            self.tally.progress = self._line.progress()
+    def _shown(self, underway: Progress) -> Tally:
+        """Where the run stands, with what was asked for units that are not done; told to machines that listen."""
+        seconds = time.monotonic() - self._started
+        tally = replace(self.tally, progress=self.tally.progress + underway, seconds=seconds)
         if self._json_log:
-            sys.stderr.write(json.dumps(asdict(self.tally)) + "\n")
+            sys.stderr.write(json.dumps(asdict(tally)) + "\n")
+        return tally
 
 
 @dataclass(frozen=True)
@@ -295,19 +308,13 @@ def _conclude(watch: Watch, out: str, complete: bool, as_json: bool) -> bool:
     return complete
 
 
-def _estimated(run: Run, as_json: bool) -> None:
-    """Add up what the units would ask, and show it."""
+def _estimated(run: Run, per_second: float | None, as_json: bool) -> None:
+    """Add up what the units would ask, and show it; a picture that is in two units counts twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
     for summary in run:
         if summary and summary.error:
             raise FleetError(summary.error)
         if summary and summary.estimate:
-            total = _plus(total, summary.estimate)
-    show_estimate(total, as_json)
-
-
-def _plus(one: Estimate, other: Estimate) -> Estimate:
-    """Both together; a picture that is in two units counts twice."""
-    sums = {name: value + getattr(other, name) for name, value in asdict(one).items() if name != "seconds"}
-    seconds = None if other.seconds is None else (one.seconds or 0.0) + other.seconds
-    return Estimate(**sums, seconds=seconds)
+            counts = asdict(summary.estimate) | {"seconds": 0}
+            total = Estimate(**{name: value + (getattr(total, name) or 0) for name, value in counts.items()})
+    show_estimate(replace(total, seconds=total.queries / per_second if per_second else None), as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ class Rate:
         turn = max(self._next, now)
         self._next = turn + self._gap
         return max(now, turn - self._slack)
+
+    async def reserve(self, questions: int) -> float:
+        """Book so many questions: the moment, by the monotonic clock, at which the last of them may go."""
+        now = time.monotonic()
+        return max(self.when(now) for _ in range(questions))
 
 
 class Gate:

@@ -12,7 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add, sub
 from sys import maxsize
 from typing import NamedTuple
 
@@ -47,6 +48,12 @@ class Progress:
     retries: int = 0
     micros: int = 0
     """Money spent by this run, in millionths of the currency."""
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Progress) -> Progress:
+        return Progress(*map(sub, astuple(self), astuple(other)))
 
 
 class Round:
@@ -283,9 +290,8 @@ class Sender:
 
     async def _turn(self, questions: int) -> None:
         """Wait until the pace lets this many questions go."""
-        now = time.monotonic()
-        moments = [rate.when(now) for rate in self.rates for _ in range(questions)]
-        wait = max([self._pause_until, *moments]) - now
+        moments = [await rate.reserve(questions) for rate in self.rates]
+        wait = max([self._pause_until, *moments]) - time.monotonic()
         if wait > 0:
             await self._sleep(wait)
 

@@ -46,10 +46,6 @@ class Unrecorded:
         for key in keys:
             self._sent.pop(key, None)
 
-    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
-        self._sent.update(dict.fromkeys(keys, (fingerprint, price_micros)))
-        return _done(list(keys))
-
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         with self._counting:
             covered = queries <= budget.room(self._account(fingerprint), price_micros)
