@@ -10,9 +10,10 @@ import pytest
 
 from looktwice.asking import Asker
 from looktwice.classifiers import Pixels, Terms
-from looktwice.console import Output, Purse, watched
+from looktwice.console import Output, watched
 from looktwice.ledger import Budget
 from looktwice.model import AsyncModel
+from looktwice.progress import Purse
 from looktwice.votes import Answer
 
 

@@ -12,18 +12,19 @@ import looktwice
 ROOT = Path(looktwice.__file__).parent
 
 ROWS = [
-    ["errors", "outcome"],
-    ["images", "votes", "scoring", "latent", "pacing", "trust", "matfile"],
-    ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers"],
+    ["errors"],
+    ["images", "votes", "scoring", "latent", "pacing", "trust", "matfile", "outcome"],
+    ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers", "notebook"],
     ["beliefs", "datasets", "openmodel", "jury_transfer", "explaining"],
     ["profile", "torchmodel", "sending"],
     ["asking", "fitting", "planning", "tuning"],
-    ["practice"],
+    ["practice", "session", "checkup"],
     ["look", "noise"],
-    ["session", "estimator", "scorefile", "report", "checkup", "choosing"],
-    ["console", "fleet"],
-    ["runs", "demonstration", "accounts", "openruns", "service", "tuneruns"],
-    ["fleetruns"],
+    ["choosing", "progress"],
+    ["model"],
+    ["estimator", "scorefile", "report", "console"],
+    ["fleet", "runs", "demonstration", "accounts", "service"],
+    ["openruns", "tuneruns", "fleetruns"],
     ["options"],
     ["cli"],
 ]

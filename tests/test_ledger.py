@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from kept import LocalLine, keeping
 from ledger_players import (
     LIMITLESS,
     PRICE,
@@ -42,7 +41,6 @@ from ledger_players import (
 )
 
 from looktwice.errors import LedgerError
-from looktwice.fleet.courier import RemoteLedger
 from looktwice.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, open_at, verify
 from looktwice.votes import Answer
 
@@ -85,21 +83,19 @@ def where(request: pytest.FixtureRequest) -> Iterator[str]:
 class Opened:
     """Opens the same ledger once more, as another process or another worker of a fleet would."""
 
-    def __init__(self, where: str, line: LocalLine | None) -> None:
+    def __init__(self, where: str) -> None:
         self.where = where
         self.ledgers: list[Ledger] = []
-        self._line = line
 
     def __call__(self) -> Ledger:
-        worker = f"worker {len(self.ledgers)}/1"
-        self.ledgers.append(RemoteLedger(self._line, worker) if self._line else open_at(self.where))
+        self.ledgers.append(open_at(self.where))
         return self.ledgers[-1]
 
 
-@pytest.fixture(params=["sqlite", "postgres", "kept"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
-    with balanced(request.param, request) as where, ExitStack() as stack:
-        opened = Opened(where, stack.enter_context(keeping(where)) if request.param == "kept" else None)
+    with balanced(request.param, request) as where:
+        opened = Opened(where)
         yield opened
         for each in opened.ledgers:
             each.close()
@@ -426,20 +422,6 @@ class AccountingInSqlite(Accounting):
             self.folder.cleanup()
 
 
-class AccountingAtTheKeeper(AccountingInSqlite):
-    def new(self) -> Ledger:
-        self.folder = tempfile.TemporaryDirectory()
-        self.stack = ExitStack()
-        line = self.stack.enter_context(keeping(str(Path(self.folder.name) / "ledger.db")))
-        return RemoteLedger(line, "worker/1")
-
-    def teardown(self) -> None:
-        self.ledger.close()
-        if hasattr(self, "stack"):
-            self.stack.close()
-        super().teardown()
-
-
 class AccountingInPostgres(Accounting):
     address = ""
 
@@ -469,8 +451,6 @@ TestAccountingWithoutLedger = Accounting.TestCase
 TestAccountingWithoutLedger.settings = settings(max_examples=60, stateful_step_count=20)
 TestAccountingInSqlite = AccountingInSqlite.TestCase
 TestAccountingInSqlite.settings = settings(max_examples=20, stateful_step_count=15)
-TestAccountingAtTheKeeper = AccountingAtTheKeeper.TestCase
-TestAccountingAtTheKeeper.settings = settings(max_examples=20, stateful_step_count=15)
 
 
 # --- threads
@@ -565,24 +545,6 @@ def test_a_canary_is_kept_beside_the_answer(opened: Opened) -> None:
     ledger.flush().result()
     assert ledger.find([name])[name].label == label(name)
     assert told(opened.where, "SELECT label FROM checks ORDER BY at") == [("cat",), ("dog",), ("cat",)]
-
-
-def test_what_a_dead_session_was_granted_can_be_taken_over_without_being_counted_again(opened: Opened) -> None:
-    ours, dead, theirs = opened(), opened(), opened()
-    granted = intend(dead, range(3)).granted
-    held = intend(theirs, range(3, 4)).granted
-    dead.close()
-    answer(ours, intend(ours, range(4, 5)).granted)
-    adopted = ours.adopt(WHO, [*granted, *held, *keys(range(4, 6))], PRICE).result(30)
-    assert sorted(adopted) == sorted(granted)
-    assert ours.spent(WHO) == Account(5, 5 * PRICE, 5, 5 * PRICE, 1, 4)
-    assert intend(theirs, range(3)).held == granted, "they are in flight here now"
-    answer(ours, granted[:1])
-    ours.release(granted[1:2])
-    ours.flush().result()
-    assert ours.spent(WHO) == Account(4, 4 * PRICE, 4, 4 * PRICE, 2, 2)
-    with pytest.raises(LedgerError, match="not in flight"):
-        ours.record(held[0], Answer("cat"), 0.1, 1)
 
 
 # --- several processes
@@ -682,7 +644,7 @@ def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) 
 
 
 def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.ledger.clerk.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.ledger.writer.BEAT", 0.02)
     monkeypatch.setattr("looktwice.ledger.books.BEAT", 0.02)
     with closing(open_at(where)) as ledger:
         granted = intend(ledger, [1]).granted

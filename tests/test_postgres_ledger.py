@@ -217,6 +217,45 @@ def test_machines_whose_clocks_disagree_see_each_other_live(address: str, monkey
         assert intend(ours, [2]).granted == [entry(2).key]
 
 
+# --- moments to send at
+
+
+def test_moments_are_claimed_by_one_session_after_the_other(address: str) -> None:
+    with PostgresLedger(address) as ours, PostgresLedger(address) as theirs:
+        assert ours.claim_moments(WHO, 0.1, 3) == 0.0
+        assert 29.0 < theirs.claim_moments(WHO, 0.1, 1) <= 30.0
+        assert 39.0 < ours.claim_moments(WHO, 10.0, 100) <= 40.0, "each claims at its own rate"
+        assert 49.0 < theirs.claim_moments(WHO, 0.1, 1) <= 50.0
+        assert ours.claim_moments("another classifier", 0.1, 1) == 0.0
+
+
+def test_moments_that_nobody_claimed_are_gone(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        ledger.claim_moments(WHO, 1000.0, 1)
+        time.sleep(0.05)
+        assert ledger.claim_moments(WHO, 0.1, 1) == 0.0
+        assert 9.0 < ledger.claim_moments(WHO, 0.1, 1) <= 10.0
+
+
+def test_moments_are_claimed_over_a_line_that_breaks(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        ledger.claim_moments(WHO, 0.1, 1)
+        cut_lines(address)
+        assert 9.0 < ledger.claim_moments(WHO, 0.1, 1) <= 10.0
+    with pytest.raises(LedgerError, match="is closed"):
+        ledger.claim_moments(WHO, 0.1, 1)
+
+
+def test_a_ledger_of_the_first_version_is_brought_up(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        answer(ledger, intend(ledger, [1]).granted)
+    told(address, "DROP TABLE paces")
+    told(address, "UPDATE version SET number = 1")
+    with PostgresLedger(address) as ledger:
+        assert ledger.find([entry(1).key])
+        assert ledger.claim_moments(WHO, 1.0, 1) == 0.0
+
+
 # --- runs that share
 
 

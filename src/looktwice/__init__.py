@@ -2,7 +2,7 @@
 
 >>> import looktwice as lt
 >>> sorted(lt.__all__)[:3]
-['Asker', 'Image', 'LookTwice']
+['AskOptions', 'Asker', 'AsyncModel']
 """
 
 from importlib import import_module
@@ -19,18 +19,30 @@ if TYPE_CHECKING:
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.estimator import LookTwice as LookTwice
     from looktwice.images import Image as Image
+    from looktwice.look import Evaluation as Evaluation
     from looktwice.look import Verdict as Verdict
+    from looktwice.model import AsyncModel as AsyncModel
+    from looktwice.model import Model as Model
+    from looktwice.outcome import Unscored as Unscored
+    from looktwice.practice import DecisionOptions as DecisionOptions
     from looktwice.profile import Profile as Profile
+    from looktwice.session import AskOptions as AskOptions
     from looktwice.views import Panel as Panel
     from looktwice.votes import Votes as Votes
 
 _HOMES = {
     "Asker": "asking",
+    "AskOptions": "session",
+    "AsyncModel": "model",
+    "DecisionOptions": "practice",
+    "Evaluation": "look",
     "Image": "images",
+    "Model": "model",
     "Panel": "views",
     "Profile": "profile",
     "LookTwice": "estimator",
     "LookTwiceError": "errors",
+    "Unscored": "outcome",
     "Verdict": "look",
     "Votes": "votes",
     "connect": "classifiers",

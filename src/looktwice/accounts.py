@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from looktwice.console import OUT, print_json, safe, say
+from looktwice.console import OUT, print_json, safe
 from looktwice.ledger import bookkeeping, default_path, merging
+from looktwice.progress import say
 
 
 def stats(path: Path | None, json: bool) -> None:

@@ -18,9 +18,9 @@ from looktwice.classifiers import AnyClassifier, Terms
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.images import Image
 from looktwice.ledger.memory import Unrecorded
-from looktwice.ledger.protocol import Budget, Entry, Ledger, keys, tail
+from looktwice.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
 from looktwice.outcome import Cause, Failure, Unscored
-from looktwice.pacing import Pace
+from looktwice.pacing import Pace, Rate
 from looktwice.pictures import Picture
 from looktwice.sending import Job, Round, Sender, settle
 from looktwice.trust import Canary, Trust
@@ -108,18 +108,23 @@ class Asker:
         seed: int = 0,
         canaries: int = 0,
         terms: Terms | None = None,
+        rate: Rate | None = None,
     ) -> None:
-        """`terms` are those under which it is asked; the classifier's own where None."""
+        """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
         self.classifier = classifier
         self.terms = terms or classifier.terms
         self.seed = seed
         self.tell: Tell | None = None
         self.trust = Trust(canaries if ledger else 0)
         self._ledger = ledger or Unrecorded()
-        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget())
+        if rate is None and self.terms.per_second:
+            rate = Rate(self.terms.per_second)
+        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate)
         self.progress = self._sender.progress
         self._asking: dict[bytes, Job] = {}
         self._runs = 0
+        self._ordered = False
+        """Whether somebody told it to stop."""
         self._checking = asyncio.Lock()
 
     @property
@@ -133,11 +138,13 @@ class Asker:
         return self._sender.gate.busy
 
     def stop(self, message: str = "the run was stopped") -> None:
-        """Send nothing more; what is in flight is waited for, and the pictures left are not scored."""
+        """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
+        self._ordered = True
         self._sender.stop(Failure(Cause.STOPPED, message))
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
+        self._ordered = False
         self._sender.resume()
 
     async def ask(
@@ -159,12 +166,14 @@ class Asker:
                 if self._sender.fatal:
                     raise self._sender.fatal
         except BaseException:
-            self.stop()
+            self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
             raise
         finally:
-            self._runs -= 1
             await asyncio.gather(*chunks, return_exceptions=True)
             await self._sender.finish()
+            self._runs -= 1
+            if not self._runs and not self._ordered:
+                self._sender.resume()  # what ended these runs does not concern the next
 
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier."""
@@ -173,10 +182,9 @@ class Asker:
         finally:
             await asyncio.to_thread(self._ledger.close)
 
-    @property
-    def idle(self) -> bool:
-        """Whether no picture is being asked about."""
-        return self._runs == 0
+    def spent(self) -> Spend:
+        """What the ledger has spent on the classifier so far."""
+        return self._ledger.spent(self.classifier.fingerprint)
 
     def room(self) -> int | None:
         """How many more queries the budget covers; None if nothing limits them."""

@@ -506,7 +506,8 @@ def main() -> None:
     try:
         command()
     except LookTwiceError as error:
-        from looktwice.console import safe, say
+        from looktwice.console import safe
+        from looktwice.progress import say
 
         say(f"[red]error:[/red] {safe(str(error))}")
         sys.exit(1)

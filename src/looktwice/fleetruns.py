@@ -9,28 +9,32 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from looktwice.asking import Estimate
-from looktwice.classifiers import AnyClassifier, Terms, connect
-from looktwice.console import ERR, print_json, safe, say, show_estimate
-from looktwice.decisions import Drift
+from looktwice.classifiers import Terms
+from looktwice.console import Output, print_json, safe, show_estimate
 from looktwice.errors import DataError, FleetError
-from looktwice.fleet.driver import Cluster, RayLine, Run, keeping, running
-from looktwice.fleet.keeper import Away
+from looktwice.fleet.driver import Cluster, Run, running
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.worker import Job
-from looktwice.ledger import Budget, Spend, open_at
+from looktwice.ledger import POSTGRES, Spend
+from looktwice.model import AsyncModel
 from looktwice.outcome import Progress
-from looktwice.practice import Practice, Use
-from looktwice.profile import Profile
+from looktwice.practice import DecisionOptions, Practice
+from looktwice.progress import ERR, say
 from looktwice.runs import DRIFT, practice_of
-from looktwice.session import Wishes, budget, ledger_place, micros, priced
+from looktwice.session import OFF, AskOptions
 
 ENOUGH = 1000
 """Pictures after which a share of bad ones says something."""
+NO_LEDGER = (
+    "a paid classifier, a budget or a ledger on several machines needs a PostgreSQL ledger that all of them can reach: "
+    "start one (for example: docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=... postgres:17) "
+    "and give --ledger postgresql://user@host/database"
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Tally:
         self.before += summary.pictures if summary.before else 0
         self.unscored += summary.unscored
         self.bad += summary.bad
+        self.progress += summary.progress
 
     def line(self) -> str:
         """The tally for a person."""
@@ -84,33 +89,31 @@ def score(
     profile_path: Path,
     classifier: str | None,
     out: str,
-    use: Use,
+    decide: DecisionOptions,
     machines: Machines,
-    wishes: Wishes,
-    as_json: bool,
+    ask: AskOptions,
+    output: Output,
 ) -> bool:
     """Write the verdicts of all pictures to a folder; whether all have one."""
     if take is not None:
         raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
     _keep_apart(paths, out)
-    profile = Profile.load(profile_path)
-    practice = practice_of(use, profile)
+    model = AsyncModel.load(profile_path, classifier, options=ask)
+    practice = practice_of(model, decide)
     max_bad = MaxBad.parse(machines.max_bad)
-    with (
-        _prepared(profile, classifier or profile.classifier, out, use, machines, wishes) as (job, line, workers),
-        closing(Run(paths, machines.shard, job, line, workers)) as run,
-    ):
-        if wishes.dry_run:
-            _estimated(run, as_json)
+    with _prepared(model, out, decide, machines, output.dry_run) as job:
+        run = Run(paths, machines.shard, job)
+        if output.dry_run:
+            _estimated(run, model.terms.per_second, output.json)
             return True
-        watch = Watch(line, practice, max_bad, wishes.json_log)
+        watch = Watch(practice, max_bad, output.json_log)
         with _interruptible(run) as interrupted:
             watch.follow(run)
     if failure := watch.failure or max_bad.exceeded(watch.tally, enough=1):
         raise FleetError(f"{failure}; what is done stays, run again to go on")
     if not interrupted:
         Shards(out).finish(watch.done)
-    return _conclude(watch, out, not interrupted and not watch.tally.unscored, as_json)
+    return _conclude(watch, out, not interrupted and not watch.tally.unscored, output.json)
 
 
 def _keep_apart(paths: Sequence[str], out: str) -> None:
@@ -125,58 +128,40 @@ def _whole(path: str) -> str:
 
 
 @contextmanager
-def _prepared(
-    profile: Profile, description: str, out: str, use: Use, machines: Machines, wishes: Wishes
-) -> Iterator[tuple[Job, RayLine, int]]:
-    """A job with all that it needs, the way to the keeper, and how many workers there are."""
-    box = connect(description)
-    if wishes.price is not None:
-        box = priced(box, micros(wishes.price))
-    try:
-        profile.check(box.fingerprint)
-        job = _job(box, profile, description, out, use, wishes)
-    finally:
-        asyncio.run(box.close())
-    if not wishes.dry_run:
-        header = {"profile": profile.model_dump(mode="json"), "use": asdict(use), "seed": wishes.seed}
-        Shards(out).begin({**header, "classifier": box.fingerprint})
-    with running(machines.address) as cluster, keeping(job.ledger, job.per_second) as line:
-        workers, concurrency = crew(box.terms, cluster, machines, wishes)
-        yield replace(job, concurrency=concurrency), line, workers
+def _prepared(model: AsyncModel, out: str, decide: DecisionOptions, machines: Machines, dry: bool) -> Iterator[Job]:
+    """A job with all that it needs, for as long as Ray runs."""
+    profile, ask, terms = model.fitted(), model.options, model.terms
+    ask = replace(ask, ledger=shared_ledger(terms, ask) or OFF).settled(terms, _spent(model))
+    asyncio.run(model.close())
+    if not dry:
+        header = {"profile": profile.model_dump(mode="json"), "options": asdict(decide), "seed": ask.seed}
+        Shards(out).begin({**header, "classifier": model.classifier.fingerprint})
+    with running(machines.address) as cluster:
+        workers, concurrency = crew(terms, cluster, machines)
+        rate = terms.per_second and (terms.per_second if ask.ledger != OFF else terms.per_second / workers)
+        ask = replace(ask, concurrency=concurrency, rate=rate)
+        yield Job(profile, model.description, ask, decide, os.getcwd(), out, workers, dry)
 
 
-def _job(box: AnyClassifier, profile: Profile, description: str, out: str, use: Use, wishes: Wishes) -> Job:
-    """What every worker needs to know, before it is known how many there are."""
-    place, terms = ledger_place(box, wishes), box.terms
-    limits = budget(wishes, box, _spent(place, box.fingerprint, description))
-    return Job(
-        profile=profile,
-        use=use,
-        classifier=description,
-        folder=os.getcwd(),
-        out=out,
-        seed=wishes.seed,
-        canaries=wishes.canaries,
-        price_micros=None if wishes.price is None else terms.price_micros,
-        ledger=place,
-        shared=bool(place) or not terms.local or limits != Budget(),
-        budget=limits,
-        per_second=wishes.rate or terms.per_second,
-        concurrency=1,
-        dry=wishes.dry_run,
-    )
-
-
-def _spent(place: str | None, fingerprint: str, description: str) -> Spend | None:
-    """What the ledger has spent on the classifier; it is opened here first, where a failure is told in one line."""
-    if place is None:
+def shared_ledger(terms: Terms, ask: AskOptions) -> str | None:
+    """The address of the ledger that all workers use; None for a local classifier, which is free and needs none."""
+    limits = (ask.budget, ask.money, ask.per_day, ask.money_per_day)
+    ledger = None if ask.ledger == OFF else ask.ledger
+    if terms.local and ledger is None and limits == (None, None, None, None):
         return None
-    with closing(open_at(place)) as ledger:
-        ledger.introduce(fingerprint, description)
-        return ledger.spent(fingerprint)
+    if ledger is None or not ledger.startswith(POSTGRES):
+        raise FleetError(NO_LEDGER)
+    return ledger
 
 
-def crew(terms: Terms, cluster: Cluster, machines: Machines, wishes: Wishes) -> tuple[int, int]:
+def _spent(model: AsyncModel) -> Spend | None:
+    """What the ledger has spent on the classifier; it is opened here first, where a failure is told in one line."""
+    if shared_ledger(model.terms, model.options) is None:
+        return None
+    return model.asker.spent()
+
+
+def crew(terms: Terms, cluster: Cluster, machines: Machines) -> tuple[int, int]:
     """How many workers, and how many calls each may make at a time: together no more than the classifier allows.
 
     Each worker has one processor, and so has a model that runs in it.
@@ -189,21 +174,20 @@ def crew(terms: Terms, cluster: Cluster, machines: Machines, wishes: Wishes) -> 
         )
     if terms.local:
         return workers, 1
-    together = wishes.concurrency or terms.concurrency
-    workers = min(workers, together)
-    return workers, together // workers
+    workers = min(workers, terms.concurrency)
+    return workers, terms.concurrency // workers
 
 
 class Watch:
     """Looks after a run: shows how it gets on, and stops it when something is wrong."""
 
-    def __init__(self, line: RayLine, practice: Practice, max_bad: MaxBad, json_log: bool) -> None:
+    def __init__(self, practice: Practice, max_bad: MaxBad, json_log: bool) -> None:
         self.tally = Tally()
         self.done = set[str]()
         """The units that were heard of."""
         self.failure: str | None = None
-        self._drift = Drift(practice.kinds) if len(practice.kinds) > 1 else None
-        self._line, self._max_bad, self._json_log = line, max_bad, json_log
+        self._drift = practice.drift()
+        self._max_bad, self._json_log = max_bad, json_log
         self._started = time.monotonic()
 
     @property
@@ -217,10 +201,11 @@ class Watch:
             for summary in run:
                 if summary:
                     self._count(summary)
-                self._look()
-                status.update(safe(self.tally.line()))
+                else:
+                    status.update(safe(self._shown(run.underway()).line()))
                 if self.failure:
                     run.stop(self.failure)
+        self.tally = self._shown(Progress())
 
     def _count(self, summary: Summary) -> None:
         self.tally.add(summary)
@@ -228,12 +213,13 @@ class Watch:
         self._drift = self._drift.update(summary.kinds) if self._drift else None
         self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
 
-    def _look(self) -> None:
-        self.tally.seconds = time.monotonic() - self._started
-        with suppress(Away):
-            self.tally.progress = self._line.progress()
+    def _shown(self, underway: Progress) -> Tally:
+        """Where the run stands, with what was asked for units that are not done; told to machines that listen."""
+        seconds = time.monotonic() - self._started
+        tally = replace(self.tally, progress=self.tally.progress + underway, seconds=seconds)
         if self._json_log:
-            sys.stderr.write(json.dumps(asdict(self.tally)) + "\n")
+            sys.stderr.write(json.dumps(asdict(tally)) + "\n")
+        return tally
 
 
 @dataclass(frozen=True)
@@ -295,19 +281,13 @@ def _conclude(watch: Watch, out: str, complete: bool, as_json: bool) -> bool:
     return complete
 
 
-def _estimated(run: Run, as_json: bool) -> None:
-    """Add up what the units would ask, and show it."""
+def _estimated(run: Run, per_second: float | None, as_json: bool) -> None:
+    """Add up what the units would ask, and show it; a picture that is in two units counts twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
     for summary in run:
         if summary and summary.error:
             raise FleetError(summary.error)
         if summary and summary.estimate:
-            total = _plus(total, summary.estimate)
-    show_estimate(total, as_json)
-
-
-def _plus(one: Estimate, other: Estimate) -> Estimate:
-    """Both together; a picture that is in two units counts twice."""
-    sums = {name: value + getattr(other, name) for name, value in asdict(one).items() if name != "seconds"}
-    seconds = None if other.seconds is None else (one.seconds or 0.0) + other.seconds
-    return Estimate(**sums, seconds=seconds)
+            counts = asdict(summary.estimate) | {"seconds": 0}
+            total = Estimate(**{name: value + (getattr(total, name) or 0) for name, value in counts.items()})
+    show_estimate(replace(total, seconds=total.queries / per_second if per_second else None), as_json)

@@ -10,7 +10,7 @@ import functools
 import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -125,9 +125,18 @@ class AsyncModel:
             self._asker.tell = self._on_answer
         return self._asker
 
+    @property
+    def asked(self) -> Progress:
+        """What was asked so far, since the ledger and the classifier were opened."""
+        return replace(self._asker.progress) if self._asker else Progress()
+
     def stop(self, message: str = "the run was stopped") -> None:
-        """Send nothing more; what is in flight is waited for and kept."""
+        """Send nothing more until `resume`; what is in flight is waited for and kept."""
         self.asker.stop(message)
+
+    def resume(self) -> None:
+        """Send again."""
+        self.asker.resume()
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
@@ -299,12 +308,10 @@ class AsyncModel:
     async def _showing(self, pictures: int | None) -> AsyncIterator[Asker]:
         """The asker, ready to send, with its progress shown as was asked for."""
         asker = self.asker
-        if asker.idle:
-            asker.resume()
         if self._progress is False:
             yield asker
             return
-        from looktwice.console import shown, telling
+        from looktwice.progress import shown, telling
 
         async with shown(asker, pictures, None if self._progress is True else telling(self._progress)):
             yield asker
@@ -351,7 +358,8 @@ class _Loop:
             return future.result()
         except KeyboardInterrupt:
             self._loop.call_soon_threadsafe(interrupt)
-            future.exception()
+            with suppress(Exception):
+                future.result()
             raise
 
     def close(self) -> None:
@@ -473,7 +481,11 @@ class Model:
         with self._opening:
             self._loop = self._loop or _Loop()
             loop = self._loop
-        return loop.run(work, self._model.stop)
+        try:
+            return loop.run(work, self._model.stop)
+        except KeyboardInterrupt:
+            self._model.resume()
+            raise
 
     ask = _waiting(AsyncModel.ask)
     estimate = _waiting(AsyncModel.estimate)

@@ -14,7 +14,7 @@ from rich.table import Table
 from looktwice import __version__, fitting, scoring
 from looktwice import look as looking
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
-from looktwice.console import ERR, OUT, Output, estimate, print_json, results_table, run, safe, say, watched
+from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
 from looktwice.errors import DataError
 from looktwice.fitting import Outcome
 from looktwice.jury import Jury
@@ -26,6 +26,7 @@ from looktwice.openmodel import open_onnx
 from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
+from looktwice.progress import ERR, say
 from looktwice.runs import complain
 from looktwice.views import GENERAL, RENDERER, Panel, View, parse
 

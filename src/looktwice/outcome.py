@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
+from operator import add, sub
 
 from looktwice.errors import BudgetError, ClassifierError, ImageError, LookTwiceError
 
@@ -64,3 +65,9 @@ class Progress:
     retries: int = 0
     micros: int = 0
     """Money spent by this run, in millionths of the currency."""
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Progress) -> Progress:
+        return Progress(*map(sub, astuple(self), astuple(other)))

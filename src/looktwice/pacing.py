@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 
 class Rate:
@@ -24,6 +26,52 @@ class Rate:
         turn = max(self._next, now)
         self._next = turn + self._gap
         return max(now, turn - self._slack)
+
+    async def reserve(self, questions: int) -> float:
+        """Book so many questions: the moment, by the monotonic clock, at which the last of them may go."""
+        now = time.monotonic()
+        return max(self.when(now) for _ in range(questions))
+
+
+@runtime_checkable
+class Moments(Protocol):
+    """Where sessions on any machine claim the moments at which a classifier may be asked."""
+
+    def claim_moments(self, fingerprint: str, per_second: float, count: int) -> float:
+        """Seconds until the first of `count` moments, `1 / per_second` apart, that nobody else gets."""
+        ...
+
+
+class SharedRate(Rate):
+    """A rate that holds for all who claim from one ledger.
+
+    One claim serves all questions that wait when it is made, and the next one those that came meanwhile. No moment is
+    claimed in advance: one that could not be used would be lost to the others.
+    """
+
+    def __init__(self, per_second: float, moments: Moments, fingerprint: str) -> None:
+        super().__init__(per_second)
+        self._source, self._fingerprint = moments, fingerprint
+        self._waiting = 0
+        self._moments: deque[float] = deque()
+        """Claimed for questions that still wait, in their order."""
+        self._claiming = asyncio.Lock()
+
+    async def reserve(self, questions: int) -> float:
+        """The moment at which the last of so many questions may go; the ledger is asked in a thread."""
+        self._waiting += questions
+        try:
+            async with self._claiming:
+                if len(self._moments) < questions:
+                    self._moments.extend(await asyncio.to_thread(self._claim, self._waiting - len(self._moments)))
+                return [self._moments.popleft() for _ in range(questions)][-1]
+        finally:
+            self._waiting -= questions
+
+    def _claim(self, count: int) -> list[float]:
+        wait = self._source.claim_moments(self._fingerprint, self.per_second, count)
+        first = time.monotonic() + wait
+        return [first + place / self.per_second for place in range(count)]
 
 
 class Gate:
@@ -78,8 +126,6 @@ class Gate:
 class Pace:
     """How failures are borne: retries, waits, and when to stop; nothing here changes an answer."""
 
-    burst: int = 1
-    """Questions that may go at once after a pause."""
     attempts: int = 6
     """How often one question is sent at the most."""
     few: int = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 from looktwice import beliefs, checkup, datasets, ledger, planning
 from looktwice import pictures as picture
 from looktwice import votes as voting
-from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, say, watched
+from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
 from looktwice.errors import DataError, FitError
 from looktwice.look import Evaluation, Polled, Verdict
 from looktwice.model import AsyncModel, panel_of
@@ -19,6 +19,7 @@ from looktwice.outcome import Unscored
 from looktwice.pictures import Picture, few
 from looktwice.practice import NEVER, DecisionOptions, Practice
 from looktwice.profile import Profile
+from looktwice.progress import say
 from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
 from looktwice.session import ledger_place, micros

@@ -99,11 +99,12 @@ class Sender:
         ledger: Ledger,
         pace: Pace,
         budget: Budget,
+        rate: Rate | None,
     ) -> None:
         self.classifier = classifier
         self.ledger = ledger
         self.progress = Progress()
-        self.rate = Rate(terms.per_second, pace.burst) if terms.per_second else None
+        self.rate = rate
         self.gate = Gate(terms.concurrency)
         self.price = terms.price_micros
         self.fatal: ClassifierError | None = None
@@ -273,9 +274,8 @@ class Sender:
 
     async def _turn(self, questions: int) -> None:
         """Wait until the pace lets this many questions go."""
-        now = time.monotonic()
-        moments = [self.rate.when(now) for _ in range(questions)] if self.rate else []
-        wait = max([self._pause_until, *moments]) - now
+        moment = await self.rate.reserve(questions) if self.rate else 0.0
+        wait = max(self._pause_until, moment) - time.monotonic()
         if wait > 0:
             await self._sleep(wait)
 

@@ -12,6 +12,7 @@ from looktwice.asking import Asker
 from looktwice.classifiers import AnyClassifier, Terms
 from looktwice.errors import BudgetError, LookTwiceError
 from looktwice.ledger import Budget, Spend, default_path, open_at
+from looktwice.pacing import Moments, SharedRate
 
 OFF = "off"
 Money = str | int | float | Decimal
@@ -107,8 +108,11 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         if ledger:
             ledger.close()
         raise
+    rate = None
+    if terms.per_second and isinstance(ledger, Moments):
+        rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
-    return Asker(classifier, ledger, budget=budget, seed=seed, canaries=options.canaries, terms=terms)
+    return Asker(classifier, ledger, budget=budget, seed=seed, canaries=options.canaries, terms=terms, rate=rate)
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

@@ -11,11 +11,12 @@ from rich.table import Table
 
 from looktwice import choosing, figures
 from looktwice.choosing import Chosen
-from looktwice.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, say, watched
+from looktwice.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, watched
 from looktwice.figures import Line
 from looktwice.model import AsyncModel, Tuned
 from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
+from looktwice.progress import say
 from looktwice.report import Material, write
 from looktwice.runs import complain
 from looktwice.tuning import Plan

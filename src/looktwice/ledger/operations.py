@@ -58,18 +58,6 @@ class Surrender(NamedTuple):
     keys: Sequence[bytes]
 
 
-@dataclass(slots=True, eq=False)
-class Adoption:
-    """Questions to take over from a session that is dead; `taken` tells when each of them was granted."""
-
-    fingerprint: str
-    keys: Sequence[bytes]
-    price: int
-    future: Future[list[bytes]] = field(default_factory=Future)
-    taken: dict[bytes, int] = field(default_factory=dict)
-    classifier: int = 0
-
-
 class Check(NamedTuple):
     """What was said when an answered question was asked again."""
 
@@ -96,10 +84,10 @@ class Stop(NamedTuple):
     """The last operation."""
 
 
-Operation = Record | Intent | Booking | Release | Surrender | Adoption | Check | Introduction | Flush | Stop
+Operation = Record | Intent | Booking | Release | Surrender | Check | Introduction | Flush | Stop
 
 
-AWAITED = (Intent, Booking, Adoption, Flush)
+AWAITED = (Intent, Booking, Flush)
 """What somebody waits for, and may withdraw."""
 
 
@@ -113,7 +101,6 @@ class Batch:
         self.bookings: list[Booking] = []
         self.released: list[bytes] = []
         self.surrendered: list[bytes] = []
-        self.adoptions: list[Adoption] = []
         self.checks: list[Check] = []
         self.introductions: list[Introduction] = []
         self.flushes: list[Flush] = []
@@ -148,8 +135,6 @@ class Batch:
     def fail(self, error: LedgerError) -> None:
         """Tell everybody who waits that it did not work."""
         self.refuse(error)
-        for adoption in self.adoptions:
-            adoption.future.set_exception(LedgerError(*error.args))
         for flush in self.flushes:
             flush.future.set_exception(LedgerError(*error.args))
 
@@ -159,8 +144,6 @@ class Batch:
             intent.future.set_result(intent.grant)
         for booking in self.bookings:
             booking.future.set_result(booking.covered)
-        for adoption in self.adoptions:
-            adoption.future.set_result(list(adoption.taken))
         for flush in self.flushes:
             flush.future.set_result(None)
 
@@ -176,8 +159,6 @@ class Batch:
                 self.released += operation.keys
             case Surrender():
                 self.surrendered += operation.keys
-            case Adoption():
-                self.adoptions.append(operation)
             case Check():
                 self.checks.append(operation)
             case Introduction():
@@ -194,6 +175,6 @@ def _touched(operation: Operation) -> Collection[bytes]:
             return (operation.key,)
         case Intent():
             return operation.entries
-        case Release() | Surrender() | Adoption():
+        case Release() | Surrender():
             return operation.keys
     return ()

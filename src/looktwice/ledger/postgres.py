@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 
 from looktwice.errors import LedgerError, MissingExtra
-from looktwice.ledger.queued import QueuedLedger, Reading
+from looktwice.ledger.queued import QueuedLedger, Reader
 from looktwice.ledger.sessions import Session
 from looktwice.ledger.tables import Known, Row, Tables, Value
 from looktwice.ledger.writer import Writer
@@ -69,7 +69,12 @@ def _first(db: Connection) -> None:
         db.execute(f"CREATE TABLE {table}".encode())
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first]
+def _paces(db: Connection) -> None:
+    """The moment from which on each classifier may be asked again, in seconds by the server's clock."""
+    db.execute("CREATE TABLE paces(fingerprint TEXT PRIMARY KEY, next FLOAT8 NOT NULL) WITH (fillfactor = 20)")
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -80,11 +85,19 @@ class PostgresLedger(QueuedLedger):
         tables = PostgresTables.opened(address)
         try:
             tables.make()
-            reading = Reading(PostgresTables.opened(address))
+            self._own = PostgresTables.opened(address)
         except BaseException:
             tables.close()
             raise
-        super().__init__(tables.name, Writer(tables, tables.name), reading)
+        super().__init__(tables.name, Writer(tables, tables.name), Reader(self._own))
+
+    def claim_moments(self, fingerprint: str, per_second: float, count: int) -> float:
+        """Seconds until the first of `count` moments at which the classifier may be asked, `1 / per_second` apart.
+
+        Nobody else who claims at this rate gets a moment between them, whichever process or machine it is on.
+        """
+        self._usable()
+        return self._reader.read(lambda: self._own.claim_moments(fingerprint, count / per_second))
 
     def _check_text(self, text: str) -> None:
         super()._check_text(text)
@@ -165,7 +178,7 @@ class PostgresTables(Tables):
         if not keys:
             return {}
         rows = self._db.execute(
-            "SELECT key, label, score, status, session, at FROM questions WHERE key = ANY(%b)",
+            "SELECT key, label, score, status, session FROM questions WHERE key = ANY(%b)",
             (list(keys),),
             binary=True,
         ).fetchall()
@@ -205,6 +218,17 @@ class PostgresTables(Tables):
         if rows:
             with self._db.cursor() as cursor:
                 cursor.executemany(_marked(statement), rows)
+
+    def claim_moments(self, fingerprint: str, seconds: float) -> float:
+        """In how many seconds a span of so many begins that nobody else has; everything is by the server's clock."""
+        [(wait,)] = self.execute(
+            "INSERT INTO paces AS pace VALUES (?, extract(epoch FROM clock_timestamp()) + ?)"
+            " ON CONFLICT (fingerprint) DO UPDATE"
+            " SET next = GREATEST(pace.next, extract(epoch FROM clock_timestamp())) + ?"
+            " RETURNING pace.next - ? - extract(epoch FROM clock_timestamp())",
+            (fingerprint, seconds, seconds, seconds),
+        )
+        return max(0.0, float(wait or 0))
 
     def _enter(
         self, statement: str, columns: str, types: Sequence[str], rows: Sequence[Row], condition: str = ""

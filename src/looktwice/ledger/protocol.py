@@ -145,14 +145,6 @@ class Ledger(Protocol):
         """Stop waiting for answers: they stay sent and counted, but are no longer held against other sessions."""
         ...
 
-    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
-        """Those of the questions that are in flight here from now on, as soon as that is on disk.
-
-        They were granted to a session that is dead now, and stay counted as they are. Those that are answered, or in
-        flight in a session that is alive, are left out.
-        """
-        ...
-
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         """Count queries that belong to no stored question, all or none, on disk before they are sent."""
         ...

@@ -1,4 +1,4 @@
-"""A ledger whose writing is queued: the same promises, whoever does what is in the queue."""
+"""A ledger whose writing is queued: the same promises, whichever database it is in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import Lock
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from looktwice.errors import LedgerError
 from looktwice.ledger.books import DAY
-from looktwice.ledger.clerk import Clerk
 from looktwice.ledger.operations import (
-    Adoption,
     Booking,
     Check,
     Flush,
@@ -29,6 +27,7 @@ from looktwice.ledger.operations import (
 )
 from looktwice.ledger.protocol import Account, Budget, Entry, Grant
 from looktwice.ledger.tables import Tables
+from looktwice.ledger.writer import Writer
 from looktwice.votes import Answer
 
 LARGEST = 1 << 63
@@ -36,29 +35,19 @@ LARGEST = 1 << 63
 T = TypeVar("T")
 
 
-class Reader(Protocol):
-    """What can be read past the queue, from any thread."""
-
-    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]: ...
-
-    def spent(self, fingerprint: str) -> Account: ...
-
-    def close(self) -> None: ...
-
-
-class Reading:
-    """What can be read from tables that nobody writes to."""
+class Reader:
+    """What can be read past the queue, from any thread, over tables that nothing else uses."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._turn = Lock()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
-        known = self._read(lambda: self._tables.known(keys))
+        known = self.read(lambda: self._tables.known(keys))
         return {key: Answer(row[0], row[1], row[2]) for key, row in known.items() if row[0] is not None}
 
     def spent(self, fingerprint: str) -> Account:
-        return self._read(lambda: self._account(fingerprint))
+        return self.read(lambda: self._account(fingerprint))
 
     def close(self) -> None:
         with self._turn:
@@ -72,7 +61,8 @@ class Reading:
         counts = self._tables.counts(classifier)
         return Account(costs.queries, costs.micros, costs.queries_today, costs.micros_today, *counts)
 
-    def _read(self, work: Callable[[], T]) -> T:
+    def read(self, work: Callable[[], T]) -> T:
+        """What the work gives, which has the tables to itself and is done again if the line to them broke."""
         with self._turn:
             try:
                 return self._tables.retried(work)
@@ -83,13 +73,13 @@ class Reading:
 class QueuedLedger:
     """A ledger that any number of threads may use. See `Ledger` for its methods."""
 
-    def __init__(self, name: str, clerk: Clerk, reader: Reader) -> None:
+    def __init__(self, name: str, writer: Writer, reader: Reader) -> None:
         self._name = name
-        self._clerk = clerk
+        self._writer = writer
         self._reader = reader
         self._closed = False
         self._pid = os.getpid()
-        clerk.start()
+        writer.start()
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -113,22 +103,17 @@ class QueuedLedger:
         return intent.future
 
     def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
-        if self._closed or self._clerk.failure or not self._clerk.sent(key):
+        if self._closed or self._writer.failure or not self._writer.sent(key):
             self._usable()
             raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
         self._check_text(answer.label)
-        self._clerk.put(Record(key, answer, latency, attempts))
+        self._writer.put(Record(key, answer, latency, attempts))
 
     def release(self, keys: Sequence[bytes]) -> None:
         self._put(Release(tuple(dict.fromkeys(keys))))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         self._put(Surrender(tuple(keys)))
-
-    def adopt(self, fingerprint: str, keys: Sequence[bytes], price_micros: int) -> Future[list[bytes]]:
-        adoption = Adoption(fingerprint, tuple(dict.fromkeys(keys)), price_micros)
-        self._put_awaited(adoption)
-        return adoption.future
 
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
         _check_price(price_micros)
@@ -159,22 +144,22 @@ class QueuedLedger:
         self._closed = True
         atexit.unregister(self.close)
         self._reader.close()
-        self._clerk.put_awaited(Stop())
-        self._clerk.join()
-        if self._clerk.failure:
-            raise LedgerError(*self._clerk.failure.args)
+        self._writer.put_awaited(Stop())
+        self._writer.join()
+        if self._writer.failure:
+            raise LedgerError(*self._writer.failure.args)
 
     def _put(self, operation: Operation) -> None:
         self._usable()
-        self._clerk.put(operation)
+        self._writer.put(operation)
 
     def _put_awaited(self, operation: Operation) -> None:
         self._usable()
-        self._clerk.put_awaited(operation)
+        self._writer.put_awaited(operation)
 
     def _usable(self) -> None:
-        if self._clerk.failure:
-            raise LedgerError(*self._clerk.failure.args)
+        if self._writer.failure:
+            raise LedgerError(*self._writer.failure.args)
         if self._closed:
             raise LedgerError(f"{self._name} is closed; open it again to go on")
         if self._pid != os.getpid():

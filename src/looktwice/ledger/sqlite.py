@@ -23,7 +23,7 @@ from looktwice.ledger.file import (
     readable,
     writable,
 )
-from looktwice.ledger.queued import QueuedLedger, Reading
+from looktwice.ledger.queued import QueuedLedger, Reader
 from looktwice.ledger.tables import Known, Row, Tables, Value
 from looktwice.ledger.writer import Writer
 
@@ -45,7 +45,7 @@ class SqliteLedger(QueuedLedger):
             reader = readable(path)
         db.execute("PRAGMA busy_timeout=0")  # see SqliteTables.begin
         writer = Writer(SqliteTables(db, path), f"ledger {path.name}")
-        super().__init__(f"ledger {str(path)!r}", writer, Reading(SqliteTables(reader, path)))
+        super().__init__(f"ledger {str(path)!r}", writer, Reader(SqliteTables(reader, path)))
 
 
 class SqliteTables(Tables):
@@ -129,7 +129,7 @@ def _blocks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @cache
 def _looking(rows: int) -> str:
-    return f"SELECT key, label, score, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
+    return f"SELECT key, label, score, status, session FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
 
 
 @cache

@@ -20,13 +20,12 @@ Row = tuple[Value, ...]
 
 
 class Known(NamedTuple):
-    """What the table says about a question; `at` is in milliseconds, of the answer or else of the last grant."""
+    """What the table says about a question."""
 
     label: str | None
     score: float | None
     status: int | None
     session: int | None
-    at: int
 
 
 class Tables(ABC):
@@ -123,12 +122,6 @@ class Tables(ABC):
         """Hold questions against other sessions no longer."""
         self.execute_many(
             "UPDATE questions SET session = NULL WHERE key = ? AND session = ?", [(key, session) for key in keys]
-        )
-
-    def take_over(self, session: int, keys: Sequence[bytes]) -> None:
-        """Hold questions that have no answer for this session from now on."""
-        self.execute_many(
-            "UPDATE questions SET session = ? WHERE key = ? AND label IS NULL", [(session, key) for key in keys]
         )
 
     def keep_replies(self, rows: Sequence[tuple[bytes, bytes]]) -> None:

@@ -259,7 +259,7 @@ class Desk:
             return Refusal("budget", detail, DAY - time.time() % DAY if self._daily else None)
         if told.cause in (Cause.UNREADABLE, Cause.UNFIT):
             return Refusal("picture", told.message)
-        if self.asker.stopped:
+        if told.cause is Cause.STOPPED or self._trouble:
             return Refusal("unavailable", told.message, self.state().retry_after)
         return Refusal("classifier", told.message)
 
