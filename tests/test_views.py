@@ -44,7 +44,7 @@ from looktwice.views import (
     render_into,
     rendering,
 )
-from looktwice.views.families import Between
+from looktwice.views.base import Between
 
 Pixels = NDArray[np.uint8]
 

@@ -17,7 +17,7 @@ from looktwice.jury import Jury, Prefixes
 from looktwice.pictures import Picture
 from looktwice.practice import NEVER, Practice, stopped_kind
 from looktwice.profile import Adaptive, Profile, Result
-from looktwice.views import RENDERER, Panel
+from looktwice.views import Panel, renderer
 from looktwice.votes import MISSING, Codes, Row, Votes, base_tally
 
 TOGETHER = 256
@@ -187,7 +187,7 @@ def _profile(
         classes=votes.classes,
         panel=str(polled.panel),
         seed=polled.seed,
-        renderer=RENDERER,
+        renderer=renderer(polled.panel),
         belief=dump(fitted),
         pictures=len(votes),
         results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),

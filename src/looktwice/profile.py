@@ -14,7 +14,7 @@ from looktwice.decisions import AdaptiveRule, Conformal
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images import shown
 from looktwice.jury import Prefixes
-from looktwice.views import RENDERER, Panel
+from looktwice.views import Panel, renderer
 from looktwice.votes import Row, Votes
 
 SCHEMA = 1
@@ -184,10 +184,10 @@ class Profile(_Part):
             raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
         except (DataError, ViewError) as error:
             raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
-        if profile.renderer != RENDERER:
+        if profile.renderer != (current := renderer(profile.views())):
             raise ProfileError(
                 f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this looktwice renders "
-                f"with {RENDERER}; fit again"
+                f"with {current}; fit again"
             )
         return profile
 
