@@ -143,7 +143,8 @@ def learn(
     stopped = fitting.stopped(trials, aim, price)
     profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
     adaptive = _adaptive(belief, polled, teachers, aim, price, stopped)
-    return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
+    curve = tuple(step.point() for step in steps)
+    return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(polled.panel)})
 
 
 def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:

@@ -26,7 +26,7 @@ from looktwice.openmodel import open_onnx
 from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
 from looktwice.session import Wishes, opened
-from looktwice.views import GENERAL, Panel, View, parse
+from looktwice.views import GENERAL, Panel, View, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
 """The paper's four transforms, each as mild as suits most models."""
@@ -135,7 +135,7 @@ def untaught(teacher: Profile, asker: Asker, description: str) -> Profile:
         classes=len(labels) if labels else teacher.classes,
         panel=teacher.panel,
         seed=asker.seed,
-        renderer=teacher.renderer,
+        renderer=renderer(teacher.views()),
         belief=teacher.belief,
         pictures=0,
         results=(),

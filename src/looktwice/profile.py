@@ -184,7 +184,8 @@ class Profile(_Part):
             raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
         except (DataError, ViewError) as error:
             raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
-        if profile.renderer != (current := renderer(profile.views())):
+        asked = [*profile.views(), *(profile.adaptive.views() if profile.adaptive else ())]
+        if profile.renderer != (current := renderer(asked)):
             raise ProfileError(
                 f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this looktwice renders "
                 f"with {current}; fit again"

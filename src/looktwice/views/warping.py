@@ -37,7 +37,7 @@ LONGEST = 32_766
 _LARGEST = 2**22
 """Pixels that a picture with its margin may have."""
 
-_NO_CHANCE = np.empty((1, 4))
+_NO_CHANCE = np.zeros((1, 4))
 _IN_PAIRS = np.empty(0, np.float32)
 _NOTHING_BETWEEN = np.empty(0, np.uint16)
 
@@ -111,7 +111,10 @@ class Moving(View, ABC):
 
     @abstractmethod
     def motion(self, u: Floats, /) -> Motion:
-        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it."""
+        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it.
+
+        Each number is monotone in each column of u: its extremes, which the border must allow for, are at 0 and 1.
+        """
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
         move((self,), part, questions, picture, out)
@@ -139,6 +142,8 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
     height, width, _ = picture.shape
     sources, sampling = _sources(moves, part, questions, height, width), sampling_of(moves)
+    if sources.shape[1] < len(questions):  # fixed moves, the same for all
+        sources = np.repeat(sources, len(questions), axis=1)
     reach = _longest_reach(moves, height, width)
     if reach > min(height, width) / 4:  # few draws come near it: look at these ones
         reach = _reach(sources, height, width)
@@ -161,8 +166,9 @@ def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int
 
 def _source(motion: Motion, height: int, width: int) -> Sources:
     turn = np.exp(1j * pi / 180 * motion.angle) / motion.factor
-    shift = width * motion.right + 1j * height * motion.down
-    source = np.array([turn, 1j * turn, -shift * turn]).reshape(3, -1)
+    shift = -(width * motion.right + 1j * height * motion.down) * turn
+    source = np.empty((3, np.size(shift)), np.complex128)
+    source[0], source[1], source[2] = turn, 1j * turn, shift
     return -source.conj() if motion.mirrored else source
 
 
