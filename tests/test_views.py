@@ -196,20 +196,19 @@ def test_a_class_that_is_defined_anew_replaces_itself(registry: None) -> None:
 @pytest.mark.parametrize(
     ("annotation", "default"),
     [
-        (float, ()),
-        (Annotated[float, Between(0, np.inf)], ()),
-        (Literal["left", "right"], ()),
-        (Literal["a+b"], ("a+b",)),
-        (Literal["A", "b"], ("b",)),
-        (Literal[1, 2], (1,)),
-        ("Annotated[float, Unknown]", ()),
+        (float, {}),
+        (Annotated[float, Between(0, np.inf)], {}),
+        (Literal["left", "right"], {}),
+        (Literal["a+b"], {"side": "a+b"}),
+        (Literal["A", "b"], {"side": "b"}),
+        (Literal[1, 2], {"side": 1}),
+        ("Annotated[float, Unknown]", {}),
     ],
     ids=str,
 )
-def test_a_field_that_has_no_text_is_refused(registry: None, annotation: object, default: tuple[object, ...]) -> None:
-    members = {"adjective": "odd", "draw": invert, "__annotations__": {"side": annotation}}
-    members |= {"side": value for value in default}
-    with pytest.raises(ViewError, match="odd: the field side must be|fields of the view odd cannot be read"):
+def test_a_field_that_has_no_text_is_refused(registry: None, annotation: object, default: dict[str, object]) -> None:
+    members = {"adjective": "odd", "draw": invert, "__annotations__": {"side": annotation}, **default}
+    with pytest.raises(ViewError, match=r"odd: the field side must be|fields of the view odd cannot be read"):
         register(define("Odd", View, **members))
 
 
