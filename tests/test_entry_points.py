@@ -1,43 +1,53 @@
-"""Connectors of other packages, as a user would install them."""
+"""Connectors and views of other packages, as a user would install them."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import importlib
+import os
 import re
 import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from workshop import answers, run, write_pictures, write_profile
 
+from looktwice import asking, explaining
 from looktwice.classifiers import connect
-from looktwice.errors import PermanentError
+from looktwice.errors import PermanentError, ProfileError, ViewError
+from looktwice.images import Image
+from looktwice.profile import Profile
+from looktwice.views import FAMILIES, Panel, parse, questions, render
+from looktwice.views import text as views_text
+from looktwice.views.base import REGISTERED
 
-GUIDE = Path(__file__).parents[1] / "docs" / "connectors.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
-def guide_block(title: str) -> str:
-    """The block of code in the guide that begins with a comment of this title."""
-    found = re.search(rf"```\w+\n# {re.escape(title)}\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
-    assert found, f"docs/connectors.md shows no {title}"
+def guide_block(page: str, title: str) -> str:
+    """The block of code in a page of the docs that begins with a comment of this title."""
+    found = re.search(rf"```\w+\n# {re.escape(title)}\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    assert found, f"docs/{page} shows no {title}"
     return found[1]
 
 
-def wheel(folder: Path, files: dict[str, str]) -> Path:
-    """A wheel of the toy package, which is a zip file with a list of what is in it."""
-    info = "looktwice_brightness-1.0.dist-info"
+def wheel(folder: Path, module: str, code: str, pyproject: str) -> Path:
+    """A wheel of a package of one module, which is a zip file with a list of what is in it."""
+    info = f"{module}-1.0.dist-info"
     files = {
-        **files,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: looktwice-brightness\nVersion: 1.0\n",
+        f"{module}.py": code,
+        f"{info}/entry_points.txt": entry_points_of(pyproject),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{name},{_digest(text)},{len(text.encode())}\n" for name, text in files.items())
-    path = folder / "looktwice_brightness-1.0-py3-none-any.whl"
+    path = folder / f"{module}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(name, text)
@@ -59,23 +69,76 @@ def entry_points_of(pyproject: str) -> str:
     )
 
 
+BROKEN = """
+from dataclasses import dataclass
+from looktwice.views import View, register
+
+@dataclass(frozen=True)
+class Unregistered(View):
+    adjective = "unregistered"
+    def draw(self, part, questions, picture, out):
+        out[:] = 0
+
+@register
+@dataclass(frozen=True)
+class Misnamed(Unregistered):
+    adjective = "misnamed"
+
+def function():
+    return Misnamed()
+"""
+BROKEN_POINTS = """
+[project.entry-points."looktwice.views"]
+absent = "module_that_is_not_there:Absent"
+lacking = "broken_views:Lacking"
+unregistered = "broken_views:Unregistered"
+renamed = "broken_views:Misnamed"
+function = "broken_views:function"
+twice = "broken_views:Twice"
+"""
+SECOND_POINTS = """
+[project.entry-points."looktwice.views"]
+twice = "second_views:Twice"
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of installed packages with the example of the guide in it."""
-    files = {
-        "looktwice_brightness.py": guide_block("looktwice_brightness.py"),
-        "looktwice_brightness-1.0.dist-info/entry_points.txt": entry_points_of(guide_block("pyproject.toml")),
-    }
+    """A folder of installed packages: the examples of the guides, and two with views that do not work."""
     folder = tmp_path_factory.mktemp("toy")
+    guides = [("connectors.md", "looktwice_brightness"), ("views.md", "looktwice_solarise")]
+    wheels = [
+        *(
+            wheel(folder, name, guide_block(page, f"{name}.py"), guide_block(page, "pyproject.toml"))
+            for page, name in guides
+        ),
+        wheel(folder, "broken_views", BROKEN, BROKEN_POINTS),
+        wheel(folder, "second_views", "", SECOND_POINTS),
+    ]
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     quiet = ["--no-index", "--no-deps", "--target", str(folder / "site")]
-    subprocess.run([*pip, *quiet, str(wheel(folder, files))], check=True, timeout=120)
+    subprocess.run([*pip, *quiet, *map(str, wheels)], check=True, timeout=120)
     return folder / "site"
 
 
 @pytest.fixture
-def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example of the guide can be imported, in this test alone."""
+def fresh() -> Iterator[None]:
+    """Views as in a new process: those of looktwice are known, and nobody has asked for others."""
+    known = dict(REGISTERED)
+    for name in [name for name, family in known.items() if family not in FAMILIES]:
+        del REGISTERED[name]
+    views_text._installed.cache_clear()
+    yield
+    views_text._installed.cache_clear()
+    REGISTERED.clear()
+    REGISTERED.update(known)
+    for module in ("looktwice_solarise", "broken_views"):
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def installed(site: Path, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages can be imported, in this test alone."""
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
 
@@ -102,3 +165,86 @@ def test_an_installed_connector_is_among_the_hints(installed: None) -> None:
 def test_without_the_package_there_is_no_such_connector() -> None:
     with pytest.raises(PermanentError, match="no connector is called 'brightness'"):
         connect("brightness:100")
+
+
+# Views -------------------------------------------------------------------------------------------------------------
+
+SOLARISED = "solarise:0.5 mirror+solarise:0.7"
+
+
+def test_an_installed_package_adds_its_view(installed: None) -> None:
+    image = Image.of(np.random.default_rng(0).integers(0, 256, (9, 8, 3), dtype=np.uint8))
+    panel = Panel.parse(SOLARISED)
+    one, chained = render(image, questions(image, panel, 0))
+    mirrored = image.pixels[:, ::-1]
+    assert str(panel) == SOLARISED
+    assert np.array_equal(one, np.where(image.pixels < 127.5, image.pixels, 255 - image.pixels))
+    assert np.array_equal(chained, np.where(mirrored < 178.5, mirrored, 255 - mirrored))
+    assert explaining.adjective("mirror+solarise:0.7") == "mirrored and solarised"
+
+
+def test_an_installed_view_is_among_the_hints(installed: None) -> None:
+    with pytest.raises(ViewError, match="did you mean 'solarise'"):
+        parse("solarize:0.5")
+    assert "solarise" not in REGISTERED
+
+
+def test_the_packages_are_not_looked_through_for_a_view_of_looktwice(installed: None) -> None:
+    Panel.parse("mirror+turn:10 rotation:30*4")
+    assert views_text._installed.cache_info().misses == 0
+
+
+def test_without_the_package_there_is_no_such_view(fresh: None) -> None:
+    with pytest.raises(ViewError, match="unknown view 'solarise'; there are gaussian, rotation"):
+        parse("solarise:0.5")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("absent", "'absent' of broken-views cannot be loaded: ModuleNotFoundError: .*module_that_is_not_there"),
+        ("lacking", "'lacking' of broken-views cannot be loaded: AttributeError: .*Lacking"),
+        (
+            "unregistered",
+            "'unregistered' of broken-views is broken_views:Unregistered, which is not a view of this name",
+        ),
+        ("renamed", "'renamed' of broken-views is broken_views:Misnamed, which is not a view of this name"),
+        ("function", "'function' of broken-views is broken_views:function, which is not a view of this name"),
+        ("twice", "'twice' is offered by broken-views and second-views; uninstall all but one"),
+    ],
+)
+def test_a_view_that_cannot_be_loaded_is_explained_in_one_line(installed: None, name: str, says: str) -> None:
+    for text in (name, f"mirror+{name}"):
+        with pytest.raises(ViewError, match=says) as caught:
+            parse(text)
+        assert "\n" not in str(caught.value)
+
+
+async def test_a_new_version_of_a_view_is_asked_anew(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, panel = write_pictures(tmp_path / "pictures.npz", 5), Panel.parse(f"mirror {SOLARISED}")
+    write_profile(tmp_path / "profile.json", "brightness:100", panel)
+    hits = []
+    for version in ("", "", "2", "2"):
+        monkeypatch.setattr(type(parse("solarise:0.5")), "version", version)
+        asking._text.cache_clear()  # as a new process would begin
+        _, asker = await answers("brightness:100", pictures, tmp_path / "ledger.db", panel=panel)
+        hits.append(asker.progress.hits)
+    assert hits == [0, 20, 10, 20]
+    with pytest.raises(ProfileError, match="fitted with renderer 1, this looktwice renders with 1 solarise=2"):
+        Profile.load(tmp_path / "profile.json")
+
+
+def test_the_command_line_fits_and_looks_with_an_installed_view(site: Path, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    images = np.random.default_rng(0).integers(0, 60, (40, 16, 16, 3), dtype=np.uint8)
+    images[::2] += 195
+    names = np.array(["dark", "bright"])
+    np.savez(tmp_path / "pictures.npz", images=images, labels=1 - np.arange(40) % 2, class_names=names)
+    fit = ("fit", "pictures.npz", "-c", "brightness:128", "--views", SOLARISED, "--belief", "probit")
+    fitted = run(*fit, cwd=tmp_path, PYTHONPATH=path)
+    assert fitted.returncode == 0, fitted.stderr
+    looked = run("look", "pictures.npz", cwd=tmp_path, PYTHONPATH=path)
+    assert looked.returncode == 0, looked.stderr
+    assert "0 of 2 views agree" in looked.stdout

@@ -1,10 +1,13 @@
 """Views: one text each, pixels that depend on the question alone, and the change that each promises."""
 
 import json
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import MISSING, fields
-from typing import get_args
+from dataclasses import MISSING, dataclass, fields
+from types import ModuleType
+from typing import Annotated, Literal, get_args
 
 import golden_views
 import numpy as np
@@ -21,16 +24,21 @@ from looktwice.views import (
     FAMILIES,
     GENERAL,
     GRIDS,
+    RENDERER,
     Affine,
     Again,
+    Between,
     Blur,
     Chain,
     Elastic,
     Gaussian,
     Mirror,
+    Motion,
+    Moving,
     Panel,
     Question,
     Rotation,
+    Sampled,
     Shift,
     Tone,
     Turn,
@@ -40,11 +48,13 @@ from looktwice.views import (
     chance,
     parse,
     questions,
+    register,
     render,
     render_into,
+    renderer,
     rendering,
 )
-from looktwice.views.families import Between
+from looktwice.views.base import REGISTERED
 
 Pixels = NDArray[np.uint8]
 
@@ -86,6 +96,166 @@ def any_of(family: type[View]) -> st.SearchStrategy[View]:
         values = st.floats(last.low, last.high) if isinstance(last, Between) else st.sampled_from([*choices, last])
         (wanted if each.default is MISSING else options)[each.name] = values
     return st.fixed_dictionaries(wanted, optional=options).map(lambda given: family(**given))
+
+
+# Every family ------------------------------------------------------------------------------------------------------
+
+
+def typical(family: type[View]) -> View:
+    found = [view for view in EACH_KIND if type(view) is family]
+    assert found, f"{family.__name__} is not among KINDS; add it with typical numbers"
+    return found[0]
+
+
+def every_family() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+
+
+@every_family()
+def test_every_family_changes_the_picture_except_again(family: type[View]) -> None:
+    image = smooth(40, 30)
+    drawn = shown(image, typical(family))[0]
+    assert np.array_equal(drawn, image.pixels) == (family is Again)
+
+
+@every_family()
+def test_every_family_draws_the_same_from_its_text(family: type[View]) -> None:
+    image, view = smooth(40, 30), typical(family)
+    again = parse(str(view))
+    assert again == view
+    assert np.array_equal(shown(image, view, seed=4), shown(image, again, seed=4))
+
+
+@every_family()
+def test_every_family_fills_all_that_it_is_given(family: type[View]) -> None:
+    image, view = smooth(40, 30), typical(family)
+    asked = [Question(image.digest, view, 0, index) for index in range(3)]
+    black, white = np.zeros((3, 40, 30, 3), np.uint8), np.full((3, 40, 30, 3), 255, np.uint8)
+    for out in (black, white):
+        view.draw(0, asked, image.pixels, out)
+    assert np.array_equal(black, white)
+
+
+@every_family()
+def test_every_family_has_a_word(family: type[View]) -> None:
+    word = typical(family).adjective
+    assert word
+    assert word == word.strip().lower()
+
+
+# Families of others ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module called `elsewhere`, in which views can be defined; what a test registers is forgotten after it."""
+    module, known = ModuleType("elsewhere"), dict(REGISTERED)
+    vars(module).update(Annotated=Annotated, Between=Between, Literal=Literal)
+    monkeypatch.setitem(sys.modules, "elsewhere", module)
+    yield
+    REGISTERED.clear()
+    REGISTERED.update(known)
+
+
+def define(name: str, *bases: type, **members: object) -> type[View]:
+    """A dataclass as another package would define it, without registering it."""
+    family: type[View] = dataclass(frozen=True)(type(name, bases, {"__module__": "elsewhere", **members}))
+    return family
+
+
+def invert(view: View, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+    out[:] = 255 - picture
+
+
+def test_a_family_that_does_not_draw_is_refused_when_it_is_defined(registry: None) -> None:
+    with pytest.raises(ViewError, match=r"elsewhere\.Silent has no draw; define what is missing"):
+        register(define("Silent", View, adjective="silent"))
+    with pytest.raises(ViewError, match=r"has no adjective and no motion"):
+        register(define("Silent", Moving))
+    with pytest.raises(TypeError, match="draw"):
+        define("Silent", View, adjective="silent")()
+    assert "silent" not in REGISTERED
+
+
+def test_a_family_cannot_take_the_name_of_another(registry: None) -> None:
+    own = define("Mirror", View, adjective="inverted", draw=invert)
+    with pytest.raises(ViewError, match=r"elsewhere.Mirror cannot be called 'mirror' like that of looktwice\.views"):
+        register(own)
+    assert parse("mirror") == Mirror()
+    with pytest.raises(ViewError, match="Mirror is not registered; put @register above"):
+        own()
+
+
+def test_a_class_that_is_defined_anew_replaces_itself(registry: None) -> None:
+    first, second = (register(define("Negative", View, adjective="negative", draw=invert)) for _ in range(2))
+    assert type(parse("negative")) is second
+    with pytest.raises(ViewError, match="not registered"):
+        first()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default"),
+    [
+        (float, {}),
+        (Annotated[float, Between(0, np.inf)], {}),
+        (Literal["left", "right"], {}),
+        (Literal["a+b"], {"side": "a+b"}),
+        (Literal["A", "b"], {"side": "b"}),
+        (Literal[1, 2], {"side": 1}),
+        ("Annotated[float, Unknown]", {}),
+    ],
+    ids=str,
+)
+def test_a_field_that_has_no_text_is_refused(registry: None, annotation: object, default: dict[str, object]) -> None:
+    members = {"adjective": "odd", "draw": invert, "__annotations__": {"side": annotation}, **default}
+    with pytest.raises(ViewError, match=r"odd: the field side must be|fields of the view odd cannot be read"):
+        register(define("Odd", View, **members))
+
+
+def test_a_class_that_is_no_dataclass_or_has_no_plain_name_is_refused(registry: None) -> None:
+    with pytest.raises(ViewError, match=r"put @dataclass\(frozen=True\) below @register"):
+        register(type("Plain", (View,), {"adjective": "plain", "draw": invert}))
+    with pytest.raises(ViewError, match="cannot be the name of a view"):
+        register(define("Übermalt", View, adjective="painted", draw=invert))
+
+
+def test_a_family_of_another_module_works_like_those_of_looktwice(registry: None) -> None:
+    # Texts, as `from __future__ import annotations` makes them.
+    fields = {"amount": "Annotated[float, Between(0, 1e20)]", "how": "Literal['up', 'down']"}
+    register(define("Far", View, adjective="far", draw=invert, how="up", __annotations__=fields))
+    for text in ("far:2", "far:1e17,how=down", "mirror+far:1e17"):
+        assert str(parse(text)) == str(Panel.parse(text)) == text
+    assert parse("mirror+far:1e17") == Chain((Mirror(), parse("far:1e17,how=up")))
+    assert parse("mirror+far:2").adjective == "mirrored and far"
+    with pytest.raises(ViewError, match="far: how must be up or down, not 'left'"):
+        parse("far:1,how=left")
+    image = noisy(8, 9)
+    assert np.array_equal(shown(image, "mirror+far:1")[0], 255 - image.pixels[:, ::-1])
+
+
+def test_a_move_of_another_module_is_made_in_one_step(registry: None) -> None:
+    register(define("Upset", Sampled, Moving, adjective="upset", motion=lambda view, _: Motion(angle=180)))
+    image = noisy(20, 30)
+    assert np.array_equal(shown(image, "upset", "mirror+turn:-60+upset+turn:-120")[0], image.pixels[::-1, ::-1])
+    assert np.array_equal(shown(image, "turn:-60+upset+turn:-120")[0], image.pixels)
+
+
+def test_a_random_move_of_another_module_draws_each_question_its_own(registry: None) -> None:
+    motion = {"motion": lambda view, u: Motion(right=u[:, 0] - 0.5)}
+    register(define("Jitter", Sampled, Moving, random=True, adjective="shifted", **motion))
+    image = noisy(20, 30)
+    drawn = shown(image, *["jitter"] * 9, seed=1)
+    assert len({pixels.tobytes() for pixels in drawn}) == 9
+    right = chance.uniforms(questions(image, Panel.parse("jitter*9"), 1), 0)[:, 0] - 0.5
+    assert np.array_equal(drawn, shown(image, *[Shift(share, 0) for share in right]))
+
+
+def test_only_versions_of_their_own_join_the_renderer(registry: None) -> None:
+    members = {"adjective": "inverted", "draw": invert}
+    register(define("Plain", View, **members))
+    register(define("Second", View, version="2", **members))
+    assert renderer(EACH_KIND) == renderer([parse("plain")]) == RENDERER == "1"
+    assert renderer(Panel.parse("mirror second mirror+second plain")) == renderer([parse("second")]) == "1 second=2"
 
 
 # Text --------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from looktwice.outcome import Unscored
 from looktwice.pacing import Pace
 from looktwice.pictures import Picture, find
 from looktwice.profile import Figure, HeldOut, Profile, Result
-from looktwice.views import RENDERER, Panel
+from looktwice.views import Panel, renderer
 from looktwice.votes import Row
 
 PANEL = Panel.parse("mirror rotation:20*3")
@@ -44,7 +44,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
         classes=5,
         panel=str(panel),
         seed=0,
-        renderer=RENDERER,
+        renderer=renderer(panel),
         belief=dump(Probit(a=1.0, b=0.5)),
         pictures=100,
         results=(accuracy,),

@@ -24,7 +24,7 @@ from looktwice.pacing import Pace, Rate
 from looktwice.pictures import Picture
 from looktwice.sending import Job, Round, Sender, settle
 from looktwice.trust import Canary, Trust
-from looktwice.views import RENDERER, Panel, View, base_question, questions, render
+from looktwice.views import Panel, View, base_question, questions, render, renderer
 from looktwice.votes import NO_LABEL, Answer, Row
 
 CHUNK_BYTES = 16_000_000
@@ -355,7 +355,7 @@ class Asker:
 @lru_cache(maxsize=4096)
 def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
     """A view in words, and what tells the question from others about the same picture."""
-    return str(view), tail(str(view), seed, index, RENDERER)
+    return str(view), tail(str(view), seed, index, renderer([view]))
 
 
 def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:

@@ -23,6 +23,7 @@ from looktwice.look import Polled
 from looktwice.model import AsyncModel
 from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
+from looktwice.progress import say
 from looktwice.views import GENERAL, Panel
 
 FIT = 1000
@@ -132,7 +133,7 @@ def show(demo: Demo, json: bool) -> None:
     order = np.argsort(demo.best.confidence, kind="stable")
     _gallery(demo, "The jury doubts", order[:3])
     _gallery(demo, "The jury trusts", order[::-1][:3])
-    console.say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
+    say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
 
 
 def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:

@@ -5,22 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from looktwice.errors import ViewError
-from looktwice.views import (
-    Affine,
-    Again,
-    Blur,
-    Chain,
-    Elastic,
-    Gaussian,
-    Mirror,
-    Rotation,
-    Shift,
-    Tone,
-    Turn,
-    View,
-    Zoom,
-    parse,
-)
+from looktwice.views import parse
 
 MOST_LABELS = 3
 """Other labels that a sentence names."""
@@ -55,7 +40,7 @@ def adjective(view: str) -> str:
     ('mirrored and left-turned', 'raised', '')
     """
     try:
-        return _adjective(parse(view))
+        return parse(view).adjective
     except ViewError:
         return ""
 
@@ -77,50 +62,3 @@ def _who(views: Sequence[str]) -> str:
         return f"{len(views)} say"
     word = adjective(views[0])
     return f"the {word} one says" if word else f"{views[0]} says"
-
-
-def _adjective(view: View) -> str:
-    match view:
-        case Chain(views=parts):
-            return " and ".join(_adjective(part) for part in parts)
-        case Turn(degrees=degrees):
-            return "left-turned" if degrees > 0 else "right-turned"
-        case Shift():
-            return _shift(view)
-        case Zoom(factor=factor):
-            return "enlarged" if factor > 1 else "shrunken"
-        case Tone():
-            return _tone(view)
-    return WORDS.get(type(view), "changed")
-
-
-def _shift(shift: Shift) -> str:
-    if shift.right and shift.down:
-        return "shifted"
-    if shift.right:
-        return "right-shifted" if shift.right > 0 else "left-shifted"
-    return "lowered" if shift.down > 0 else "raised"
-
-
-def _tone(tone: Tone) -> str:
-    words = [
-        ("brighter", tone.brightness > 0),
-        ("darker", tone.brightness < 0),
-        ("starker", tone.contrast > 1),
-        ("paler", tone.contrast < 1),
-        ("greyer", tone.grey > 0),
-        ("warmer", tone.cast > 0),
-        ("colder", tone.cast < 0),
-    ]
-    return " and ".join(word for word, true in words if true) or "unchanged"
-
-
-WORDS: dict[type[View], str] = {
-    Again: "repeated",
-    Mirror: "mirrored",
-    Blur: "blurred",
-    Gaussian: "noisy",
-    Rotation: "turned",
-    Elastic: "warped",
-    Affine: "moved",
-}

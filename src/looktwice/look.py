@@ -20,7 +20,7 @@ from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.practice import NEVER, Practice, stopped_kind
 from looktwice.profile import Adaptive, Profile, Result, results_html
-from looktwice.views import RENDERER, Panel
+from looktwice.views import Panel, renderer
 from looktwice.votes import MISSING, Codes, Row, Votes, base_tally
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def learn(
     stopped = fitting.stopped(trials, aim, price)
     profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
     adaptive = _adaptive(belief, polled, teachers, aim, price, stopped)
-    return profile.model_copy(update={"curve": tuple(step.point() for step in steps), "adaptive": adaptive})
+    curve = tuple(step.point() for step in steps)
+    return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(polled.panel)})
 
 
 def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
@@ -201,7 +202,7 @@ def _profile(
         classes=votes.classes,
         panel=str(polled.panel),
         seed=polled.seed,
-        renderer=RENDERER,
+        renderer=renderer(polled.panel),
         belief=dump(fitted),
         pictures=len(votes),
         results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),

@@ -28,7 +28,7 @@ from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
 from looktwice.progress import ERR, say
 from looktwice.runs import complain
-from looktwice.views import GENERAL, RENDERER, Panel, View, parse
+from looktwice.views import GENERAL, Panel, View, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
 """The paper's four transforms, each as mild as suits most models."""
@@ -158,7 +158,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
         classes=len(labels) if labels else teacher.classes,
         panel=teacher.panel,
         seed=model.options.seed or 0,
-        renderer=RENDERER,
+        renderer=renderer(teacher.views()),
         belief=teacher.belief,
         pictures=0,
         results=(),

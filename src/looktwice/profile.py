@@ -18,7 +18,7 @@ from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images import shown
 from looktwice.jury import Prefixes
 from looktwice.notebook import Drawing
-from looktwice.views import RENDERER, Panel
+from looktwice.views import Panel, renderer
 from looktwice.votes import Row, Votes
 
 if TYPE_CHECKING:
@@ -207,10 +207,11 @@ class Profile(_Part):
             raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
         except (DataError, ViewError) as error:
             raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
-        if profile.renderer != RENDERER:
+        asked = [*profile.views(), *(profile.adaptive.views() if profile.adaptive else ())]
+        if profile.renderer != (current := renderer(asked)):
             raise ProfileError(
                 f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this looktwice renders "
-                f"with {RENDERER}; fit again"
+                f"with {current}; fit again"
             )
         return profile
 

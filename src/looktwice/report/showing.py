@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import explaining
 from looktwice import pictures as picture
 from looktwice.beliefs import Belief
 from looktwice.errors import DataError, ImageError
@@ -119,9 +118,7 @@ def _row(
 ) -> ViewRow:
     weight = weights.mean([1 + place for place in places])
     keeps = None if judged is None else _share(judged.votes, places, judged.votes.base)
-    return ViewRow(
-        str(view), explaining.adjective(str(view)), len(places), *weight, keeps, _right(judged, places), drawn
-    )
+    return ViewRow(str(view), view.adjective, len(places), *weight, keeps, _right(judged, places), drawn)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.practice import NEVER, DecisionOptions
 from looktwice.profile import Profile
+from looktwice.progress import say
 from looktwice.service import Place
 from looktwice.service.app import House, build
 from looktwice.service.guards import Tokens, check_address
@@ -148,7 +149,7 @@ async def serve(house: House, place: Place, listening: socket.socket) -> None:
             config.load()
         except OSError as error:
             raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
-        console.say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
+        say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
         await uvicorn.Server(config).serve(sockets=[listening])
 
 

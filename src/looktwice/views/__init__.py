@@ -1,26 +1,27 @@
 """Ways to look again at a picture: the families, panels of them, the questions they make, and their pixels."""
 
+from looktwice.views.base import REGISTERED, Between, Floats, Pixels, Question, View, register
 from looktwice.views.families import (
-    FAMILIES,
     Affine,
     Again,
     Blur,
-    Border,
     Chain,
     Elastic,
     Gaussian,
-    Interpolation,
     Mirror,
     Rotation,
     Shift,
     Tone,
     Turn,
-    View,
     Zoom,
-    parse,
 )
-from looktwice.views.panels import CANDIDATES, GENERAL, GENERAL16, GRIDS, Panel, Question, base_question, questions
-from looktwice.views.rendering import RENDERER, render, render_into
+from looktwice.views.panels import CANDIDATES, GENERAL, GENERAL16, GRIDS, Panel, base_question, questions
+from looktwice.views.rendering import RENDERER, render, render_into, renderer
+from looktwice.views.text import parse
+from looktwice.views.warping import Border, Interpolation, Motion, Moving, Sampled
+
+FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())
+"""The families that come with looktwice."""
 
 __all__ = [
     "CANDIDATES",
@@ -31,16 +32,22 @@ __all__ = [
     "RENDERER",
     "Affine",
     "Again",
+    "Between",
     "Blur",
     "Border",
     "Chain",
     "Elastic",
+    "Floats",
     "Gaussian",
     "Interpolation",
     "Mirror",
+    "Motion",
+    "Moving",
     "Panel",
+    "Pixels",
     "Question",
     "Rotation",
+    "Sampled",
     "Shift",
     "Tone",
     "Turn",
@@ -49,6 +56,8 @@ __all__ = [
     "base_question",
     "parse",
     "questions",
+    "register",
     "render",
     "render_into",
+    "renderer",
 ]

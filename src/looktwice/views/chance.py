@@ -7,8 +7,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.views.families import Floats
-from looktwice.views.panels import Question
+from looktwice.views.base import Floats, Question
 
 Words = NDArray[np.uint64]
 

@@ -1,142 +1,133 @@
-"""The families of views and their text: `rotation:30`, `zoom:1.15,border=edge`, `mirror+turn:10`.
+"""The families of views that come with looktwice: each has its numbers, its word and its way to draw itself."""
 
-A view is a frozen value that says how to look again. Its text is unique: numbers are printed as short as they go,
-options only where they differ from their default, so equal views have equal text and the text can serve as a key.
-"""
-
-import difflib
-import re
-from abc import ABC, abstractmethod
-from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cached_property
-from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
+from looktwice.views.base import Between, Floats, Pixels, Question, View, register, short
+from looktwice.views.chance import words
+from looktwice.views.warping import (
+    LONGEST,
+    Maps,
+    Motion,
+    Moves,
+    Moving,
+    Piece,
+    Points,
+    Sampled,
+    move,
+    moves_of,
+    piece,
+    read_through,
+)
 
-Border = Literal["reflect", "constant", "edge"]
-"""What lies beyond the picture: its own mirror image, black, or its outermost pixels drawn out."""
-
-Interpolation = Literal["linear", "nearest"]
-"""How a pixel is read between four others: their weighted mean, or the nearest one."""
-
-Floats = NDArray[np.float64]
-
-LONGEST_VIEW = 1_000
-"""Characters that the text of one view may have."""
-
-_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)
-
-
-class Between(NamedTuple):
-    """The numbers from low to high, both allowed."""
-
-    low: float
-    high: float
+# Random views ------------------------------------------------------------------------------------------------------
 
 
-class Motion(NamedTuple):
-    """How a picture is moved: one number for all draws, or one for each draw."""
-
-    angle: Floats | float = 0.0
-    """Degrees, counter-clockwise, about the centre."""
-    factor: Floats | float = 1.0
-    """Enlargement about the centre."""
-    right: Floats | float = 0.0
-    """Shift as a share of the width."""
-    down: Floats | float = 0.0
-    """Shift as a share of the height."""
-    mirrored: bool = False
-    """Left and right change sides before anything else moves."""
-
-
-@dataclass(frozen=True)
-class View:
-    """One way to look again at a picture."""
-
-    random: ClassVar[bool] = False
-    """Whether asking again, with another index, shows something else."""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            object.__setattr__(self, each.name, _checked(self, each))
-
-    @cached_property
-    def text(self) -> str:
-        """The one text that `parse` turns into this view again."""
-        arguments = [_print(getattr(self, each.name)) for each in _needed(type(self))]
-        arguments += [
-            f"{each.name}={_print(getattr(self, each.name))}"
-            for each in _options(type(self))
-            if getattr(self, each.name) != each.default
-        ]
-        return ":".join(filter(None, (_name(type(self)), ",".join(arguments))))
-
-    @property
-    def moves(self) -> "tuple[Moving, ...]":
-        """The moves that it consists of and that are made in one step; none if it does anything else."""
-        return ()
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Moving(View, ABC):
-    """A view that moves the picture as a whole."""
-
-    @property
-    def moves(self) -> "tuple[Moving, ...]":
-        return (self,)
-
-    @abstractmethod
-    def motion(self, u: Floats, /) -> Motion:
-        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it."""
-
-
-@dataclass(frozen=True)
-class Sampled(View):
-    """A view that reads the picture between and beyond its pixels."""
-
-    border: Border = field(default="reflect", kw_only=True)
-    interpolation: Interpolation = field(default="linear", kw_only=True)
-
-
+@register
 @dataclass(frozen=True)
 class Gaussian(View):
     """Normal noise on every channel of every pixel; its standard deviation is sigma, where white is 1."""
 
     random: ClassVar[bool] = True
+    adjective = "noisy"
     sigma: Annotated[float, Between(0, 1)]
 
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        import cv2
 
+        levels, together = _normal_levels(self.sigma), max(1, 2 * LONGEST // picture.size)
+        for first in range(0, len(questions), together):
+            bits = words(questions[first : first + together], part, -(-picture.size // 4)).view(np.uint16)
+            for noise, target in zip(levels.take(bits), out[first:], strict=False):
+                cv2.add(picture, noise[: picture.size].reshape(picture.shape), dst=target, dtype=cv2.CV_8U)
+
+
+@lru_cache(maxsize=32)
+def _normal_levels(sigma: float) -> NDArray[np.int16]:
+    """65,536 equally likely levels of noise, up to 4.3 sigma; looking them up beats drawing normal numbers by far.
+
+    Pixels are whole numbers, so rounding the noise here rounds the sum.
+    """
+    from scipy.special import ndtri
+
+    levels = 255 * sigma * ndtri((np.arange(65_536) + 0.5) / 65_536)
+    return np.rint(levels).astype(np.int16)
+
+
+@register
 @dataclass(frozen=True)
 class Rotation(Sampled, Moving):
     """The picture turned by an angle that is uniform from -degrees to +degrees."""
 
     random: ClassVar[bool] = True
+    adjective = "turned"
     degrees: Annotated[float, Between(0, 180)]
 
     def motion(self, u: Floats, /) -> Motion:
         return Motion(angle=_spread(self.degrees, u[:, 0]))
 
 
+@register
 @dataclass(frozen=True)
 class Elastic(Sampled):
     """Every pixel pushed by up to alpha/2 pixels: uniform fields, smoothed by a Gaussian of sigma pixels."""
 
     random: ClassVar[bool] = True
+    adjective = "warped"
     alpha: Annotated[float, Between(0, 1000)]
     sigma: Annotated[float, Between(0.1, 100)]
 
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        maps = Maps(0, self._pieces(part, questions, *picture.shape[:2]))
+        read_through(maps, picture, (self.border, self.interpolation), out)
 
+    def _pieces(self, part: int, questions: Sequence[Question], height: int, width: int) -> Iterator[Piece]:
+        pixels = height * width
+        together = max(1, LONGEST // pixels)
+        for first in range(0, len(questions), together):
+            x, y = self._points(part, questions[first : first + together], height, width)
+            for start in range(0, x.size, LONGEST):
+                some = slice(start, start + LONGEST)
+                yield piece(first * pixels + start, x[:, some], y[:, some], 0, self.interpolation == "nearest")
+
+    def _points(self, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
+        """(2, 1, n·height·width): the x and y that n draws show."""
+        import cv2
+
+        bits = words(questions, part, -(-height * width // 2)).view(np.int16)
+        noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
+        points = np.empty((2, len(questions), height, width), np.float32)
+        kernel, scaled = _kernels(self.alpha, self.sigma)
+        for draw, axis in np.ndindex(noise.shape[:2]):
+            field, target = noise[draw, axis], points[axis, draw]
+            cv2.sepFilter2D(field, cv2.CV_32F, kernel, scaled, dst=target, borderType=cv2.BORDER_REFLECT_101)
+        points[0] += np.arange(width, dtype=np.float32)
+        points[1] += np.arange(height, dtype=np.float32)[:, None]
+        return points.reshape(2, 1, -1)
+
+
+@lru_cache(maxsize=32)
+def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
+    """A Gaussian cut at 4 sigma, and the same times what makes ±alpha/2 pixels of the 16-bit noise."""
+    import cv2
+
+    kernel = np.asarray(cv2.getGaussianKernel(int(8 * sigma + 1) | 1, sigma, cv2.CV_32F), np.float32)
+    return kernel, kernel * np.float32(alpha / 2 / 32_768)
+
+
+@register
 @dataclass(frozen=True)
 class Affine(Sampled, Moving):
     """Turned by up to ±degrees, shifted by up to ±translate of a side, enlarged by 1 ± scale, but never below 0.1."""
 
     random: ClassVar[bool] = True
+    adjective = "moved"
     degrees: Annotated[float, Between(0, 180)]
     translate: Annotated[float, Between(0, 1)]
     scale: Annotated[float, Between(0, 1)]
@@ -150,29 +141,51 @@ class Affine(Sampled, Moving):
         )
 
 
+def _spread(limit: float, u: Floats) -> Floats:
+    return 2 * limit * u - limit
+
+
+# Fixed views -------------------------------------------------------------------------------------------------------
+
+
+@register
 @dataclass(frozen=True)
 class Again(View):
     """The unchanged picture, asked once more: a classifier that rolls dice may answer otherwise."""
 
+    adjective = "repeated"
 
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        out[:] = picture
+
+
+@register
 @dataclass(frozen=True)
 class Mirror(Moving):
     """Left and right change sides; no pixel changes its value."""
+
+    adjective = "mirrored"
 
     def motion(self, _: Floats, /) -> Motion:
         return Motion(mirrored=True)
 
 
+@register
 @dataclass(frozen=True)
 class Turn(Sampled, Moving):
     """The picture turned about its centre, counter-clockwise."""
 
     degrees: Annotated[float, Between(-180, 180)]
 
+    @property
+    def adjective(self) -> str:
+        return "left-turned" if self.degrees > 0 else "right-turned"
+
     def motion(self, _: Floats, /) -> Motion:
         return Motion(angle=self.degrees)
 
 
+@register
 @dataclass(frozen=True)
 class Shift(Sampled, Moving):
     """The picture moved by shares of its width and height."""
@@ -180,20 +193,34 @@ class Shift(Sampled, Moving):
     right: Annotated[float, Between(-1, 1)]
     down: Annotated[float, Between(-1, 1)]
 
+    @property
+    def adjective(self) -> str:
+        if self.right and self.down:
+            return "shifted"
+        if self.right:
+            return "right-shifted" if self.right > 0 else "left-shifted"
+        return "lowered" if self.down > 0 else "raised"
+
     def motion(self, _: Floats, /) -> Motion:
         return Motion(right=self.right, down=self.down)
 
 
+@register
 @dataclass(frozen=True)
 class Zoom(Sampled, Moving):
     """The picture enlarged about its centre; below 1 it shrinks."""
 
     factor: Annotated[float, Between(0.1, 10)]
 
+    @property
+    def adjective(self) -> str:
+        return "enlarged" if self.factor > 1 else "shrunken"
+
     def motion(self, _: Floats, /) -> Motion:
         return Motion(factor=self.factor)
 
 
+@register
 @dataclass(frozen=True)
 class Tone(View):
     """The colours changed: first mixed with grey, then contrast about mid-grey and brightness, then a colour cast."""
@@ -206,12 +233,50 @@ class Tone(View):
     cast: Annotated[float, Between(-1, 1)] = 0.0
     """Red gains this share and blue loses it: above 0 is warmer, below 0 colder."""
 
+    @property
+    def adjective(self) -> str:
+        words = [
+            ("brighter", self.brightness > 0),
+            ("darker", self.brightness < 0),
+            ("starker", self.contrast > 1),
+            ("paler", self.contrast < 1),
+            ("greyer", self.grey > 0),
+            ("warmer", self.cast > 0),
+            ("colder", self.cast < 0),
+        ]
+        return " and ".join(word for word, true in words if true) or "unchanged"
 
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        import cv2
+
+        out[:] = cv2.transform(picture, self._matrix)
+
+    @cached_property
+    def _matrix(self) -> Floats:
+        """(3, 4): red, green, blue and 1 make the new red, green and blue."""
+        gains = np.array([1 + self.cast, 1, 1 - self.cast])[:, None]
+        grey = np.tile([0.299, 0.587, 0.114], (3, 1))
+        mix = self.contrast * ((1 - self.grey) * np.eye(3) + self.grey * grey)
+        lift = np.full((3, 1), 255 * (0.5 - 0.5 * self.contrast + self.brightness))
+        return np.asarray(gains * np.hstack([mix, lift]), np.float64)
+
+
+@register
 @dataclass(frozen=True)
 class Blur(View):
     """The picture smoothed by a Gaussian of sigma pixels."""
 
+    adjective = "blurred"
     sigma: Annotated[float, Between(0.1, 100)]
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        import cv2
+
+        taps = int(8 * self.sigma + 1) | 1
+        out[:] = cv2.GaussianBlur(picture, (taps, taps), self.sigma, borderType=cv2.BORDER_REFLECT_101)
+
+
+# Chains ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -224,7 +289,7 @@ class Chain(View):
         object.__setattr__(self, "views", tuple(self.views))
         if len(self.views) < 2 or any(isinstance(view, Chain | Again) for view in self.views):
             raise ViewError(
-                f"a chain needs two or more views, none of them 'again', not {_short(self.text)}; try 'mirror+turn:10'"
+                f"a chain needs two or more views, none of them 'again', not {short(self.text)}; try 'mirror+turn:10'"
             )
 
     @property
@@ -232,121 +297,31 @@ class Chain(View):
         """Whether any view in it is random."""
         return any(view.random for view in self.views)
 
-    @cached_property
-    def moves(self) -> tuple[Moving, ...]:
-        """All its views if they are moves and read the picture alike, mirrors aside."""
-        moves = tuple(view for view in self.views if isinstance(view, Moving))
-        samplings = {(move.border, move.interpolation) for move in moves if isinstance(move, Sampled)}
-        return moves if len(moves) == len(self.views) and len(samplings) <= 1 else ()
+    @property
+    def adjective(self) -> str:
+        return " and ".join(view.adjective for view in self.views)
+
+    @property
+    def parts(self) -> tuple[View, ...]:
+        return self.views
 
     @cached_property
     def text(self) -> str:
         """The texts of its views, joined by +."""
         return "+".join(view.text for view in self.views)
 
+    @cached_property
+    def _moves(self) -> Moves:
+        return moves_of(self)
 
-FAMILIES: tuple[type[View], ...] = (
-    Gaussian,
-    Rotation,
-    Elastic,
-    Affine,
-    Again,
-    Mirror,
-    Turn,
-    Shift,
-    Zoom,
-    Tone,
-    Blur,
-)
-
-
-def parse(text: str) -> View:
-    """The view that a text names, such as `rotation:30`, `zoom:1.15,border=edge` or `mirror+turn:10`."""
-    if len(text) > LONGEST_VIEW:
-        raise ViewError(f"a view of {len(text)} characters is too long; {LONGEST_VIEW} are allowed")
-    parts = text.split("+")
-    return _parse_one(text) if len(parts) == 1 else Chain(tuple(map(_parse_one, parts)))
-
-
-def _parse_one(text: str) -> View:
-    name, colon, rest = text.partition(":")
-    family = _family(name)
-    arguments = rest.split(",") if colon else []
-    numbers = [_read_number(argument, text) for argument in arguments if "=" not in argument]
-    options = dict(_read_option(argument, family, text) for argument in arguments if "=" in argument)
-    if len(numbers) != len(_needed(family)) or len(numbers) + len(options) != len(arguments):
-        raise ViewError(f"{_short(text)} does not fit the form {_form(family)}; give every number and option once")
-    return family(*numbers, **options)
-
-
-def _family(name: str) -> type[View]:
-    known = {_name(family): family for family in FAMILIES}
-    if name not in known:
-        near = difflib.get_close_matches(name[:40].lower(), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-        raise ViewError(f"unknown view {_short(name)}; {hint}")
-    return known[name]
-
-
-def _read_number(text: str, where: str) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise ViewError(f"{_short(text)} in {_short(where)} is not a number; write it like 30 or -0.5")
-    return float(text)
-
-
-def _read_option(text: str, family: type[View], where: str) -> tuple[str, str | float]:
-    name, _, value = text.partition("=")
-    known = {each.name: each for each in _options(family)}
-    if name not in known:
-        has = f"has the options {', '.join(known)}" if known else "has no options"
-        raise ViewError(f"unknown option {_short(name)} in {_short(where)}; {_name(family)} {has}")
-    return name, value if isinstance(known[name].default, str) else _read_number(value, where)
-
-
-def _checked(view: View, each: "Field[object]") -> object:
-    value = getattr(view, each.name)
-    allowed = get_args(each.type)
-    if isinstance(allowed[-1], Between):
-        return _checked_number(view, each.name, value, allowed[-1])
-    if value not in allowed:
-        raise ViewError(f"{_name(type(view))}: {each.name} must be {' or '.join(allowed)}, not {_short(value)}")
-    return value
-
-
-def _checked_number(view: View, name: str, value: object, bounds: Between) -> float:
-    number = float(value) + 0.0 if isinstance(value, int | float | np.number) else float("nan")  # + 0.0 unsigns a zero
-    if not bounds.low <= number <= bounds.high:
-        limits = f"from {_print(bounds.low)} to {_print(bounds.high)}"
-        raise ViewError(f"{_name(type(view))}: {name} must be a number {limits}, not {_short(value)}")
-    return number
-
-
-def _needed(family: type[View]) -> "list[Field[object]]":
-    return [each for each in fields(family) if each.default is MISSING]
-
-
-def _options(family: type[View]) -> "list[Field[object]]":
-    return [each for each in fields(family) if each.default is not MISSING]
-
-
-def _form(family: type[View]) -> str:
-    needed = [each.name.upper() for each in _needed(family)]
-    options = [f"[{each.name}=…]" for each in _options(family)]
-    return ":".join(filter(None, (_name(family), ",".join(needed + options))))
-
-
-def _name(family: type[View]) -> str:
-    return family.__name__.lower()
-
-
-def _print(value: object) -> str:
-    return repr(value).removesuffix(".0") if isinstance(value, float | int) else str(value)
-
-
-def _short(value: object) -> str:
-    text = repr(str(value))
-    return text if len(text) <= 60 else f"{text[:56]}…'"
-
-
-def _spread(limit: float, u: Floats) -> Floats:
-    return 2 * limit * u - limit
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        if self._moves:
+            move(self._moves, part, questions, picture, out)
+            return
+        for question, target in zip(questions, out, strict=True):
+            shown = picture
+            for place, view in enumerate(self.views):
+                drawn = np.empty((1, *picture.shape), np.uint8)
+                view.draw(place, [question], shown, drawn)
+                shown = drawn[0]
+            target[:] = shown

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, product
-from typing import NamedTuple
 
 from looktwice.errors import ViewError
 from looktwice.images import Image
-from looktwice.views.families import Affine, Again, Elastic, Gaussian, Rotation, View, parse
+from looktwice.views.base import Question, View
+from looktwice.views.families import Affine, Again, Elastic, Gaussian, Rotation
+from looktwice.views.text import parse
 
 LONGEST_PANEL = 10_000
 """Views that a panel may have, and characters that its text may have."""
@@ -68,19 +69,6 @@ class Panel:
     def __str__(self) -> str:
         rows = ((view, len(list(row))) for view, row in groupby(self.views))
         return " ".join(str(view) if times == 1 else f"{view}*{times}" for view, times in rows)
-
-
-class Question(NamedTuple):
-    """What is asked about a picture; the pixels that are shown depend on this and on nothing else.
-
-    A tuple, because every picture makes many and they are keys: it is made and hashed in half the time.
-    """
-
-    digest: str
-    view: View
-    seed: int
-    """0 for a fixed view, so that its answers are known again under any seed."""
-    index: int  # type: ignore[assignment]
 
 
 def questions(image: Image, panel: Panel, seed: int) -> tuple[Question, ...]:

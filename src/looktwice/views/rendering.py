@@ -1,32 +1,19 @@
 """The pixels of views: one call a picture, all its views written into one array."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
 from looktwice.images import Image
-from looktwice.views.chance import words
-from looktwice.views.families import Blur, Chain, Elastic, Gaussian, Tone, View
-from looktwice.views.panels import Question
-from looktwice.views.warping import (
-    LONGEST,
-    Maps,
-    Moves,
-    Pixels,
-    bend,
-    fixed_maps,
-    move,
-    read_through,
-    sampling_of,
-)
+from looktwice.views.base import Pixels, Question, View, name_of
+from looktwice.views.warping import LONGEST, Maps, Moves, fixed_maps, moves_of, read_through, sampling_of
 
 RENDERER = "1"
-"""Part of every ledger key; it changes whenever the pixels of any view change."""
+"""Part of every ledger key; it changes whenever the pixels of any view of looktwice change."""
 
 _WORTH_KEEPING = 5 * 2**20
 """Bytes; larger maps are made anew for each picture, which is little work beside reading it through them."""
@@ -39,6 +26,12 @@ class Run(NamedTuple):
     stop: int
     moves: tuple[Moves, ...]
     """The moves of each view if all are fixed moves, else nothing."""
+
+
+def renderer(views: Iterable[View]) -> str:
+    """What draws these views: RENDERER, then the version of each family among them that has its own."""
+    own = {f"{name_of(type(part))}={part.version}" for view in views for part in view.parts if part.version}
+    return " ".join([RENDERER, *sorted(own)])
 
 
 def render(image: Image, questions: Sequence[Question]) -> Pixels:
@@ -57,7 +50,7 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
             maps = _maps(moves, height, width)
             read_through(maps, image.pixels, sampling_of(moves[0]), out[start:stop])
         else:
-            _draw(questions[start].view, 0, questions[start:stop], image.pixels, out[start:stop])
+            questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
 
 
 def _check_room(out: Pixels, shape: tuple[int, int, int, int]) -> None:
@@ -99,7 +92,7 @@ def _in_common(view: View) -> object:
 
 
 def _fixed_moves(view: View) -> Moves:
-    return () if view.random else view.moves
+    return () if view.random else moves_of(view)
 
 
 def _maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
@@ -111,81 +104,3 @@ def _maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
 def _kept_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
     maps = fixed_maps(moves, height, width)
     return maps._replace(pieces=tuple(maps.pieces))
-
-
-# How it is drawn ---------------------------------------------------------------------------------------------------
-
-
-def _draw(view: View, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    """Fills `out` with a view of the picture, or with one part of a chain, as each question draws it."""
-    match view:
-        case View() if view.moves:
-            move(view.moves, part, questions, picture, out)
-        case Gaussian():
-            _add_noise(view, part, questions, picture, out)
-        case Elastic():
-            bend(view, part, questions, picture, out)
-        case Chain():
-            _draw_chain(view, questions, picture, out)
-        case Tone():
-            out[:] = _recoloured(view, picture)
-        case Blur():
-            out[:] = _blurred(view, picture)
-        case _:
-            out[:] = picture
-
-
-def _draw_chain(chain: Chain, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    for question, target in zip(questions, out, strict=True):
-        shown = picture
-        for part, view in enumerate(chain.views):
-            drawn = np.empty((1, *picture.shape), np.uint8)
-            _draw(view, part, [question], shown, drawn)
-            shown = drawn[0]
-        target[:] = shown
-
-
-def _add_noise(view: Gaussian, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    import cv2
-
-    levels, together = _normal_levels(view.sigma), max(1, 2 * LONGEST // picture.size)
-    for first in range(0, len(questions), together):
-        bits = words(questions[first : first + together], part, -(-picture.size // 4)).view(np.uint16)
-        for noise, target in zip(levels.take(bits), out[first:], strict=False):
-            cv2.add(picture, noise[: picture.size].reshape(picture.shape), dst=target, dtype=cv2.CV_8U)
-
-
-@lru_cache(maxsize=32)
-def _normal_levels(sigma: float) -> NDArray[np.int16]:
-    """65,536 equally likely levels of noise, up to 4.3 sigma; looking them up beats drawing normal numbers by far.
-
-    Pixels are whole numbers, so rounding the noise here rounds the sum.
-    """
-    from scipy.special import ndtri
-
-    levels = 255 * sigma * ndtri((np.arange(65_536) + 0.5) / 65_536)
-    return np.rint(levels).astype(np.int16)
-
-
-def _recoloured(view: Tone, picture: Pixels) -> Pixels:
-    import cv2
-
-    return np.asarray(cv2.transform(picture, _colour_matrix(view)), np.uint8)
-
-
-@lru_cache(maxsize=256)
-def _colour_matrix(view: Tone) -> NDArray[np.float64]:
-    """(3, 4): red, green, blue and 1 make the new red, green and blue."""
-    gains = np.array([1 + view.cast, 1, 1 - view.cast])[:, None]
-    grey = np.tile([0.299, 0.587, 0.114], (3, 1))
-    mix = view.contrast * ((1 - view.grey) * np.eye(3) + view.grey * grey)
-    lift = np.full((3, 1), 255 * (0.5 - 0.5 * view.contrast + view.brightness))
-    return np.asarray(gains * np.hstack([mix, lift]), np.float64)
-
-
-def _blurred(view: Blur, picture: Pixels) -> Pixels:
-    import cv2
-
-    taps = int(8 * view.sigma + 1) | 1
-    blurred = cv2.GaussianBlur(picture, (taps, taps), view.sigma, borderType=cv2.BORDER_REFLECT_101)
-    return np.asarray(blurred, np.uint8)

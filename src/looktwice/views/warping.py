@@ -6,23 +6,28 @@ The output is filled as one flat row of pixels, some thousands a call: many smal
 of large ones stay in the cache of the CPU.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import product
 from math import ceil, pi
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.views.chance import uniforms, words
-from looktwice.views.families import Border, Elastic, Interpolation, Motion, Moving, Sampled
-from looktwice.views.panels import Question
+from looktwice.views.base import Floats, Pixels, Question, View
+from looktwice.views.chance import uniforms
 
-Pixels = NDArray[np.uint8]
+Border = Literal["reflect", "constant", "edge"]
+"""What lies beyond the picture: its own mirror image, black, or its outermost pixels drawn out."""
+
+Interpolation = Literal["linear", "nearest"]
+"""How a pixel is read between four others: their weighted mean, or the nearest one."""
+
 Points = NDArray[np.float32]
 Sampling = tuple[Border, Interpolation]
-Moves = tuple[Moving, ...]
 Sources = NDArray[np.complex128]
 """(3, n): the point that a view shows at pixel (x, y) is [x, y, 1]·sources, counted from the centre."""
 
@@ -32,9 +37,17 @@ LONGEST = 32_766
 _LARGEST = 2**22
 """Pixels that a picture with its margin may have."""
 
-_NO_CHANCE = np.empty((1, 4))
+_NO_CHANCE = np.zeros((1, 4))
 _IN_PAIRS = np.empty(0, np.float32)
 _NOTHING_BETWEEN = np.empty(0, np.uint16)
+
+
+@dataclass(frozen=True)
+class Sampled(View, ABC):
+    """A view that reads the picture between and beyond its pixels."""
+
+    border: Border = field(default="reflect", kw_only=True)
+    interpolation: Interpolation = field(default="linear", kw_only=True)
 
 
 class Piece(NamedTuple):
@@ -77,6 +90,46 @@ def _flags(sampling: Sampling) -> tuple[int, int]:
 # Moves -------------------------------------------------------------------------------------------------------------
 
 
+class Motion(NamedTuple):
+    """How a picture is moved: one number for all draws, or one for each draw."""
+
+    angle: Floats | float = 0.0
+    """Degrees, counter-clockwise, about the centre."""
+    factor: Floats | float = 1.0
+    """Enlargement about the centre."""
+    right: Floats | float = 0.0
+    """Shift as a share of the width."""
+    down: Floats | float = 0.0
+    """Shift as a share of the height."""
+    mirrored: bool = False
+    """Left and right change sides before anything else moves."""
+
+
+@dataclass(frozen=True)
+class Moving(View, ABC):
+    """A view that moves the picture as a whole."""
+
+    @abstractmethod
+    def motion(self, u: Floats, /) -> Motion:
+        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it.
+
+        Each number is monotone in each column of u: its extremes, which the border must allow for, are at 0 and 1.
+        """
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        move((self,), part, questions, picture, out)
+
+
+Moves = tuple[Moving, ...]
+
+
+def moves_of(view: View) -> Moves:
+    """The moves that a view consists of, if it can be drawn in one step: all move and read alike, mirrors aside."""
+    moves = tuple(part for part in view.parts if isinstance(part, Moving))
+    samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
+    return moves if len(moves) == len(view.parts) and len(samplings) <= 1 else ()
+
+
 def sampling_of(moves: Moves) -> Sampling:
     """How the moves read the picture; all of them do it alike, and mirrors do not care."""
     for each in moves:
@@ -89,6 +142,8 @@ def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels
     """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
     height, width, _ = picture.shape
     sources, sampling = _sources(moves, part, questions, height, width), sampling_of(moves)
+    if sources.shape[1] < len(questions):  # fixed moves, the same for all
+        sources = np.repeat(sources, len(questions), axis=1)
     reach = _longest_reach(moves, height, width)
     if reach > min(height, width) / 4:  # few draws come near it: look at these ones
         reach = _reach(sources, height, width)
@@ -111,8 +166,9 @@ def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int
 
 def _source(motion: Motion, height: int, width: int) -> Sources:
     turn = np.exp(1j * pi / 180 * motion.angle) / motion.factor
-    shift = width * motion.right + 1j * height * motion.down
-    source = np.array([turn, 1j * turn, -shift * turn]).reshape(3, -1)
+    shift = -(width * motion.right + 1j * height * motion.down) * turn
+    source = np.empty((3, np.size(shift)), np.complex128)
+    source[0], source[1], source[2] = turn, 1j * turn, shift
     return -source.conj() if motion.mirrored else source
 
 
@@ -154,7 +210,7 @@ def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: boo
     for views, rows in _blocks(sources.shape[1], height, width):
         points = down[views, rows, None] + across[views, None]
         pairs = points.reshape(1, -1, 1).view(np.float32)
-        yield _piece((views.start * height + rows.start) * width, pairs, _IN_PAIRS, margin, nearest)
+        yield piece((views.start * height + rows.start) * width, pairs, _IN_PAIRS, margin, nearest)
 
 
 @lru_cache(maxsize=64)
@@ -170,7 +226,7 @@ def _blocks(count: int, height: int, width: int) -> Iterator[tuple[slice, slice]
             yield slice(view, view + together), slice(row, row + rows)
 
 
-def _piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
+def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
     """The piece of source positions that are given apart, (1, m) each, or as pairs in x alone, (1, m, 2)."""
     import cv2
 
@@ -179,47 +235,3 @@ def _piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piec
     if margin:
         whole += margin
     return Piece(start, start + x.shape[1], whole, between)
-
-
-# Elastic views -----------------------------------------------------------------------------------------------------
-
-
-def bend(view: Elastic, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-    """Fills `out` with the picture, bent as each question draws it."""
-    maps = Maps(0, _bent_pieces(view, part, questions, *picture.shape[:2]))
-    read_through(maps, picture, (view.border, view.interpolation), out)
-
-
-def _bent_pieces(view: Elastic, part: int, questions: Sequence[Question], height: int, width: int) -> Iterator[Piece]:
-    pixels = height * width
-    together = max(1, LONGEST // pixels)
-    for first in range(0, len(questions), together):
-        x, y = _bent_points(view, part, questions[first : first + together], height, width)
-        for start in range(0, x.size, LONGEST):
-            some = slice(start, start + LONGEST)
-            yield _piece(first * pixels + start, x[:, some], y[:, some], 0, view.interpolation == "nearest")
-
-
-def _bent_points(view: Elastic, part: int, questions: Sequence[Question], height: int, width: int) -> Points:
-    """(2, 1, n·height·width): the x and y that n draws show."""
-    import cv2
-
-    bits = words(questions, part, -(-height * width // 2)).view(np.int16)
-    noise = bits[:, : 2 * height * width].reshape(-1, 2, height, width)
-    points = np.empty((2, len(questions), height, width), np.float32)
-    kernel, scaled = _kernels(view.alpha, view.sigma)
-    for draw, axis in np.ndindex(noise.shape[:2]):
-        field, target = noise[draw, axis], points[axis, draw]
-        cv2.sepFilter2D(field, cv2.CV_32F, kernel, scaled, dst=target, borderType=cv2.BORDER_REFLECT_101)
-    points[0] += np.arange(width, dtype=np.float32)
-    points[1] += np.arange(height, dtype=np.float32)[:, None]
-    return points.reshape(2, 1, -1)
-
-
-@lru_cache(maxsize=32)
-def _kernels(alpha: float, sigma: float) -> tuple[Points, Points]:
-    """A Gaussian cut at 4 sigma, and the same times what makes ±alpha/2 pixels of the 16-bit noise."""
-    import cv2
-
-    kernel = np.asarray(cv2.getGaussianKernel(int(8 * sigma + 1) | 1, sigma, cv2.CV_32F), np.float32)
-    return kernel, kernel * np.float32(alpha / 2 / 32_768)

@@ -1,0 +1,181 @@
+"""What a view is, and the names of all families of views.
+
+A view is a frozen value that says how to look again. Its text is unique: numbers are printed as short as they go,
+options only where they differ from their default, so equal views have equal text and the text can serve as a key.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache, cached_property
+from math import isfinite
+from typing import ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.errors import ViewError
+
+Pixels = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+
+_WORD = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII)
+
+
+class Between(NamedTuple):
+    """The numbers from low to high, both allowed."""
+
+    low: float
+    high: float
+
+
+class Argument(NamedTuple):
+    """A number or a word that a view is made of."""
+
+    name: str
+    allowed: Between | tuple[str, ...]
+    """The range of a number, or the words to choose from."""
+    default: object
+    """MISSING where it must be given."""
+
+
+@dataclass(frozen=True)
+class View(ABC):
+    """One way to look again at a picture.
+
+    A family of views is a frozen dataclass with `@register` above it. Its fields are numbers, as in
+    `Annotated[float, Between(0, 1)]`, and words with a default, as in `Literal["linear", "nearest"] = "linear"`.
+    """
+
+    random: ClassVar[bool] = False
+    """Whether asking again, with another index, shows something else."""
+
+    version: ClassVar[str] = ""
+    """Part of the ledger keys; a family of another package changes it whenever its pixels change."""
+
+    def __post_init__(self) -> None:
+        family = type(self)
+        if REGISTERED.get(name_of(family)) is not family:
+            raise ViewError(f"the view {family.__qualname__} is not registered; put @register above its class")
+        for each in arguments(family):
+            object.__setattr__(self, each.name, _checked(family, each, getattr(self, each.name)))
+
+    @abstractmethod
+    def draw(self, part: int, questions: "Sequence[Question]", picture: Pixels, out: Pixels) -> None:
+        """Fills `out`, (n, height, width, 3), with the picture as each of the n questions shows it.
+
+        `part` is the place of this view in a chain, or 0; `chance` gives each question and part its random numbers.
+        """
+
+    @property
+    @abstractmethod
+    def adjective(self) -> str:
+        """What the picture looks like then: "mirrored"."""
+
+    @property
+    def parts(self) -> "tuple[View, ...]":
+        """The views that are drawn one after the other."""
+        return (self,)
+
+    @cached_property
+    def text(self) -> str:
+        """The one text that `parse` turns into this view again."""
+        given = [(each, getattr(self, each.name)) for each in arguments(type(self))]
+        texts = [printed(value) for each, value in given if each.default is MISSING]
+        texts += [f"{each.name}={printed(value)}" for each, value in given if each.default not in (MISSING, value)]
+        return ":".join(filter(None, (name_of(type(self)), ",".join(texts))))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Question(NamedTuple):
+    """What is asked about a picture; the pixels that are shown depend on this and on nothing else.
+
+    A tuple, because every picture makes many and they are keys: it is made and hashed in half the time.
+    """
+
+    digest: str
+    view: View
+    seed: int
+    """0 for a fixed view, so that its answers are known again under any seed."""
+    index: int  # type: ignore[assignment]
+
+
+# The families ------------------------------------------------------------------------------------------------------
+
+Family = TypeVar("Family", bound=View)
+
+REGISTERED: dict[str, type[View]] = {}
+"""The families that can be used, by name."""
+
+
+def register(family: type[Family]) -> type[Family]:
+    """Class decorator: makes a family known by its name, which is that of its class in lower case."""
+    name, where = name_of(family), f"{family.__module__}.{family.__qualname__}"
+    if missing := getattr(family, "__abstractmethods__", None):
+        raise ViewError(f"the view {where} has no {' and no '.join(sorted(missing))}; define what is missing")
+    if "__dataclass_params__" not in vars(family):
+        raise ViewError(f"the view {where} is no dataclass; put @dataclass(frozen=True) below @register")
+    if not _WORD.fullmatch(name):
+        raise ViewError(f"{short(name)} cannot be the name of a view; name the class with ASCII letters and digits")
+    arguments(family)
+    known = REGISTERED.setdefault(name, family)
+    if (known.__module__, known.__qualname__) != (family.__module__, family.__qualname__):
+        raise ViewError(f"the view {where} cannot be called {name!r} like that of {known.__module__}; rename the class")
+    REGISTERED[name] = family  # a class that is defined anew, as in a notebook, replaces itself
+    return family
+
+
+def name_of(family: type[View]) -> str:
+    """The name of a family, with which the texts of its views begin."""
+    return family.__name__.lower()
+
+
+@cache
+def arguments(family: type[View]) -> tuple[Argument, ...]:
+    """The numbers and words of a family, in the order of its fields."""
+    try:
+        hints = get_type_hints(family, include_extras=True)
+    except NameError as error:
+        raise ViewError(f"the fields of the view {name_of(family)} cannot be read: {error}") from None
+    return tuple(_argument(family, each.name, get_args(hints[each.name]), each.default) for each in fields(family))
+
+
+def _argument(family: type[View], name: str, allowed: tuple[object, ...], default: object) -> Argument:
+    last = allowed[-1] if allowed else None
+    if isinstance(last, Between) and isfinite(last.low) and isfinite(last.high):
+        return Argument(name, last, default)
+    words = tuple(word for word in allowed if isinstance(word, str) and _WORD.fullmatch(word))
+    if not words or len(words) < len(allowed) or default is MISSING:
+        raise ViewError(
+            f"{name_of(family)}: the field {name} must be Annotated[float, Between(low, high)], with finite limits, "
+            "or a Literal of lower-case words with a default"
+        )
+    return Argument(name, words, default)
+
+
+def _checked(family: type[View], argument: Argument, value: object) -> object:
+    allowed = argument.allowed
+    if isinstance(allowed, Between):
+        number = float(value) + 0.0 if isinstance(value, int | float | np.number) else np.nan  # + 0.0 unsigns a zero
+        if allowed.low <= number <= allowed.high:
+            return number
+        wanted = f"a number from {printed(allowed.low)} to {printed(allowed.high)}"
+    else:
+        if value in allowed:
+            return value
+        wanted = " or ".join(allowed)
+    raise ViewError(f"{name_of(family)}: {argument.name} must be {wanted}, not {short(value)}")
+
+
+def printed(value: object) -> str:
+    """A number as short as it goes and without the + that joins views, or a word."""
+    return repr(value).removesuffix(".0").replace("e+", "e") if isinstance(value, float | int) else str(value)
+
+
+def short(value: object) -> str:
+    """A value as a message shows it: quoted, and cut where it is long."""
+    text = repr(str(value))
+    return text if len(text) <= 60 else f"{text[:56]}…'"
