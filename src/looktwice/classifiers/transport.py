@@ -57,6 +57,7 @@ IDLE = 4.0
 LARGE = 1 << 20
 """Bytes from which a body is written in pieces."""
 AGENT = {"user-agent": "looktwice"}
+HOST = re.compile(r"[\w.~%:-]+", re.ASCII)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -229,11 +230,11 @@ class Connector(aiohttp.TCPConnector):
             # aiohttp sends a GET or PUT again if its connection is lost, but the first one may be billed already.
             raise BrokenError("the connection was lost")
         connection = await super().connect(req, traces, timeout)
-        while (protocol := connection.protocol) in self._given and protocol and protocol.should_close:
+        while (protocol := connection.protocol) is not None and protocol in self._given and protocol.should_close:
             # Bytes came while it was idle, and would be taken for the reply to this request.
             connection.close()
             connection = await super().connect(req, traces, timeout)
-        if protocol:
+        if protocol is not None:
             self._given.add(protocol)
         attempt.connection = connection.transport
         return connection
@@ -491,12 +492,14 @@ def _text(text: str, secrets: Secrets) -> str:
 
 
 def _url(url: str | URL, secrets: Secrets) -> URL:
-    try:
+    with suppress(ValueError):
         parsed = URL(url)
-        if parsed.scheme in ("http", "https") and parsed.host:
+        if (
+            parsed.scheme in ("http", "https")
+            and HOST.fullmatch(parsed.raw_host or "")
+            and not FORBIDDEN.search(str(url))
+        ):
             return parsed
-    except ValueError:
-        pass
     raise PermanentError(f"{_text(str(url), secrets)!r} is not an address; write http://host/path or https://host/path")
 
 
