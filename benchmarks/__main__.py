@@ -48,7 +48,7 @@ def run(name: str) -> list[Figure]:
 
 def table(figures: list[Figure]) -> str:
     rows = [
-        f"| {figure.what} | {figure.value:.2f}{figure.unit} | at {figure.side} {figure.goal:g} |"
+        f"| {figure.what} | {figure.value:.2f}{figure.unit} | {figure.wish} |"
         f" {'' if figure.reached else '**missed**'} |"
         for figure in figures
     ]

@@ -33,7 +33,7 @@ from looktwice.classifiers import AnyClassifier, connect, read_labels
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
-from looktwice.classifiers.wire import BrokenError, Connection, OverlongError, Reply, Server, unpacked
+from looktwice.classifiers.transport import Door, Manners, Reply, Secrets, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.images import MAX_PIXELS, decode
 from looktwice.jury import Jury
@@ -438,27 +438,38 @@ def replying(*replies: Reply) -> Iterator[None]:
     async def send(*_: object) -> Reply:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    with mock.patch.object(Server, "send", send):
+    with mock.patch.object(Door, "_exchange", send):
         yield
 
 
 def heard(data: bytes) -> None:
     """What a server sends, byte for byte, until it closes the connection."""
-    loop = asyncio.new_event_loop()
-    try:
-        connection = Connection(loop, 10_000)
-        connection.connection_made(mock.create_autospec(asyncio.Transport))
-        connection._reply = loop.create_future()
-        for part in (data[:40], data[40:]):
-            connection.data_received(part)
-        connection.connection_lost(None)
-        with suppress(BrokenError, OverlongError):
-            assert len(unpacked(connection._reply.result(), 10_000).body) <= 10_000
-    finally:
-        loop.close()
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError):
+            for part in (data[:40], data[40:]):
+                writer.write(part)
+                await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    async def listen() -> None:
+        server = await asyncio.start_server(say, "127.0.0.1", 0)
+        transport = Transport(Manners(timeout=5.0, max_reply_bytes=10_000), Secrets())
+        try:
+            port = server.sockets[0].getsockname()[1]
+            reply = await transport.door("GET", f"http://127.0.0.1:{port}/", {}).send()
+            assert len(reply.body) <= 10_000
+        finally:
+            await transport.close()
+            server.close()
+            await server.wait_closed()
+
+    asyncio.run(listen())
 
 
-WIRE = (
+RESPONSES = (
     b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{"label": "cat"}',
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\ncat\r\n0\r\n\r\n",
     b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 429 Slow\r\nRetry-After: 7\r\n\r\nlater",
@@ -649,7 +660,7 @@ TARGETS: dict[str, Target] = {
     "part": Target(in_file("out.csv.part", read_part), part_seeds),
     "ledger": Target(in_file("ledger.db", read_ledger), ledger_seeds),
     "tokens": Target(in_file("tokens.txt", Tokens.read), lambda: (b"# one\nalice " + b"0" * 64 + b"\n",)),
-    "wire": Target(heard, lambda: WIRE),
+    "transport": Target(heard, lambda: RESPONSES),
     "reply-http": Target(labelled_by(HTTP), replies({"label": "cat"}, {"label": 3}, {"label": ["a"]})),
     "reply-ranked": Target(
         labelled_by(

@@ -73,14 +73,18 @@ class FleetError(LookTwiceError):
 
 
 class ClassifierError(LookTwiceError):
-    """The classifier did not give an answer."""
+    """The classifier did not give an answer; `sent` is False if it was surely not reached, so nothing is to be paid."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class PassingError(ClassifierError):
     """It may answer if asked again, soon or after `retry_after` seconds.
 
-    `sent` is False if it was surely not reached; `garbled` is True if it replied but not with what it promised,
-    which, like a status of 500, is rarely worth more than a few tries.
+    `garbled` is True if it replied but not with what it promised, which, like a status of 500, is rarely worth more
+    than a few tries.
     """
 
     def __init__(
@@ -92,10 +96,9 @@ class PassingError(ClassifierError):
         sent: bool = True,
         garbled: bool = False,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, sent=sent)
         self.status = status
         self.retry_after = retry_after
-        self.sent = sent
         self.garbled = garbled
 
 

@@ -166,7 +166,13 @@ class Sender:
         async with self.gate:
             await self._turn(1)
             self._spend(1)
-            (answer,) = await self.classifier.label([prepared])
+            try:
+                (answer,) = await self.classifier.label([prepared])
+            except ClassifierError as error:
+                if not error.sent:
+                    self._spend(-1)
+                    await asyncio.wrap_future(self.ledger.book(self.classifier.fingerprint, -1, self.price, Budget()))
+                raise
         return answer
 
     def _enter_more(self) -> None:
@@ -263,6 +269,7 @@ class Sender:
             self.blame(error, jobs)
             self._retry(batch, error)
         except ClassifierError as error:
+            self._take_back(error, jobs)
             self.end(error)
             self._give_up(jobs, error)
         except Exception as error:
@@ -298,9 +305,7 @@ class Sender:
     def blame(self, error: PassingError, jobs: list[Job]) -> None:
         """Take back what was surely not sent, slow down, and stop after too many failures in a row."""
         self._failures += 1
-        if not error.sent:
-            self._spend(-len(jobs))
-            self.ledger.release([job.entry.key for job in jobs])
+        self._take_back(error, jobs)
         if error.status in PRESSURE:
             self.gate.narrow()
         if error.retry_after:
@@ -312,6 +317,12 @@ class Sender:
                     f"the last one: {error}; run the same command again to go on"
                 )
             )
+
+    def _take_back(self, error: ClassifierError, jobs: list[Job]) -> None:
+        """Give back to the budget what was surely not sent."""
+        if not error.sent:
+            self._spend(-len(jobs))
+            self.ledger.release([job.entry.key for job in jobs])
 
     def _retry(self, batch: Batch, error: PassingError) -> None:
         few = error.garbled or error.status == INTERNAL

@@ -33,8 +33,7 @@ from yarl import URL
 
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.transport import Manners, Secrets, Transport
-from looktwice.classifiers.wire import Reply
+from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import NO_LABEL, Answer
 

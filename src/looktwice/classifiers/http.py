@@ -36,8 +36,7 @@ from looktwice.classifiers import Classifier, Pixels, Settings, described, finge
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import Garbled, Paths, Reader
-from looktwice.classifiers.transport import Manners, Secrets, Transport
-from looktwice.classifiers.wire import Reply
+from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
 

@@ -40,8 +40,7 @@ from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import SECRET_NAME
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import Garbled
-from looktwice.classifiers.transport import Manners, Secrets, Transport
-from looktwice.classifiers.wire import Reply
+from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
 

@@ -5,30 +5,45 @@
     door = transport.door("POST", "https://host/v1/classify", {"authorization": secrets.fill("Bearer ${API_KEY}")})
     reply = await door.send(body)
 
-`Secrets` reads keys from environment variables and takes them out of every text that leaves this file.
-Redirects are refused, because a key must not follow one. Nothing is retried here: that is the asker's affair.
+HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
+paid for; caps on the size of replies; and `Secrets`, which reads keys from environment variables and takes them out of
+every text that leaves this file. Redirects are refused, because a key must not follow one. Nothing is retried here:
+that is the asker's affair.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import io
 import json
 import os
 import re
 import ssl
 import time
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
+from functools import cache
 from html import escape
+from typing import NamedTuple
 from urllib.parse import quote, quote_plus
+from urllib.request import getproxies_environment, proxy_bypass
+from weakref import WeakSet
 
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from pydantic import BaseModel, ConfigDict, Field
 from yarl import URL
 
 from looktwice.classifiers import Terms
-from looktwice.classifiers.wire import BrokenError, Limits, OverlongError, Reply, Server, UnreachableError
 from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
 
 WORDS = 300
@@ -36,6 +51,16 @@ WORDS = 300
 SEARCHED = 1 << 20
 """How much of them is searched for secrets and for words about quota."""
 PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+IDLE = 4.0
+"""Seconds that an idle connection is kept: less than the 5 after which common servers close it."""
+LARGE = 1 << 20
+"""Bytes from which a body is written in pieces."""
+AGENT = {"user-agent": "looktwice"}
+HOST = re.compile(r"[\w.~%:-]+", re.ASCII)
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 PASSING = {408, 425, 429}
 UNSUPPORTED = {501, 505}
@@ -111,6 +136,10 @@ class Secrets:
     def add(self, name: str, value: str) -> None:
         """Mask a value that came from elsewhere too, such as a signature or a session token."""
         self.names = tuple(dict.fromkeys((*self.names, name)))
+        self.hide(value)
+
+    def hide(self, value: str) -> None:
+        """Mask a value that is no key of the classifier, such as the password of a proxy."""
         self._forms.update(dict.fromkeys(_forms(value), "***"))
         ordered = sorted(self._forms, key=len, reverse=True)
         self._text = re.compile("|".join(map(re.escape, ordered)))
@@ -149,28 +178,106 @@ def _embedded(value: str) -> set[str]:
     return cores | {core.translate(str.maketrans("+/", "-_")) for core in cores}
 
 
+class Reply(NamedTuple):
+    """What a server sent back; names of headers are looked up in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class BrokenError(Exception):
+    """No whole reply came."""
+
+
+class OverlongError(Exception):
+    """The reply is larger than allowed."""
+
+
+@dataclass
+class Attempt:
+    """One request, and the connection that it was given; as long as it has none, surely nothing was sent."""
+
+    connection: asyncio.Transport | None = None
+
+    @property
+    def sent(self) -> bool:
+        """Whether the server may have seen the request."""
+        return self.connection is not None
+
+    def abort(self) -> None:
+        """Close the connection at once; what is still to be written is thrown away."""
+        if self.connection:
+            self.connection.abort()
+
+
+ATTEMPT: ContextVar[Attempt] = ContextVar("ATTEMPT")
+"""The request that the running task is sending."""
+
+
+class Connector(aiohttp.TCPConnector):
+    """Gives each attempt one connection and no second one."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=0, keepalive_timeout=IDLE, resolver=aiohttp.ThreadedResolver())
+        self._given: WeakSet[ResponseHandler] = WeakSet()
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        attempt = ATTEMPT.get()
+        if attempt.sent:
+            # aiohttp sends a GET or PUT again if its connection is lost, but the first one may be billed already.
+            raise BrokenError("the connection was lost")
+        connection = await super().connect(req, traces, timeout)
+        while (protocol := connection.protocol) is not None and protocol in self._given and protocol.should_close:
+            # Bytes came while it was idle, and would be taken for the reply to this request.
+            connection.close()
+            connection = await super().connect(req, traces, timeout)
+        if protocol is not None:
+            self._given.add(protocol)
+        attempt.connection = connection.transport
+        return connection
+
+
 class Transport:
-    """Connections to servers, opened when the first request is sent; usable again after `close`."""
+    """Connections to servers, opened when the first request is sent; usable again after `close`, in any event loop."""
 
     def __init__(self, manners: Manners, secrets: Secrets) -> None:
         self.manners = manners
         self.secrets = secrets
-        self._servers: list[Server] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def door(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Door:
         """A place to send bodies to; build it once, since all that requests share is made here."""
         return Door(self, method, _url(url, self.secrets), headers)
 
-    def server(self, url: URL) -> Server:
-        """The connections to an address."""
-        limits = Limits(self.manners.timeout, self.manners.connect_timeout, self.manners.max_reply_bytes)
-        self._servers.append(Server(url, limits, self.manners.trust_env))
-        return self._servers[-1]
+    async def session(self) -> aiohttp.ClientSession:
+        """The session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._session and self._loop is loop:
+            return self._session
+        old, self._session, self._loop = self._session, self._open(), loop
+        if old:
+            with suppress(RuntimeError):  # its own event loop may be closed
+                await old.close()
+        return self._session
+
+    def _open(self) -> aiohttp.ClientSession:
+        seconds = self.manners.timeout
+        return aiohttp.ClientSession(
+            connector=Connector(),
+            timeout=aiohttp.ClientTimeout(total=seconds, connect=min(seconds, self.manners.connect_timeout)),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # which has no cap of ours
+        )
 
     async def close(self) -> None:
         """Close every connection."""
-        for server in self._servers:
-            await server.close()
+        session, self._session = self._session, None
+        if session:
+            await session.close()
 
 
 class Door:
@@ -179,18 +286,22 @@ class Door:
     def __init__(self, transport: Transport, method: str, url: URL, headers: Mapping[str, str]) -> None:
         self._transport = transport
         self._method = method
-        self._headers = dict(headers)
-        self._where = transport.secrets.mask(str(url.with_user(None).with_query(None)))
-        self._server = transport.server(url)
-        self._shared = self._head(self._headers)
+        self._url = url.with_user(None).with_fragment(None)
+        self._where = transport.secrets.mask(str(self._url.with_query(None)))
+        self._proxy = _proxy(url, transport.secrets) if transport.manners.trust_env else None
+        own = AGENT | {"accept": "*/*", "accept-encoding": "identity"} | _authorization("authorization", url)
+        if self._proxy and url.scheme == "http":
+            own |= self._proxy.headers
+        self._headers = own | self._sendable(headers)
 
     async def send(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         """The reply to one request; a ClassifierError says what kind of failure it was."""
-        head = self._shared if headers is None else self._head({**self._headers, **headers})
+        attempt = Attempt()
+        every = self._headers | self._sendable(headers) if headers else self._headers
         try:
-            reply = await self._server.send(head, body)
-        except (UnreachableError, BrokenError, OverlongError, TimeoutError, OSError) as error:
-            failure = self._broken(error)
+            reply = await self._exchange(attempt, every, body)
+        except (aiohttp.ClientError, BrokenError, OverlongError, OSError, ValueError) as error:
+            failure = self._failed(error) if attempt.sent else self._unsent(error)
         else:
             if 200 <= reply.status < 300:
                 return reply
@@ -198,12 +309,47 @@ class Door:
         # Raised here, outside the handler, so that the error of the network, which may hold the key, is no part of it.
         raise failure
 
-    def _head(self, headers: Mapping[str, str]) -> bytes:
+    async def _exchange(self, attempt: Attempt, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        """Send a request once, and read its reply up to the cap."""
+        session = await self._transport.session()
+        secure = "https" in (self._url.scheme, self._proxy and self._proxy.url.scheme)
+        token = ATTEMPT.set(attempt)
         try:
-            return self._server.head(self._method, headers)
-        except ValueError as error:
-            why = _text(str(error), self._transport.secrets)
-        raise PermanentError(f"the request to {self._where} cannot be sent: {why}; check url and headers")
+            async with session.request(
+                self._method,
+                self._url,
+                data=io.BytesIO(body) if body and len(body) > LARGE else body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self._proxy.url if self._proxy else None,
+                proxy_headers=self._proxy.headers if self._proxy else None,
+                ssl=_tls() if secure else True,
+            ) as response:
+                return unpacked(await self._read(response), self._transport.manners.max_reply_bytes)
+        except BaseException:
+            attempt.abort()
+            raise
+        finally:
+            ATTEMPT.reset(token)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Reply:
+        parts, size = [], 0
+        async for part in response.content.iter_any():
+            parts.append(part)
+            size += len(part)
+            if size > self._transport.manners.max_reply_bytes:
+                raise OverlongError()
+        return Reply(response.status, response.headers, b"".join(parts))
+
+    def _sendable(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Headers that aiohttp would refuse only once there is a connection are refused here."""
+        for name, value in headers.items():
+            if not HEADER_NAME.fullmatch(name) or FORBIDDEN.search(value):
+                what = f"header {_text(name, self._transport.secrets)!r} has a name or a value that cannot be sent"
+                raise PermanentError(
+                    f"the request to {self._where} is malformed: {what}; check the headers", sent=False
+                )
+        return {name.lower(): value for name, value in headers.items()}
 
     async def send_json(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> object:
         """The JSON value of the reply."""
@@ -227,15 +373,10 @@ class Door:
             garbled=True,
         )
 
-    def _broken(self, error: Exception) -> ClassifierError:
-        """The error for a request that got no whole reply."""
-        why = _text(str(error), self._transport.secrets) or type(error).__name__
+    def _failed(self, error: Exception) -> ClassifierError:
+        """The error for a request that may have been sent and got no whole reply."""
         manners = self._transport.manners
         match error:
-            case ssl.SSLError():
-                return PermanentError(f"{self._where} cannot be used: {why}; check the address and its certificate")
-            case UnreachableError():
-                return PassingError(f"{self._where} cannot be reached: {why}; is the server up?", sent=False)
             case OverlongError():
                 most = manners.max_reply_bytes
                 return PermanentError(
@@ -245,7 +386,35 @@ class Door:
                 return PassingError(
                     f"{self._where} did not reply within {manners.timeout:g} s; raise timeout if it needs longer"
                 )
-        return PassingError(f"{self._where} broke off before its reply was whole: {why}")
+        return PassingError(f"{self._where} broke off before its reply was whole: {self._why(error)}")
+
+    def _unsent(self, error: Exception) -> ClassifierError:
+        """The error for a request that surely was not sent."""
+        where = f"{self._where} through the proxy {self._proxy.url}" if self._proxy else self._where
+        match error:
+            case aiohttp.ClientSSLError():
+                advice = "check the address and its certificate"
+                return PermanentError(f"{where} cannot be used: {self._why(error)}; {advice}", sent=False)
+            case TimeoutError():
+                seconds = min(self._transport.manners.timeout, self._transport.manners.connect_timeout)
+                why = f"no connection within {seconds:g} s"
+                return PassingError(f"{where} cannot be reached: {why}; is the server up?", sent=False)
+            case ValueError():
+                return PermanentError(f"{where} is no usable address: {self._why(error)}; check the url", sent=False)
+        return PassingError(f"{where} cannot be reached: {self._why(error)}; is the server up?", sent=False)
+
+    def _why(self, error: Exception) -> str:
+        """What went wrong, in one line without the address, which may hold a key."""
+        match error:
+            case aiohttp.ClientHttpProxyError():
+                why = f"the proxy answered {error.status}"
+            case aiohttp.ClientResponseError():
+                why = f"it is not HTTP: {error.message}"
+            case aiohttp.ClientConnectorError():
+                why = str(error.os_error)
+            case _:
+                why = str(error)
+        return _text(why, self._transport.secrets) or type(error).__name__
 
     def _refused(self, reply: Reply) -> ClassifierError:
         """The error for a whole reply whose status is not of the 200s."""
@@ -323,10 +492,71 @@ def _text(text: str, secrets: Secrets) -> str:
 
 
 def _url(url: str | URL, secrets: Secrets) -> URL:
-    try:
+    with suppress(ValueError):
         parsed = URL(url)
-        if parsed.scheme in ("http", "https") and parsed.host:
+        if (
+            parsed.scheme in ("http", "https")
+            and HOST.fullmatch(parsed.raw_host or "")
+            and not FORBIDDEN.search(str(url))
+        ):
             return parsed
-    except ValueError:
-        pass
     raise PermanentError(f"{_text(str(url), secrets)!r} is not an address; write http://host/path or https://host/path")
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy, and the headers that are meant for it."""
+
+    url: URL
+    headers: Mapping[str, str]
+
+
+def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
+    """The proxy that the environment names for an address; its password is masked from now on."""
+    proxies = getproxies_environment()
+    found = proxies.get(url.scheme) or proxies.get("all")
+    if not found or proxy_bypass(url.host_port_subcomponent or ""):
+        return None
+    with suppress(ValueError):
+        proxy = URL(found if "://" in found else f"http://{found}")
+        if proxy.scheme in ("http", "https") and proxy.host:
+            if proxy.user:
+                secrets.hide(proxy.password or proxy.user)
+                secrets.hide(f"{proxy.user}:{proxy.password or ''}")
+            return Proxy(proxy.origin(), AGENT | _authorization("proxy-authorization", proxy))
+    # Without its value, which may hold a password that could not be told apart.
+    raise PermanentError(
+        f"the environment names a proxy for {url.scheme} that is not http://host:port or https://host:port; "
+        f"correct {url.scheme.upper()}_PROXY or ALL_PROXY, or leave trust_env out"
+    )
+
+
+def _authorization(name: str, url: URL) -> dict[str, str]:
+    """The name and password in an address, as a header."""
+    if not url.user:
+        return {}
+    return {name: "Basic " + base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()}
+
+
+def unpacked(reply: Reply, most: int) -> Reply:
+    """The reply with its body decompressed, to at most so many bytes."""
+    encoding = reply.headers.get("content-encoding", "identity").strip().lower()
+    if encoding == "identity" or not reply.body:
+        return reply
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise BrokenError(f"it is compressed as {encoding!r}, which was not asked for")
+    decompressor = zlib.decompressobj(GZIP_OR_ZLIB)
+    try:
+        body = decompressor.decompress(reply.body, most + 1)
+    except zlib.error as error:
+        raise BrokenError(f"it is not compressed as it says: {error}") from None
+    if len(body) > most:
+        raise OverlongError()
+    if not decompressor.eof:
+        raise BrokenError("it is compressed, and cut off")
+    return reply._replace(body=body)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -146,7 +146,10 @@ class Ledger(Protocol):
         ...
 
     def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
-        """Count queries that belong to no stored question, all or none, on disk before they are sent."""
+        """Count queries that belong to no stored question, all or none, on disk before they are sent.
+
+        A negative number gives back as many that were booked before and surely not sent.
+        """
         ...
 
     def recheck(self, key: bytes, answer: Answer) -> None:
