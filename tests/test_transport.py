@@ -20,7 +20,7 @@ import trustme
 import uvloop
 from workshop import HURRY, PANEL, write_pictures
 
-from looktwice.asking import Asker, Unscored
+from looktwice.asking import Asker
 from looktwice.checkup import examine
 from looktwice.classifiers import transport as transports
 from looktwice.classifiers.http import connect
@@ -28,6 +28,7 @@ from looktwice.classifiers.transport import Door, Manners, Reply, Secrets, Trans
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.images import Image
 from looktwice.ledger import Budget, SqliteLedger
+from looktwice.outcome import Unscored
 from looktwice.votes import Row
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
