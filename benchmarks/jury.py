@@ -20,7 +20,7 @@ import numpy as np
 from goals import at_most
 from scipy.optimize import minimize
 
-from looktwice import jury, scoring
+from looktwice import jury, metrics
 from looktwice.votes import Codes, Floats, Votes, load
 
 STRENGTHS = (300.0, 30.0, 3.0)
@@ -82,7 +82,7 @@ def resampled() -> None:
     confidence = rng.random(50_000)
     correct = rng.random(50_000) < confidence
     brier, nll = (confidence - correct) ** 2, -np.log(np.where(correct, confidence, 1 - confidence))
-    scoring.bootstrap(confidence, correct, brier, nll)
+    metrics.bootstrap(confidence, correct, brier, nll)
 
 
 def single(votes: Votes, truths: Codes) -> jury.Patterns:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from looktwice import fitting, scoring, tuning
+from looktwice import fitting, metrics, tuning
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit
 from looktwice.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from looktwice.fitting import Outcome, Thrift
@@ -78,7 +78,7 @@ class Score:
 def measured(method: str, outcome: Outcome, base: tuple[Floats, NDArray[np.bool_]] | None, classes: int) -> Score:
     """The figures of an outcome; `base` is what is believed of the base answer, where that is something else."""
     scores = outcome.scores()
-    even = scoring.brier_even(outcome.confidence, outcome.correct, classes)
+    even = metrics.brier_even(outcome.confidence, outcome.correct, classes)
     about_base = base or (outcome.confidence, outcome.correct)
     return Score(
         method,
@@ -92,7 +92,7 @@ def measured(method: str, outcome: Outcome, base: tuple[Floats, NDArray[np.bool_
             "brier_even": even,
             "brier": scores.brier,
             "nll": scores.nll,
-            "base_auroc": scoring.auroc(*about_base) or 0.5,
+            "base_auroc": metrics.auroc(*about_base) or 0.5,
         },
     )
 
@@ -430,8 +430,8 @@ def _split_figures(name: str) -> None:
     heard, truth = said.take(split.test), split.truths[split.test]
     jury = Jury().fit(said.take(split.fit), split.truths[split.fit])
     confidence, right = jury.confidence(heard), jury.predict(heard) == truth
-    _draw(f"jury-reliability-{name}", reliability_svg(scoring.reliability(confidence, right)))
-    _draw(f"jury-risk-{name}", risk_coverage_svg(scoring.risk_coverage(confidence, right)))
+    _draw(f"jury-reliability-{name}", reliability_svg(metrics.reliability(confidence, right)))
+    _draw(f"jury-risk-{name}", risk_coverage_svg(metrics.risk_coverage(confidence, right)))
 
 
 # The tables of docs/method.md -----------------------------------------------------------------------------------------

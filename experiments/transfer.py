@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from looktwice import fitting, scoring
+from looktwice import fitting, metrics
 from looktwice.beliefs import Ballot, Gaussian, Objective, Probit, Transfer
 from looktwice.figures import points_svg
 from looktwice.fitting import Outcome
@@ -210,7 +210,7 @@ def _compared(
 
 
 def _less(one: Outcome, other: Outcome) -> dict[str, float]:
-    gap = scoring.paired_difference(one.brier, other.brier)
+    gap = metrics.paired_difference(one.brier, other.brier)
     return {"brier_less_phi": gap.mean, "low": gap.low, "high": gap.high}
 
 

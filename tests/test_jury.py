@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from looktwice import jury, scoring
+from looktwice import jury, metrics
 from looktwice.errors import DataError, FitError
 from looktwice.jury import Jury, Prefixes
 from looktwice.votes import MISSING, OUTSIDE, Codes, Floats, Votes
@@ -172,9 +172,9 @@ def test_confidence_on_new_pictures_is_calibrated_and_beats_a_lone_answer() -> N
     fit, test = np.arange(1000), np.arange(1000, 4000)
     belief, new = Jury().fit(votes.take(fit), truths[fit]), votes.take(test)
     right = belief.predict(new) == truths[test]
-    assert scoring.ece(belief.confidence(new), right) < 0.04
+    assert metrics.ece(belief.confidence(new), right) < 0.04
     assert right.mean() > (new.base == truths[test]).mean()
-    assert (scoring.auroc(belief.confidence(new), right) or 0) > 0.8
+    assert (metrics.auroc(belief.confidence(new), right) or 0) > 0.8
 
 
 @pytest.mark.parametrize("right", [True, False])

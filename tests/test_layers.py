@@ -13,7 +13,7 @@ ROOT = Path(looktwice.__file__).parent
 
 ROWS = [
     ["errors"],
-    ["images", "votes", "scoring", "latent", "pacing", "trust", "matfile"],
+    ["images", "votes", "metrics", "latent", "pacing", "trust", "matfile"],
     ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers"],
     ["beliefs", "datasets", "openmodel", "jury_transfer", "explaining"],
     ["profile", "torchmodel", "sending"],

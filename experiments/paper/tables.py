@@ -14,7 +14,7 @@ from scipy.stats import pearsonr
 from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
-from looktwice import fitting, scoring
+from looktwice import fitting, metrics
 from looktwice.beliefs import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
 from looktwice.fitting import Outcome
 from looktwice.jury import Jury
@@ -173,7 +173,7 @@ def _gap(name: str, found: Outcome, other: Outcome | None) -> Row:
     """How much the Brier score differs from another's on the same pictures, with its interval."""
     if other is None or other is found:
         return {}
-    gap = scoring.paired_difference(found.brier, other.brier)
+    gap = metrics.paired_difference(found.brier, other.brier)
     return {f"brier_less_{name}": gap.mean, f"less_{name}_low": gap.low, f"less_{name}_high": gap.high}
 
 
@@ -196,7 +196,7 @@ class _Maker:
 
     def row(self, method: str, belief: str, ballot: Ballot, found: Outcome, more: Row | None = None) -> Row:
         subject, size = self.study.subject, self.study.size
-        even = scoring.brier_even_losses(found.confidence, found.correct, len(subject.labels))
+        even = metrics.brier_even_losses(found.confidence, found.correct, len(subject.labels))
         full, found = float(found.brier.mean()), replace(found, brier=even)
         told: Row = {
             "dataset": subject.dataset,
@@ -247,7 +247,7 @@ def growth(study: Study) -> Iterator[Row]:
             for draws in dict.fromkeys(max(1, round(step * study.size.draws)) for step in STEPS):
                 fitted, found = whole.under(draws).outcome(Gaussian(ballot=ballot))
                 first = first or found
-                gap, ends = scoring.paired_difference(found.brier, first.brier), found.intervals().brier
+                gap, ends = metrics.paired_difference(found.brier, first.brier), found.intervals().brier
                 yield {
                     "dataset": study.subject.dataset,
                     "model": study.subject.title,

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from looktwice import beliefs as beliefs
-    from looktwice import scoring as scoring
+    from looktwice import metrics as metrics
     from looktwice import views as views
     from looktwice.asking import Asker as Asker
     from looktwice.classifiers import connect as connect
@@ -35,7 +35,7 @@ _HOMES = {
     "Votes": "votes",
     "connect": "classifiers",
 }
-_MODULES = ("beliefs", "scoring", "views")
+_MODULES = ("beliefs", "metrics", "views")
 
 __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import scoring
+from looktwice import metrics
 from looktwice.errors import DataError, FitError
 from looktwice.images import shown
 from looktwice.jury import Jury, Prefixes
@@ -75,7 +75,7 @@ class _ShareBelief(ABC):
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
         tally = TALLIES[self.ballot](votes)
-        low, high = scoring.wilson(tally.agree, np.maximum(tally.asked, 1))
+        low, high = metrics.wilson(tally.agree, np.maximum(tally.asked, 1))
         return self._curve(low), self._curve(high)
 
     def distribution(self, votes: Votes) -> Distribution:
@@ -290,8 +290,8 @@ def _unfitted(belief: _ShareBelief) -> FitError:
 
 def _loss(confidence: Floats, correct: NDArray[np.bool_], classes: int, objective: Objective) -> float:
     if objective == "ece":
-        return scoring.ece(confidence, correct)
-    losses = scoring.brier_even_losses if objective == "brier" else scoring.nll_even_losses
+        return metrics.ece(confidence, correct)
+    losses = metrics.brier_even_losses if objective == "brier" else metrics.nll_even_losses
     return float(losses(confidence, correct, classes).mean())
 
 

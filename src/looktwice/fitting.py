@@ -10,14 +10,14 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import scoring
+from looktwice import metrics
 from looktwice.beliefs import Belief, Constant, Naive
 from looktwice.decisions import AdaptiveRule, chance_of_truth, movement
 from looktwice.errors import FitError
 from looktwice.jury import Jury, Prefixes, grow_panel
 from looktwice.jury import asked as views_asked
+from looktwice.metrics import Intervals, Scores
 from looktwice.profile import HeldOut, Result, figure
-from looktwice.scoring import Intervals, Scores
 from looktwice.votes import Codes, Floats, Votes
 
 FOLDS = 5
@@ -47,11 +47,11 @@ class Outcome:
 
     def scores(self) -> Scores:
         """The headline figures."""
-        return scoring.score(self.confidence, self.correct, self.brier, self.nll)
+        return metrics.score(self.confidence, self.correct, self.brier, self.nll)
 
     def intervals(self, seed: int = 0) -> Intervals:
         """Their 95 % intervals, by resampling pictures."""
-        return scoring.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
+        return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
 
     def result(self) -> Result:
         """Both, as a profile keeps them."""

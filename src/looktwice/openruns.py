@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import track
 from rich.table import Table
 
-from looktwice import __version__, fitting, scoring
+from looktwice import __version__, fitting, metrics
 from looktwice import look as looking
 from looktwice.asking import Asker, Unscored
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
@@ -176,15 +176,15 @@ def judged(found: Transferred) -> list[str]:
     return [_sentence(name, difference) for name, difference in _differences(found).items()]
 
 
-def _differences(found: Transferred) -> dict[str, scoring.Difference]:
+def _differences(found: Transferred) -> dict[str, metrics.Difference]:
     return {
-        other.name: scoring.paired_difference(found.belief.brier, other.brier)
+        other.name: metrics.paired_difference(found.belief.brier, other.brier)
         for other in found.others
         if other.name not in (Naive.name, Constant.name)
     }
 
 
-def _sentence(name: str, difference: scoring.Difference) -> str:
+def _sentence(name: str, difference: metrics.Difference) -> str:
     figures = f"Brier {difference.mean:+.4f}, 95 % between {difference.low:+.4f} and {difference.high:+.4f}"
     verdict = "beats" if difference.high < 0 else "loses to" if difference.low > 0 else "cannot be told from"
     return f"The transferred belief [bold]{verdict}[/bold] {name} ({figures})."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice import decisions, fitting, planning, scoring
+from looktwice import decisions, fitting, metrics, planning
 from looktwice.beliefs import Belief, Constant, Naive
 from looktwice.errors import DataError
 from looktwice.fitting import Outcome
@@ -173,13 +173,13 @@ def _step(parts: Sequence[Outcome], queries: int) -> Step:
     confidence, correct, brier = (
         np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
     )
-    ranks = [rank for part in parts if (rank := scoring.auroc(part.confidence, part.correct)) is not None]
+    ranks = [rank for part in parts if (rank := metrics.auroc(part.confidence, part.correct)) is not None]
     half = 1.96 * float(brier.std()) / len(brier) ** 0.5
     mean = float(brier.mean())
     return Step(
         queries,
         float(correct.mean()),
-        scoring.ece(confidence, correct),
+        metrics.ece(confidence, correct),
         float(np.mean(ranks)) if ranks else None,
         mean,
         mean - half,
@@ -218,7 +218,7 @@ def classes(judged: Judged, outcome: Outcome, truths: Sequence[str]) -> list[Cla
     truth = np.array([code[word] for word in truths], np.int32)
     count = np.bincount(truth, minlength=len(words))
     right = np.bincount(truth, outcome.correct, len(words)).astype(int)
-    low, high = scoring.wilson(right, count)
+    low, high = metrics.wilson(right, count)
     said = _said(outcome, len(words))
     mistakes = _mistakes(truth, outcome.label, outcome.correct)
     rows = [
