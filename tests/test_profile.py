@@ -36,8 +36,8 @@ def polled(tmp_path_factory: pytest.TempPathFactory) -> Polled:
     pictures = write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz", 60)
     asker = Asker(PythonClassifier(brightest))
     answers = asyncio.run(look.collect(asker, pictures, Panel.parse("mirror rotation:15*3")))
-    truths = tuple("nw" if i % 3 else "se" for i in range(60))
-    return Polled(answers.votes, truths, (), answers.panel, answers.fingerprint, 0)
+    labelled = answers.votes.labelled("nw" if i % 3 else "se" for i in range(60))
+    return Polled(labelled, (), answers.panel, answers.fingerprint, 0)
 
 
 def every_belief() -> list[Belief]:
@@ -59,9 +59,8 @@ def test_the_figures_are_those_of_held_out_folds(polled: Polled) -> None:
     profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     assert [result.belief for result in profile.results] == ["naive", "constant", "probit"]
     assert len(profile.held_out.confidence) == profile.pictures == 60
-    accuracy = np.mean(
-        [t == polled.votes.vocabulary[c] for t, c in zip(polled.truths or (), polled.votes.base, strict=True)]
-    )
+    words, labelled = polled.votes.vocabulary, polled.labelled()
+    accuracy = np.mean([t == words[c] for t, c in zip(labelled.words, labelled.base, strict=True)])
     assert profile.accuracy() == pytest.approx(float(accuracy), abs=1e-6)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from looktwice import votes as voting
 from looktwice.errors import DataError
-from looktwice.votes import MISSING, OUTSIDE, Distribution, Row, Votes, base_tally, vote_tally
+from looktwice.votes import MISSING, OUTSIDE, Distribution, LabelledVotes, Row, Votes, base_tally, vote_tally
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
 ROWS = st.integers(1, 6).flatmap(
@@ -84,19 +84,17 @@ def test_votes_survive_a_file(
     tmp_path_factory: pytest.TempPathFactory, ending: str, rows: list[tuple[str, tuple[str | None, ...]]], known: bool
 ) -> None:
     path = tmp_path_factory.mktemp("votes") / f"votes{ending}"
-    votes = votes_of(*rows)
-    truths = tuple("cat" for _ in rows) if known else None
-    voting.save(path, votes, truths)
+    votes = votes_of(*rows).labelled("cat" for _ in rows) if known else votes_of(*rows)
+    voting.save(path, votes)
     saved = voting.load(path)
-    assert saved.truths == truths
-    assert (saved.votes.names, saved.votes.panel, saved.votes.vocabulary) == (
-        votes.names,
-        votes.panel,
-        votes.vocabulary,
-    )
-    assert (saved.votes.base == votes.base).all()
-    assert (saved.votes.views == votes.views).all()
-    assert saved.votes.classes == votes.classes
+    assert (saved.names, saved.panel, saved.vocabulary) == (votes.names, votes.panel, votes.vocabulary)
+    assert (saved.base == votes.base).all()
+    assert (saved.views == votes.views).all()
+    assert saved.classes == votes.classes
+    assert isinstance(saved, LabelledVotes) == known
+    if isinstance(saved, LabelledVotes):
+        assert saved.words == ("cat",) * len(rows)
+        assert (saved.truths == saved.codes(saved.words)).all()
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])

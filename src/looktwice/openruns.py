@@ -146,7 +146,7 @@ def untaught(teacher: Profile, asker: Asker, description: str) -> Profile:
 def taught(prior: Jury, polled: Polled, description: str) -> Profile:
     """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
     profile = looking.learn(polled, Pupil(prior), description)
-    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.votes, polled.codes()))})
+    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.labelled()))})
 
 
 def _jury_of(profile: Profile, path: Path) -> Jury:
@@ -159,15 +159,15 @@ def _jury_of(profile: Profile, path: Path) -> Jury:
 
 def compare(chosen: Measured, told: Polled, jury: Polled) -> Transferred:
     """How the transferred belief and the others fare on pictures that they were not fitted on."""
-    truths = told.codes()
+    labelled = told.labelled()
     if jury.votes.names != told.votes.names:
         raise DataError("some pictures were answered under one panel only; run the same command again")
 
     def held_out(belief: Belief) -> Outcome:
-        return fitting.cross_fit(belief, told.votes, truths)
+        return fitting.cross_fit(belief, labelled)
 
     others = [held_out(belief) for belief in (Naive(), Constant(), Gaussian(), Probit())]
-    others.append(replace(fitting.cross_fit(Jury(), jury.votes, jury.codes()), name="jury, general panel"))
+    others.append(replace(fitting.cross_fit(Jury(), jury.labelled()), name="jury, general panel"))
     return Transferred(chosen, held_out(Transfer(noise=chosen.noise.cumulative)), tuple(others))
 
 

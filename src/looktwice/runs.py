@@ -27,6 +27,7 @@ from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
 from looktwice.session import OFF, Wishes, micros, opened
 from looktwice.views import GENERAL, GENERAL16, Panel
+from looktwice.votes import LabelledVotes, Votes
 
 DRIFT = (
     "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
@@ -72,9 +73,9 @@ def fit(
 
     polled = run(work)
     _complain(polled.unscored)
-    _warn_of_strangers(polled)
     if votes:
-        voting.save(votes, polled.votes, polled.truths)
+        voting.save(votes, polled.votes)
+    _warn_of_strangers(polled.labelled())
     profile = looking.learn(polled, chosen, classifier, fixed=fixed, max_error=max_error)
     profile.save(out)
     if json:
@@ -84,9 +85,9 @@ def fit(
     say(f"Profile: {out}")
 
 
-def _warn_of_strangers(polled: looking.Polled) -> None:
+def _warn_of_strangers(labelled: LabelledVotes) -> None:
     """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
-    truths, said = set(polled.truths or ()), set(polled.votes.vocabulary)
+    truths, said = set(labelled.words), set(labelled.vocabulary)
     if truths - said and said - truths:
         never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
         told = f"{never} that the classifier never gave, and {others} that no picture has"
@@ -208,11 +209,11 @@ def evaluate(
 
     polled, price = run(work)
     if votes:
-        voting.save(votes, polled.votes, polled.truths)
+        voting.save(votes, polled.votes)
     _complain(polled.unscored)
     results, kept = looking.assess(polled, profile, practice), looking.promises(polled, practice)
     if report:
-        material = Material(profile, polled.votes, polled.truths, pictures, practice, price_micros=price)
+        material = Material(profile, polled.votes, pictures, practice, price_micros=price)
         _write(report, replace(material, days=_own_days(wishes.ledger, profile)), use)
     if json:
         figures = [result.model_dump() for result in results]
@@ -238,8 +239,7 @@ def report(
     shown = _shown(pictures) if pictures else []
     material = Material(
         profile,
-        saved.votes if saved else None,
-        (saved.truths or _truths(saved.votes, shown)) if saved else None,
+        _labelled(saved, shown) if saved else None,
         shown,
         practice_of(replace(use, max_error=None), profile),
         noise=NoiseFile.load(noise) if noise else None,
@@ -262,11 +262,11 @@ def _shown(path: Path) -> Sequence[Picture]:
         return picture.find([path])
 
 
-def _truths(votes: voting.Votes, pictures: Sequence[Picture]) -> tuple[str, ...] | None:
-    """The truth of each picture of the votes; None where not all are known."""
+def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
+    """The votes with the truths that they hold, else with those of the pictures if all are known."""
     known = {item.name: item.truth for item in pictures}
     found = [truth for name in votes.names if (truth := known.get(name)) is not None]
-    return tuple(found) if len(found) == len(votes) else None
+    return votes if isinstance(votes, LabelledVotes) or len(found) < len(votes) else votes.labelled(found)
 
 
 def _own_days(wish: str | None, profile: Profile) -> list[ledger.DayCost]:

@@ -57,8 +57,7 @@ def tune(
         if json:
             print_json(_figures(plan))
         return
-    votes, truths = chosen.polled.votes, chosen.polled.codes()
-    trials = fitting.trials(Jury(), votes, truths, teachers=chosen.pilot)
+    trials = fitting.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
     points = tuple(step.point() for step in fitting.steps(trials))
     views = longest if max_queries is not None else max(1, chosen.knee)
     polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
@@ -66,7 +65,7 @@ def tune(
     profile = profile.model_copy(update={"curve": points})
     profile.save(out)
     if report:
-        write(report, Material(profile, polled.votes, polled.truths, pictures, price_micros=price))
+        write(report, Material(profile, polled.votes, pictures, price_micros=price))
         say(f"Report: {report}")
     out.with_suffix(".svg").write_text(curve_svg(points), "utf-8")
     if json:
@@ -106,7 +105,7 @@ def search(
     profile = looking.learn(chosen.polled, Gaussian(), classifier, teachers=chosen.pilot)
     profile.save(out)
     if report:
-        write(report, Material(profile, chosen.polled.votes, chosen.polled.truths, pictures))
+        write(report, Material(profile, chosen.polled.votes, pictures))
         say(f"Report: {report}")
     if json:
         print_json({"profile": str(out), "settings": {str(s.view): s.brier for s in settings}, "panel": profile.panel})

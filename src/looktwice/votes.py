@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, MissingExtra
+from looktwice.errors import DataError, FitError, MissingExtra
 
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -93,7 +94,7 @@ class Votes:
             names.append(row.name)
             base.append(codes.setdefault(row.base, len(codes)))
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
-        return cls(
+        return Votes(
             tuple(names),
             tuple(panel),
             tuple(codes),
@@ -102,12 +103,18 @@ class Votes:
             max(classes or 0, len(codes), 2),
         )
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Votes:
-        """The same votes about some of the pictures."""
-        names = self.names[rows] if isinstance(rows, slice) else tuple(self.names[i] for i in rows)
-        return replace(self, names=names, base=self.base[rows], views=self.views[rows])
+    def labelled(self, truths: Iterable[str]) -> LabelledVotes:
+        """The same votes with the truth of each picture."""
+        words = tuple(truths)
+        return LabelledVotes(
+            self.names, self.panel, self.vocabulary, self.base, self.views, self.classes, self.codes(words), words
+        )
 
-    def under(self, columns: Sequence[int]) -> Votes:
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """The same votes about some of the pictures."""
+        return replace(self, names=_taken(self.names, rows), base=self.base[rows], views=self.views[rows])
+
+    def under(self, columns: Sequence[int]) -> Self:
         """The same pictures under some of the views, in the order given."""
         panel = tuple(self.panel[c] for c in columns)
         return replace(self, panel=panel, views=self.views[:, list(columns)])
@@ -116,6 +123,58 @@ class Votes:
         """The code of each label, OUTSIDE for one that is not in the vocabulary."""
         known = {label: code for code, label in enumerate(self.vocabulary)}
         return np.array([known.get(label, OUTSIDE) for label in labels], np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledVotes(Votes):
+    """Votes about pictures whose truth is known: what a belief is fitted and judged on."""
+
+    truths: Codes
+    """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""
+    words: tuple[str, ...]
+    """(n,): the truths themselves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.truths.shape != (len(self),) or len(self.words) != len(self):
+            raise DataError(f"{len(self)} pictures have votes, but {len(self.words)} truths were given")
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """The same votes about some of the pictures, with their truths."""
+        return replace(
+            self,
+            names=_taken(self.names, rows),
+            base=self.base[rows],
+            views=self.views[rows],
+            truths=self.truths[rows],
+            words=_taken(self.words, rows),
+        )
+
+    def check(self) -> None:
+        """Refuse votes that teach nothing: about no picture, or with truths of which none is a label."""
+        if len(self) == 0:
+            raise FitError("there are no labelled pictures to learn from; give at least 20")
+        if (self.truths == OUTSIDE).all():
+            check_truths(self.words, self.vocabulary)
+
+
+def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
+    """Refuse truths of which none is among the labels: both mean the same things by other words."""
+    true, said = set(truths), set(labels)
+    if true and said and true.isdisjoint(said):
+        raise DataError(
+            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename the "
+            "labels in its description, or pick another column of truths with --truths-column"
+        )
+
+
+def _few(labels: Iterable[str]) -> str:
+    ordered = sorted(labels)
+    return ", ".join(repr(label[:40]) for label in ordered[:3]) + (", …" if len(ordered) > 3 else "")
+
+
+def _taken(texts: tuple[str, ...], rows: NDArray[np.intp] | slice) -> tuple[str, ...]:
+    return texts[rows] if isinstance(rows, slice) else tuple(texts[i] for i in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,21 +263,13 @@ class Distribution:
         return table
 
 
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """What a votes file holds; truths are labels, or None where they are not known."""
-
-    votes: Votes
-    truths: tuple[str, ...] | None
-
-
-def save(path: Path, votes: Votes, truths: Sequence[str] | None = None) -> None:
-    """Write votes, with truths where they are known, as .npz or .parquet by the ending."""
+def save(path: Path, votes: Votes) -> None:
+    """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
     texts = {
         "names": votes.names,
         "panel": votes.panel,
         "vocabulary": votes.vocabulary,
-        "truths": truths,
+        "truths": votes.words if isinstance(votes, LabelledVotes) else None,
         "classes": votes.classes,
     }
     if path.suffix == ".parquet":
@@ -229,8 +280,8 @@ def save(path: Path, votes: Votes, truths: Sequence[str] | None = None) -> None:
         np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
 
 
-def load(path: Path) -> Saved:
-    """Votes from a file that `save` wrote."""
+def load(path: Path) -> Votes | LabelledVotes:
+    """Votes from a file that `save` wrote, labelled if it holds truths."""
     try:
         base, views, packed = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
         texts = json.loads(packed)
@@ -252,7 +303,7 @@ def load(path: Path) -> Saved:
         raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
     if truths is not None and len(truths) != len(votes):
         raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
-    return Saved(votes, truths)
+    return votes if truths is None else votes.labelled(truths)
 
 
 def _strings(values: list[str]) -> tuple[str, ...]:

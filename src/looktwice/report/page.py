@@ -160,8 +160,9 @@ def _brier_svg(steps: Sequence[Step]) -> str:
 
 
 def _classes(judged: Judged | None) -> dict[str, object]:
-    known = judged is not None and judged.outcome is not None and judged.truths is not None
-    rows = findings.classes(judged, judged.outcome, judged.truths) if known else []  # type: ignore[union-attr,arg-type]
+    rows: list[findings.ClassRow] = []
+    if judged and judged.outcome and (labelled := judged.labelled()):
+        rows = findings.classes(labelled, judged.outcome)
     return {"classes": rows[: findings.CLASSES], "more_classes": max(0, len(rows) - findings.CLASSES)}
 
 
