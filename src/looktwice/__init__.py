@@ -2,7 +2,7 @@
 
 >>> import looktwice as lt
 >>> sorted(lt.__all__)[:3]
-['Asker', 'Image', 'LookTwice']
+['Asker', 'Image', 'Jury']
 """
 
 from importlib import import_module
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.estimator import LookTwice as LookTwice
     from looktwice.images import Image as Image
+    from looktwice.jury import Jury as Jury
     from looktwice.look import Verdict as Verdict
     from looktwice.profile import Profile as Profile
     from looktwice.views import Panel as Panel
+    from looktwice.votes import LabelledVotes as LabelledVotes
     from looktwice.votes import Votes as Votes
 
 _HOMES = {
     "Asker": "asking",
     "Image": "images",
+    "Jury": "jury",
+    "LabelledVotes": "votes",
     "Panel": "views",
     "Profile": "profile",
     "LookTwice": "estimator",

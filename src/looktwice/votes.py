@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Self
+from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from looktwice.errors import DataError, FitError, MissingExtra
 
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
+Labels = Sequence[str | int | None] | NDArray[np.generic]
+LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
 MISSING = -1
 """The code of a view that was not asked, or whose answer held no label."""
@@ -103,6 +105,52 @@ class Votes:
             max(classes or 0, len(codes), 2),
         )
 
+    @overload
+    @classmethod
+    def from_labels(
+        cls, base: Labels, views: LabelTable, truths: None = None, vocabulary: Labels | None = None
+    ) -> Votes: ...
+    @overload
+    @classmethod
+    def from_labels(
+        cls, base: Labels, views: LabelTable, truths: Labels, vocabulary: Labels | None = None
+    ) -> LabelledVotes: ...
+    @classmethod
+    def from_labels(
+        cls, base: Labels, views: LabelTable, truths: Labels | None = None, vocabulary: Labels | None = None
+    ) -> Votes | LabelledVotes:
+        """Votes from labels in lists or arrays, as texts or as whole numbers, which become their decimal texts.
+
+        `base` has shape (n,) and holds the label of each picture, `views` has shape (n, S) and holds those of its
+        views. None, a masked entry, an empty text or the number -1 in `views` is a view that was not asked, or whose
+        answer held no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that
+        the classifier can give; without it, these are the labels that appear.
+
+        >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])
+        >>> votes.vocabulary, votes.base.tolist(), votes.views.tolist(), votes.truths.tolist()
+        (('cat', 'dog'), [0, 1], [[0, 0], [1, -1]], [0, -2])
+        """
+        own, others, words = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
+        if own.ndim != 1 or others.ndim != 2 or len(own) != len(others) or words.ndim != 1:
+            shapes = f"base has shape {own.shape}, views have {others.shape}, the vocabulary has {words.shape}"
+            raise DataError(f"{shapes}; give (n,), (n, S) and (K,)")
+        own, others, words = _texts("base, views and vocabulary", own, others, words)
+        labels, table, known = _complete("base", own), others.tolist(), _complete("vocabulary", words)
+        if vocabulary is not None:
+            _check_vocabulary(known, {*labels, *others.flat} - {None})
+        rows = [Row(str(i), label, tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
+        votes = Votes.collect(rows, [f"view {s}" for s in range(1, others.shape[1] + 1)], known)
+        return votes if truths is None else votes._with_truths(_objects(truths))
+
+    def _with_truths(self, truths: NDArray[np.object_]) -> LabelledVotes:
+        """The same votes labelled; classes that only truths name count as classes too."""
+        if truths.shape != (len(self),):
+            raise DataError(f"truths have shape {truths.shape}; give one for each of {len(self)} pictures")
+        words = _complete("truths", *_texts("truths", truths))
+        check_truths(words, self.vocabulary)
+        classes = max(self.classes, len({*self.vocabulary, *words}))
+        return replace(self, classes=classes).labelled(words)
+
     def labelled(self, truths: Iterable[str]) -> LabelledVotes:
         """The same votes with the truth of each picture."""
         words = tuple(truths)
@@ -138,6 +186,9 @@ class LabelledVotes(Votes):
         super().__post_init__()
         if self.truths.shape != (len(self),) or len(self.words) != len(self):
             raise DataError(f"{len(self)} pictures have votes, but {len(self.words)} truths were given")
+        inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
+        if not (inside | (self.truths == OUTSIDE)).all():
+            raise DataError("truths hold a code that is not in the vocabulary; let `labelled` make the codes")
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The same votes about some of the pictures, with their truths."""
@@ -163,8 +214,8 @@ def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
     true, said = set(truths), set(labels)
     if true and said and true.isdisjoint(said):
         raise DataError(
-            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename the "
-            "labels in its description, or pick another column of truths with --truths-column"
+            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename "
+            "one of them, as in the classifier's description, or pick another column of truths with --truths-column"
         )
 
 
@@ -175,6 +226,43 @@ def _few(labels: Iterable[str]) -> str:
 
 def _taken(texts: tuple[str, ...], rows: NDArray[np.intp] | slice) -> tuple[str, ...]:
     return texts[rows] if isinstance(rows, slice) else tuple(texts[i] for i in rows)
+
+
+def _objects(labels: Labels | LabelTable) -> NDArray[np.object_]:
+    """The labels as Python's own texts and numbers, None where they are masked."""
+    try:
+        return np.array(labels.tolist() if isinstance(labels, np.ma.MaskedArray) else labels, dtype=object)
+    except ValueError:
+        raise DataError("labels are not in rows of one length; give None where a view was not asked") from None
+
+
+def _texts(what: str, *arrays: NDArray[np.object_]) -> list[NDArray[np.object_]]:
+    """Labels as texts, None where there is none; before, all of them were texts or all whole numbers."""
+    kinds = {type(label) for array in arrays for label in array.flat} - {type(None)}
+    numbers = all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds)
+    if not numbers and not all(issubclass(kind, str) for kind in kinds):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise DataError(f"{what} hold {names}; give texts or whole numbers alone, and None for a view not asked")
+
+    def text(label: object) -> str | None:
+        return None if label in (None, "", -1) else str(label)
+
+    return [np.array([text(label) for label in array.flat], object).reshape(array.shape) for array in arrays]
+
+
+def _complete(what: str, texts: NDArray[np.object_]) -> list[str]:
+    """The texts of one column, in which none may lack."""
+    column = texts.tolist()
+    if None in column:
+        raise DataError(f"{what}: no label at place {column.index(None)}; only views may have None, '' or -1")
+    return column
+
+
+def _check_vocabulary(words: list[str], said: set[str]) -> None:
+    if len(set(words)) < len(words):
+        raise DataError("the vocabulary holds a label twice; give each once")
+    if strangers := said - set(words):
+        raise DataError(f"the vocabulary ({_few(words)}) lacks labels that were given ({_few(strangers)}); add them")
 
 
 @dataclass(frozen=True, eq=False)
