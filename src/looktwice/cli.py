@@ -28,6 +28,7 @@ from looktwice.options import (
     ReportOption,
     Serve,
     TakeOption,
+    TruthsColumnOption,
     TruthsOption,
     VotesOption,
     acts,
@@ -95,6 +96,7 @@ def fit(
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     votes: VotesOption = None,
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -108,7 +110,7 @@ def fit(
     """
     from looktwice import runs
 
-    labelled = runs.labelled(pictures, truths, take)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
     runs.fit(labelled, classifier, views, belief, noise, adaptive, max_error, out, votes, wishes, json)
 
 
@@ -126,6 +128,7 @@ def tune(
     ),
     report: ReportOption = None,
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -141,7 +144,7 @@ def tune(
     """
     from looktwice import runs, tuneruns
 
-    labelled = runs.labelled(pictures, truths, take)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
     if paper:
         tuneruns.search(labelled, classifier, paper, draws, out, report, wishes, json)
     else:
@@ -243,6 +246,7 @@ def evaluate(
     votes: VotesOption = None,
     report: ReportOption = None,
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -254,7 +258,8 @@ def evaluate(
     """
     from looktwice import runs
 
-    runs.evaluate(runs.labelled(pictures, truths, take), profile, classifier, votes, report, use, wishes, json)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
+    runs.evaluate(labelled, profile, classifier, votes, report, use, wishes, json)
 
 
 @app.command()
@@ -394,6 +399,7 @@ def transfer(
     draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
     open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
     json: JsonOption = False,
@@ -407,7 +413,7 @@ def transfer(
     from looktwice import openruns, runs
 
     seen = runs.found(open_pictures, open_take)
-    labelled = runs.labelled(pictures, truths, take)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
     openruns.transfer(open_, seen, closed, labelled, views, draws, out, wishes, json)
 
 
@@ -420,6 +426,7 @@ def borrow(
     pictures: Annotated[Path | None, Help(help=f"{LABELLED} None are needed; fifty help.")] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -435,7 +442,7 @@ def borrow(
     """
     from looktwice import openruns, runs
 
-    labelled = runs.labelled(pictures, truths, take) if pictures else []
+    labelled = runs.labelled(pictures, truths, truths_column, take) if pictures else []
     openruns.borrow(teacher, classifier, labelled, out, wishes, json)
 
 

@@ -36,9 +36,9 @@ DRIFT = (
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
-def labelled(path: Path, truths: Path | None, take: str | None) -> Sequence[Picture]:
+def labelled(path: Path, truths: Path | None, column: str, take: str | None) -> Sequence[Picture]:
     """Pictures with their truths."""
-    return _some(datasets.open_labelled(path, truths), take)
+    return _some(datasets.open_labelled(path, truths, column=column), take)
 
 
 def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:

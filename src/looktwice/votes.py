@@ -214,8 +214,8 @@ def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
     true, said = set(truths), set(labels)
     if true and said and true.isdisjoint(said):
         raise DataError(
-            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename "
-            "one of them, as in the classifier's description, or pick another column of truths with --truths-column"
+            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename the "
+            "labels in its description, or take the truths from another column with --truths-column"
         )
 
 
