@@ -23,10 +23,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import postgres_server
+from looktwice.fleet.courier import RemoteLedger
 from workshop import command
 
 import looktwice
-from looktwice.fleet.courier import RemoteLedger
 from looktwice.fleet.driver import RayLine, keeping, running
 from looktwice.ledger import Budget, Entry, Ledger, key, open_at
 from looktwice.views import GENERAL
