@@ -287,6 +287,12 @@ def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(scoring: Scoring,
     assert scoring.rows().items() <= expected.items()
 
 
+def test_a_listing_that_fails_midway_ends_the_run_once_what_is_in_flight_has_come(scoring: Scoring) -> None:
+    said = run(scoring.command("file:///nowhere/at/all", "--canaries", 0), code=1).stderr
+    assert "nothing at this address" in " ".join(said.split())
+    assert scoring.requests() == scoring.answered() < scoring.place.questions
+
+
 # --- budgets
 
 
