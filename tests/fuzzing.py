@@ -221,18 +221,13 @@ def pickle_seeds() -> list[bytes]:
     return [_pickle({"data": rows, "labels": [0, 1]}), _pickle({"data": rows, "fine_labels": [1, 1]})]
 
 
-def read_meta(path: Path) -> None:
+def read_synset_list(path: Path) -> None:
     (path.parent / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
     read_solution(path)
 
 
-def meta_seeds() -> list[bytes]:
-    from scipy.io import savemat
-
-    file = io.BytesIO()
-    table = np.array([(1, "n01440764"), (2, "n01443537")], [("ILSVRC2012_ID", "i4"), ("WNID", "O")])
-    savemat(file, {"synsets": table})
-    return [file.getvalue()]
+def synset_list_seeds() -> list[bytes]:
+    return [b"n01440764 1 tench\nn01443537 2 goldfish\n"]
 
 
 # --- our own files
@@ -650,7 +645,7 @@ TARGETS: dict[str, Target] = {
     ),
     "words": Target(in_file("synset_words.txt", datasets.synset_words), lambda: (b"n01440764 tench, Tinca tinca\n",)),
     "pickle": Target(in_file("test_batch", read_pickle), pickle_seeds),
-    "meta": Target(in_file("meta.mat", read_meta), meta_seeds),
+    "synset-list": Target(in_file("map_clsloc.txt", read_synset_list), synset_list_seeds),
     "stack": Target(in_file("pictures.npz", read_stack), stack_seeds),
     "profile": Target(in_file("profile.json", read_profile), profile_seeds),
     "noise": Target(in_file("noise.json", read_noise), noise_seeds),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -347,25 +346,12 @@ def val(*numbers: int) -> list[str]:
 
 
 def devkit(root: Path, *truths: int) -> Path:
-    """The two files of the kit: one number a line, and a table of synsets as MATLAB saves it."""
+    """The two files of the kit: one number a line, and the synset of each number."""
     data = root / "data"
     data.mkdir(parents=True)
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text("".join(f"{truth}\n" for truth in truths))
-    fields = [
-        "ILSVRC2012_ID",
-        "WNID",
-        "words",
-        "gloss",
-        "num_children",
-        "children",
-        "wordnet_height",
-        "num_train_images",
-    ]
-    rows = [(n, w, "kit fox", "small", 0, np.array([]), 0, 1300) for n, w in SYNSETS.items()]
-    table = np.array(
-        [*rows, (1001, "n00001740", "entity", "all", 3, np.array([1, 2]), 19, 0)], [(f, object) for f in fields]
-    )
-    scipy.io.savemat(data / "meta.mat", {"synsets": table.reshape(-1, 1)})
+    rows = [f"{synset} {number} kit_fox\n" for number, synset in SYNSETS.items()]
+    (data / "map_clsloc.txt").write_text("".join(rows))
     return root
 
 
@@ -412,7 +398,7 @@ def test_one_folder_a_synset_is_read_as_it_is(tmp_path: Path) -> None:
 
 def test_photos_without_truths_say_what_was_looked_for_and_where_to_get_it(tmp_path: Path) -> None:
     said = complaint(open_labelled, photos(tmp_path / "val", *val(1)))
-    assert all(word in said for word in ("ILSVRC2012_validation_ground_truth.txt", "meta.mat", ILSVRC_HOME))
+    assert all(word in said for word in ("ILSVRC2012_validation_ground_truth.txt", "map_clsloc.txt", ILSVRC_HOME))
     root = photos(tmp_path / "val", *val(1, 9), "stranger.jpg")
     devkit(tmp_path / "ILSVRC2012_devkit_t12", 3, 1)
     said = complaint(open_labelled, root)
@@ -421,11 +407,11 @@ def test_photos_without_truths_say_what_was_looked_for_and_where_to_get_it(tmp_p
 
 def test_a_damaged_development_kit_is_refused_by_name(tmp_path: Path) -> None:
     root, data = photos(tmp_path / "val", *val(1)), devkit(tmp_path / "kit", 3, 77) / "data"
-    assert "1 number (77 in line 2) not in meta.mat" in complaint(lambda path: ilsvrc(path, data), root)
+    assert "1 number (77 in line 2) not in map_clsloc.txt" in complaint(lambda path: ilsvrc(path, data), root)
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text("three\n")
     assert "not in its official form" in complaint(lambda path: ilsvrc(path, data), root)
-    (data / "meta.mat").write_bytes(b"MATLAB 5.0 MAT-file" + bytes(300))
-    assert "meta.mat: not in its official form" in complaint(lambda path: ilsvrc(path, data), root)
+    (data / "map_clsloc.txt").write_text("n02119789\n")
+    assert "map_clsloc.txt: not in its official form" in complaint(lambda path: ilsvrc(path, data), root)
 
 
 def test_a_labels_csv_beside_the_photos_comes_first(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from looktwice.errors import DataError
 from looktwice.images import MAX_PIXELS, shown
-from looktwice.matfile import read_table
 from looktwice.pictures import COLUMN, Picture, Stack, few, find, labelled, named_truths
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -351,7 +350,7 @@ _FILLED: dict[str, tuple[int | None, Callable[[list[object], object], None]]] = 
 
 _PHOTO = re.compile(r"(?:.*/)?ILSVRC2012_val_(\d{8})\.jpe?g", re.IGNORECASE)
 _SYNSET = re.compile(r"n\d{8}")
-_GROUND_TRUTH, _META = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
+_GROUND_TRUTH, _SYNSETS = "ILSVRC2012_validation_ground_truth.txt", "map_clsloc.txt"
 _SOLUTION = "LOC_val_solution.csv"
 
 
@@ -359,8 +358,8 @@ def ilsvrc(path: Path, devkit: Path | None = None, max_pixels: int = MAX_PIXELS)
     """Validation photos of ILSVRC2012, each with its synset, such as n01440764, as its truth.
 
     `path` holds one folder a synset, or all photos side by side. In the second case the truths come from `devkit`,
-    or from beside the photos or above them: the development kit (its ground truth and `meta.mat`), or the
-    `LOC_val_solution.csv` of the same photos at Kaggle. A part of the 50,000 photos will do.
+    or from beside the photos or above them: the `LOC_val_solution.csv` of these photos at Kaggle, or the ground truth
+    of the development kit with its list of synsets, `map_clsloc.txt`. A part of the 50,000 photos will do.
     """
     if not _is_flat_ilsvrc(path):
         return _by_synset(labelled(path, None, max_pixels), path)
@@ -403,29 +402,27 @@ def _photo_truths(path: Path, devkit: Path | None) -> dict[int | None, str]:
     kit = "ILSVRC2012_devkit_t12"
     places = [base / below for base in bases for below in ("", "data", kit, f"{kit}/data")]
     for place in places:
-        if (place / _GROUND_TRUTH).is_file() and (place / _META).is_file():
+        if (place / _GROUND_TRUTH).is_file() and (place / _SYNSETS).is_file():
             return _devkit_truths(place)
         if (place / _SOLUTION).is_file():
             return _solution_truths(place / _SOLUTION)
     where = " or ".join(shown(str(base)) for base in bases)
-    what = f"{shown(str(path))}: no truths; looked in {where} for {_GROUND_TRUTH} with {_META}, or {_SOLUTION}"
+    what = f"{shown(str(path))}: no truths; looked in {where} for {_SOLUTION}, or {_GROUND_TRUTH} with {_SYNSETS}"
     raise DataError(f"{what}; get {kit}.tar.gz at {ILSVRC_HOME}")
 
 
 def _devkit_truths(place: Path) -> dict[int | None, str]:
-    synsets = _meta_synsets(place / _META)
+    """Line k of the ground truth is the number of photo k's class; a row such as `n02119789 1 kit_fox` names it."""
+    with _decoding(place / _SYNSETS):
+        synsets = {int(number): synset for synset, number, *_ in map(str.split, _lines(place / _SYNSETS))}
     with _decoding(place / _GROUND_TRUTH):
         numbers = [int(line) for line in _lines(place / _GROUND_TRUTH)]
     strange = [f"{number} in line {line}" for line, number in enumerate(numbers, 1) if number not in synsets]
     if strange:
-        raise DataError(f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_META}; get both anew")
+        raise DataError(
+            f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_SYNSETS}; get both anew"
+        )
     return {line: synsets[number] for line, number in enumerate(numbers, 1)}
-
-
-def _meta_synsets(path: Path) -> dict[int, str]:
-    with _decoding(path):
-        rows = read_table(path.read_bytes(), "synsets")
-        return {int(float(row["ILSVRC2012_ID"] or 0)): str(row["WNID"]) for row in rows}
 
 
 def _solution_truths(path: Path) -> dict[int | None, str]:
