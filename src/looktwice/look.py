@@ -114,6 +114,7 @@ async def collect(
     truths = {picture.name: picture.truth for picture in pictures}
     kept = tuple(truth for row in rows if (truth := truths[row.name]) is not None)
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or asker.classifier.labels or (), classes)
+    votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     complete = kept if len(kept) == len(rows) else None
     return Polled(votes, complete, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
 
