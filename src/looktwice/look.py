@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -325,12 +326,13 @@ async def look(
     practice = practice or Practice.whole(profile)
     names = tuple(map(str, practice.panel))
     waiting: list[Row | Unscored] = []
-    async for row in asker.ask(pictures, practice.panel, practice.rounds):
-        waiting.append(row)
-        if len(waiting) == TOGETHER:
-            for verdict in judge(waiting, names, profile, practice):
-                yield verdict
-            waiting.clear()
+    async with aclosing(asker.ask(pictures, practice.panel, practice.rounds)) as rows:
+        async for row in rows:
+            waiting.append(row)
+            if len(waiting) == TOGETHER:
+                for verdict in judge(waiting, names, profile, practice):
+                    yield verdict
+                waiting.clear()
     for verdict in judge(waiting, names, profile, practice):
         yield verdict
 
