@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from looktwice.ledger.memory import Memory, MemoryLedger
 from looktwice.pacing import Gate, Rate
 
 ARRIVALS = st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=80)
@@ -33,6 +34,14 @@ def test_questions_go_in_order_and_never_before_they_come(gaps: list[float], rat
 def test_an_idle_rate_lets_one_burst_through_at_once() -> None:
     bucket = Rate(10.0, 3)
     assert [round(bucket.when(5.0), 3) for _ in range(5)] == [5.0, 5.0, 5.0, 5.1, 5.2]
+
+
+def test_sessions_of_one_memory_share_the_rate_of_a_classifier() -> None:
+    memory = Memory()
+    first, second = MemoryLedger(memory), MemoryLedger(memory)
+    assert first.claim_moments("a", 10.0, 5) == 0.0
+    assert 0.4 < second.claim_moments("a", 10.0, 1) <= 0.5
+    assert second.claim_moments("b", 10.0, 1) == 0.0
 
 
 async def test_a_gate_never_lets_more_through_than_its_limit() -> None:

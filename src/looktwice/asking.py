@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -149,7 +149,7 @@ class Asker:
 
     async def ask(
         self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
-    ) -> AsyncIterator[Row | Unscored]:
+    ) -> AsyncGenerator[Row | Unscored]:
         """The answers about each picture, in the pictures' order; durable before they are handed over."""
         source = iter(pictures)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
@@ -166,7 +166,8 @@ class Asker:
                 if self._sender.fatal:
                     raise self._sender.fatal
         except BaseException:
-            self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
+            if self._runs == 1:  # else what others ask goes on, and with it what was begun here
+                self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
             raise
         finally:
             await asyncio.gather(*chunks, return_exceptions=True)

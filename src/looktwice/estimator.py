@@ -2,128 +2,207 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Self, TypeVar
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from copy import copy
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice import look
-from looktwice.asking import Asker
-from looktwice.beliefs import FAMILIES, Belief
-from looktwice.classifiers import AnyClassifier, connect
-from looktwice.classifiers.python import PythonClassifier
-from looktwice.errors import DataError, FitError, MissingExtra
-from looktwice.images import Image
+from looktwice import beliefs
+from looktwice.beliefs import Belief
+from looktwice.classifiers import Classifier, Source
+from looktwice.classifiers.living import PerObject
+from looktwice.errors import FitError, MissingExtra
 from looktwice.look import Polled
-from looktwice.pictures import Picture
-from looktwice.views import GENERAL, Panel
-from looktwice.votes import Floats
+from looktwice.model import Model, panel_of
+from looktwice.pictures import Picture, PicturesLike, many, one, with_truths
+from looktwice.profile import Profile
+from looktwice.session import AskOptions, Money
+from looktwice.views import Panel
+from looktwice.votes import Codes, Floats, Votes
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError:
     raise MissingExtra("scikit-learn's tools", "sklearn") from None
 
-T = TypeVar("T")
-Images = Sequence[NDArray[np.uint8]] | NDArray[np.uint8]
-"""One array of pictures, or a sequence of pictures of any sizes."""
+_TURNS = PerObject(threading.Lock)
+"""A connected classifier serves one event loop at a time, so estimators that share one take turns."""
 
 
 class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A closed classifier that says how sure it is.
 
-    `classifier` is a function of one picture (or of a `batch`), a description such as `onnx:model.onnx`, or a
-    connected classifier; `views` is a panel's text; `belief` the name of a belief, or a belief.
-    `fit` teaches confidence, not labels: the classifier itself stays as it is.
+    `fit` teaches confidence, not labels: the classifier itself stays as it is. No question is asked twice as long as
+    the ledger lasts, which all estimators of a process share by default, clones included.
+
+    Parameters:
+        classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
+            or a connected classifier, which clones share.
+        views: The panel; the general one where None.
+        belief: The name of a belief, or a belief.
+        seed: Seed of the random views.
+        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None for the default
+            path.
+        budget: Queries: a total for this ledger and classifier, or `"+500"` for so many more in each call.
+        money: The same in money.
+        price: The price of one query; the classifier's description where None.
+        rate: Questions a second, at most; the classifier's own limit where None.
+        concurrency: Calls at the same time, at most; the classifier's own limit where None.
+        canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
+            same; worth a few queries where the ledger outlives the process.
+        coverage: How often the sets of `predict_set` should hold the truth.
+
+    Attributes:
+        classes_: The labels of `y`, sorted, of its type.
+        profile_: What was learned.
+
+    >>> import numpy as np
+    >>> def classify(image): return int(image.mean() > 128)
+    >>> X = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
+    >>> y = np.array([classify(image) for image in X])
+    >>> model = LookTwice(classify, views="gaussian:0.1*4").fit(X, y)
+    >>> model.predict_proba(X).shape, model.predict(X).dtype == y.dtype
+    ((60, 2), True)
     """
 
     def __init__(
         self,
-        classifier: Callable[..., object] | AnyClassifier | str | None = None,
-        views: str | None = None,
-        belief: str | Belief = "jury",
+        classifier: Source | None = None,
+        views: Panel | str | None = None,
+        belief: Belief | str = "jury",
         seed: int = 0,
+        ledger: str | None = "memory",
+        budget: int | str | None = None,
+        money: Money | None = None,
+        price: Money | None = None,
+        rate: float | None = None,
+        concurrency: int | None = None,
+        canaries: int = 0,
+        coverage: float = 0.9,
     ) -> None:
         self.classifier = classifier
         self.views = views
         self.belief = belief
         self.seed = seed
+        self.ledger = ledger
+        self.budget = budget
+        self.money = money
+        self.price = price
+        self.rate = rate
+        self.concurrency = concurrency
+        self.canaries = canaries
+        self.coverage = coverage
 
-    def fit(self, X: Images, y: ArrayLike) -> Self:
-        """Learn from pictures (uint8, height × width [× RGB]) and their true labels."""
-        truths = [str(label) for label in np.asarray(y)]
-        if len(truths) != len(X):
-            raise DataError(f"{len(X)} pictures and {len(truths)} labels were given; give one label for each picture")
-        labelled = _wait(self._poll(_pictures(X, truths), ())).labelled()
-        self.belief_ = self._chosen().fit(labelled)
-        unsaid = sorted(set(truths) - set(labelled.vocabulary))
-        self.vocabulary_ = (*labelled.vocabulary, *unsaid)
-        self.classes_ = np.array(sorted(self.vocabulary_))
+    def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
+        """Learn from pictures and their true labels.
+
+        `X` is an array of pictures (uint8, n × height × width [× RGB]), or a sequence of arrays, paths, bytes or Pillow
+        images. If a picture cannot be scored, the error names it; call again, and only what is missing is asked.
+        """
+        truths = column_or_1d(y, warn=True)
+        check_classification_targets(truths)
+        pictures = with_truths(_pictures(X), truths.tolist())
+        panel, belief = panel_of(self.views), beliefs.named(self.belief)
+        with self._opened(None, self.seed) as model:
+            self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), belief)
+        self.classes_ = np.unique(truths)
         return self
 
-    def predict(self, X: Images) -> NDArray[np.str_]:
-        """(n,): the label that is believed."""
-        votes = self._ask(X).votes
-        return np.array(votes.vocabulary)[self.belief_.predict(votes)]
+    def predict(self, X: PicturesLike) -> NDArray[np.generic]:
+        """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is."""
+        votes = self._votes(X)
+        labels: NDArray[np.generic] = self.classes_[self._places(votes)]
+        return labels
 
-    def predict_proba(self, X: Images) -> Floats:
-        """(n, len(classes_)): the probability of each label of `classes_`."""
-        votes = self._ask(X).votes
-        order = votes.codes(self.classes_)
-        return self.belief_.distribution(votes).dense(len(votes.vocabulary))[:, order]
+    def predict_proba(self, X: PicturesLike) -> Floats:
+        """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them."""
+        return self._probabilities(self._votes(X))
 
-    def _ask(self, X: Images) -> Polled:
-        if not hasattr(self, "belief_"):
-            raise FitError("this LookTwice has not been fitted; call fit(images, labels) first")
-        return _wait(self._poll(_pictures(X, [None] * len(X)), self.vocabulary_))
+    def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
+        """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
+        check_is_fitted(self, "profile_")
+        conformal = self.profile_.held_out.conformal(self.coverage if coverage is None else coverage)
+        votes = self._votes(X)
+        distribution = self.profile_.believer().distribution(votes)
+        sets = conformal.sets(distribution)
+        inside = [sets.hold(distribution, np.full(len(votes), code)) for code in self._codes(votes)]
+        members = np.stack(inside, axis=1)
+        members[np.arange(len(votes)), self._places(votes)] = True
+        return members
 
-    async def _poll(self, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> Polled:
-        panel = Panel.parse(self.views) if self.views else GENERAL
-        asker = Asker(self._connected(), seed=self.seed)
-        polled = await look.collect(asker, pictures, panel, vocabulary)
-        if polled.unscored:
-            raise DataError(f"{polled.unscored[0].name}: {polled.unscored[0].message}")
-        return polled
+    def save(self, path: str | Path) -> None:
+        """Write the profile as JSON; `looktwice.Model.load` reads it."""
+        check_is_fitted(self, "profile_")
+        self.profile_.save(Path(path))
 
-    def _connected(self) -> AnyClassifier:
+    def _votes(self, X: PicturesLike) -> Votes:
+        check_is_fitted(self, "profile_")
+        with self._opened(self.profile_) as model:
+            return _complete(model.ask(_pictures(X))).votes
+
+    def _codes(self, votes: Votes) -> Codes:
+        """(len(classes_),): the code of each class."""
+        return votes.codes(map(str, self.classes_.tolist()))
+
+    def _probabilities(self, votes: Votes) -> Floats:
+        distribution = self.profile_.believer().distribution(votes)
+        columns = [distribution.of(np.full(len(votes), code)) for code in self._codes(votes)]
+        found = np.stack(columns, axis=1)
+        total = found.sum(axis=1, keepdims=True)
+        return np.where(total > 0, found / np.where(total > 0, total, 1.0), 1.0 / len(columns))
+
+    def _places(self, votes: Votes) -> NDArray[np.intp]:
+        """(n,): which of the classes is believed."""
+        believed = self.profile_.believer().predict(votes)[:, None] == self._codes(votes)
+        return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(votes).argmax(axis=1))
+
+    @contextmanager
+    def _opened(self, profile: Profile | None, seed: int | None = None) -> Iterator[Model]:
         if self.classifier is None:
-            raise FitError("LookTwice needs a classifier: a function, a description or a connected classifier")
-        if isinstance(self.classifier, str):
-            return connect(self.classifier)
-        return PythonClassifier(self.classifier) if callable(self.classifier) else self.classifier
+            raise FitError("LookTwice needs a classifier: a description, a function or a connected classifier")
+        options = AskOptions(
+            ledger=self.ledger,
+            budget=self.budget,
+            money=self.money,
+            price=self.price,
+            rate=self.rate,
+            concurrency=self.concurrency,
+            canaries=self.canaries,
+            seed=seed,
+        )
+        turn = _TURNS.of(self.classifier) if isinstance(self.classifier, Classifier) else nullcontext()
+        with turn, Model(self.classifier, profile, options=options) as model:
+            yield model
 
-    def _chosen(self) -> Belief:
-        if not isinstance(self.belief, str):
-            return self.belief
-        if self.belief not in FAMILIES:
-            raise FitError(f"no belief is called {self.belief!r}; there are {', '.join(FAMILIES)}")
-        return FAMILIES[self.belief]()
+    def __sklearn_clone__(self) -> Self:
+        """A clone shares the classifier: a connection cannot be copied, and a function's answers stay its own."""
+        bare = copy(self)
+        bare.classifier = None
+        twin: Self = super(LookTwice, bare).__sklearn_clone__()
+        return twin.set_params(classifier=self.classifier)
+
+    def __sklearn_tags__(self):  # type: ignore[no-untyped-def]
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
 
 
-@dataclass(frozen=True, eq=False)
-class _Arrays:
-    """Pictures in memory; a name is the place."""
-
-    arrays: Images
-
-    def image(self, name: str) -> Image:
-        return Image.of(np.asarray(self.arrays[int(name)]))
+def _pictures(X: PicturesLike) -> list[Picture]:
+    """One picture for each item; those in memory are named by their place."""
+    if isinstance(X, str | Path):
+        return list(many(X))
+    return [one(item, f"picture {place}") for place, item in enumerate(X)]
 
 
-def _pictures(arrays: Images, truths: Sequence[str | None]) -> list[Picture]:
-    source = _Arrays(arrays)
-    return [Picture(str(i), truth, source) for i, truth in enumerate(truths)]
-
-
-def _wait(work: Coroutine[object, object, T]) -> T:
-    """The result of async work, whether or not a loop runs in this thread (as it does in a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+def _complete(polled: Polled) -> Polled:
+    """The answers about all pictures; an error about the first that has none. What was answered is in the ledger."""
+    if polled.unscored:
+        raise polled.unscored[0].error()
+    return polled

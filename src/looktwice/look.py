@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -118,6 +119,7 @@ async def collect(
             unscored.append(row)
     kept = [truth for row in rows if (truth := truths[row.name]) is not None]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
+    votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
     return Polled(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
 
@@ -330,12 +332,13 @@ async def look(
     practice = practice or Practice.whole(profile)
     names = tuple(map(str, practice.panel))
     waiting: list[Row | Unscored] = []
-    async for row in asker.ask(pictures, practice.panel, practice.rounds):
-        waiting.append(row)
-        if len(waiting) == TOGETHER:
-            for verdict in judge(waiting, names, profile, practice):
-                yield verdict
-            waiting.clear()
+    async with aclosing(asker.ask(pictures, practice.panel, practice.rounds)) as rows:
+        async for row in rows:
+            waiting.append(row)
+            if len(waiting) == TOGETHER:
+                for verdict in judge(waiting, names, profile, practice):
+                    yield verdict
+                waiting.clear()
     for verdict in judge(waiting, names, profile, practice):
         yield verdict
 

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import atexit
 import threading
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
@@ -143,12 +146,13 @@ class AsyncModel:
     ) -> Polled:
         """The answers about every picture under a panel, with truths where all are known.
 
-        Without `views` it is the profile's panel, or the general one.
+        Without `views` it is the profile's panel, with codes of the profile's vocabulary, or the general one.
         """
-        panel = self.profile.views() if views is None and self.profile else panel_of(views)
         found = _labelled(pictures, labels) if labels is not None else many(pictures)
         async with self._showing(len(found)) as asker:
-            return await look.collect(asker, found, panel)
+            if views is None and self.profile:
+                return await look.poll(asker, found, self.profile)
+            return await look.collect(asker, found, panel_of(views))
 
     async def estimate(
         self,
@@ -208,6 +212,7 @@ class AsyncModel:
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
             chosen = await choosing.choose(asker, found, plan, CANDIDATES, GENERAL)
+            _check_complete(asker)
         polled, profile = choosing.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
         return Tuned(profile, chosen, polled)
@@ -226,6 +231,7 @@ class AsyncModel:
         found = _labelled(pictures, labels)
         async with self._showing(len(GRIDS[family]) * len(found)) as asker:
             chosen, settings = await choosing.search(asker, found, GRIDS[family], draws)
+            _check_complete(asker)
         self.profile = look.learn(chosen.polled, beliefs.Gaussian(), self.description, teachers=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.polled, tuple(settings))
 
@@ -298,6 +304,7 @@ class AsyncModel:
     async def _polled(self, pictures: Sequence[Picture], panel: Panel) -> Polled:
         async with self._showing(len(pictures)) as asker:
             polled = await look.collect(asker, pictures, panel)
+            _check_complete(asker)
         if polled.unscored:
             first = polled.unscored[0]
             told = f"{len(polled.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
@@ -336,6 +343,12 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     return found
 
 
+def _check_complete(asker: Asker) -> None:
+    """Nothing is learned from the first few pictures of a run that was stopped."""
+    if asker.stopped:
+        raise DataError("the run was stopped before all pictures were asked about; do it again to go on")
+
+
 # The same without await ----------------------------------------------------------------------------------------------
 
 
@@ -344,8 +357,13 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = fastest_loop()()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="looktwice", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="looktwice", daemon=True)
         self._thread.start()
+
+    def _live(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
 
     def run(self, work: Awaitable[T], interrupt: Callable[[], None]) -> T:
         """The result of async work. Ctrl-C calls `interrupt` and waits for the end, a second one leaves at once."""
@@ -362,10 +380,18 @@ class _Loop:
                 future.result()
             raise
 
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def end(self, work: Coroutine[None, None, None]) -> Future[None]:
+        """Do the last work and let the thread end, without waiting for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        return future
+
+    def close(self, work: Coroutine[None, None, None]) -> None:
+        """Do the last work, and wait until the thread is gone."""
+        try:
+            self.end(work).result()
+        finally:
+            self._thread.join()
 
 
 def _waiting(
@@ -373,7 +399,7 @@ def _waiting(
 ) -> Callable[Concatenate[Model, P], T]:
     """A method of `AsyncModel` that is waited for."""
 
-    @functools.wraps(method)
+    @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(method(self._model, *args, **kwargs))
 
@@ -392,7 +418,7 @@ def _streaming(
 ) -> Callable[Concatenate[Model, P], Iterator[T]]:
     """A generator of `AsyncModel` that is iterated without await; leaving the loop early stops asking."""
 
-    @functools.wraps(method)
+    @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         found = method(self._model, *args, **kwargs)
         try:
@@ -463,6 +489,12 @@ class Model:
         """Write the profile as JSON."""
         self._model.save(path)
 
+    def learn(
+        self, polled: Polled, belief: Belief, *, fixed: int | None = None, max_error: float | None = None
+    ) -> Profile:
+        """Fit on answers that `ask` gave; costs no query."""
+        return self._model.learn(polled, belief, fixed=fixed, max_error=max_error)
+
     def __enter__(self) -> Self:
         return self
 
@@ -474,18 +506,26 @@ class Model:
         with self._opening:
             loop, self._loop = self._loop, None
         if loop:
-            loop.run(self._model.close(), self._model.stop)
-            loop.close()
+            _open_models().discard(self)
+            self._forgotten.detach()
+            loop.close(self._model.close())
 
     def _run(self, work: Awaitable[T]) -> T:
         with self._opening:
-            self._loop = self._loop or _Loop()
-            loop = self._loop
+            loop = self._loop = self._loop or self._open()
         try:
             return loop.run(work, self._model.stop)
         except KeyboardInterrupt:
             self._model.resume()
             raise
+
+    def _open(self) -> _Loop:
+        loop, model = _Loop(), self._model
+        # Whoever collects the garbage must not wait: it may hold a lock that closing needs.
+        self._forgotten = weakref.finalize(self, lambda: loop.end(model.close()))
+        self._forgotten.atexit = False
+        _open_models().add(self)
+        return loop
 
     ask = _waiting(AsyncModel.ask)
     estimate = _waiting(AsyncModel.estimate)
@@ -497,3 +537,17 @@ class Model:
     burst = _waiting(AsyncModel.burst)
     score = _streaming(AsyncModel.score)
     evaluate = _waiting(AsyncModel.evaluate)
+
+
+@cache
+def _open_models() -> weakref.WeakSet[Model]:
+    """The models that nobody has closed yet; the process closes them when it ends."""
+    found = weakref.WeakSet[Model]()
+
+    def close() -> None:
+        for model in list(found):
+            with suppress(RuntimeError):  # no thread can be started any more to close a ledger, whose answers are saved
+                model.close()
+
+    atexit.register(close)
+    return found

@@ -163,8 +163,10 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
     if isinstance(item, Picture):
         return item
     if isinstance(item, str | Path):
-        (picture,) = find([Path(item)])
-        return picture
+        found = find([Path(item)])
+        if len(found) != 1:
+            raise DataError(f"{shown(str(item))}: holds {len(found)} pictures; give one picture")
+        return found[0]
     if isinstance(item, bytes | bytearray | memoryview):
         return Picture(name, None, Held(bytes(item)))
     if isinstance(item, Image):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from looktwice import beliefs, decisions, figures, metrics, notebook
+from looktwice.classifiers import lasting
 from looktwice.decisions import AdaptiveRule, Conformal
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images import shown
@@ -233,7 +234,7 @@ class Profile(_Part):
 
     def check(self, fingerprint: str) -> None:
         """Refuse a classifier that this profile was not made for."""
-        if fingerprint != self.fingerprint:
+        if lasting(fingerprint) != lasting(self.fingerprint):
             raise ProfileError(
                 f"this profile was fitted on classifier {self.fingerprint}, not on {fingerprint}; "
                 "fit again, or give the classifier it was made for"

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -82,10 +82,10 @@ def telling(tell: Callable[[Run], None]) -> Show:
     async def show(asker: Asker, _total: int | None, _purse: Purse) -> None:
         try:
             while True:
-                tell(asker.progress)
+                tell(replace(asker.progress))
                 await asyncio.sleep(0.1)
         finally:
-            tell(asker.progress)
+            tell(replace(asker.progress))
 
     return show
 

@@ -133,8 +133,9 @@ class Sender:
         """Send nothing more; what is in flight is waited for."""
         self.halt = self.halt or halt
         self._stopping.set()
-        settle(self._due, self.halt)
-        self._due.clear()
+        due = list(self._due)
+        self._due.clear()  # first, because a listener may stop too
+        settle(due, self.halt)
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""

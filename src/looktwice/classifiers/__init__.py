@@ -202,6 +202,11 @@ def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
     return f"{kind}:{hashlib.blake2b(text.encode(), digest_size=12, person=b'looktwice').hexdigest()}"
 
 
+def lasting(fingerprint: str) -> str:
+    """The part of a fingerprint that is the same in every process; see `PythonClassifier`."""
+    return fingerprint.partition("#")[0]
+
+
 __all__ = [
     "Answer",
     "AnyClassifier",
@@ -213,4 +218,5 @@ __all__ = [
     "connect",
     "describe",
     "fingerprint",
+    "lasting",
 ]

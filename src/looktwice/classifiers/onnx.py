@@ -65,7 +65,7 @@ class OnnxClassifier:
         self.labels = read_labels(path.parent / labels) if isinstance(labels, str) else labels
         self.fingerprint = _fingerprint(path, description, self.labels)
         cores = os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(cores, thread_name_prefix="onnx")
+        self._pool = _pool()
         # One call more than can run is asked for, so that a core takes the next one at once.
         self.terms = Terms(batch=description.pictures(), concurrency=cores + 1, local=True)
 
@@ -77,8 +77,9 @@ class OnnxClassifier:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, batch)
 
     async def close(self) -> None:
-        """Let the threads go."""
-        self._pool.shutdown(wait=False)
+        """Let the threads go; the next call starts new ones."""
+        pool, self._pool = self._pool, _pool()
+        pool.shutdown(wait=False)
 
     def logits(self, batch: Sequence[Pixels]) -> Tensor:
         """(n, K): the model's first output, for comparison with what a closed classifier does not show."""
@@ -116,6 +117,10 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         where = ".".join(map(str, first["loc"]))
         raise PermanentError(f"the description of the ONNX model is wrong at {where!r}: {first['msg']}") from None
     return OnnxClassifier(Path(str(settings["folder"])) / description.model, description)
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="onnx")
 
 
 def _session(path: Path):  # type: ignore[no-untyped-def]

@@ -2,6 +2,11 @@
 
 A function whose first parameter is called `batch`, `images` or `pictures` gets a list of pictures and returns a list
 of labels; any other gets one picture. Pictures are uint8 arrays, height × width × RGB.
+
+A function of a module is known by its name and source. What a lambda, a closure, a function with default values, a
+method or another callable object answers depends on more than that, so its fingerprint also has a part behind `#` that
+belongs to the object: a ledger shares its answers with nobody else, and only as long as the object lives. A profile
+disregards that part, so it may be loaded in another process.
 """
 
 from __future__ import annotations
@@ -12,14 +17,17 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
 
 BATCH_NAMES = ("batch", "images", "pictures")
+_TOKENS = PerObject(lambda: uuid4().hex)
 
 
 class PythonClassifier:
@@ -30,7 +38,10 @@ class PythonClassifier:
         self._batched = _takes_batches(function)
         self._name = name or f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
         self.description = f"python:{self._name}"
-        self.fingerprint = fingerprint("python", {"name": self._name, "source": _source(function)})
+        source = _source(function)
+        self.fingerprint = fingerprint("python", {"name": self._name, "source": source})
+        if name is None and not (source and _is_plain(function)):
+            self.fingerprint += f"#{_TOKENS.of(getattr(function, '__self__', function))}"
         self.labels = tuple(labels) or None
         self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True)
 
@@ -79,6 +90,13 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
 
 def _takes_batches(function: Callable[..., object]) -> bool:
     return next(iter(inspect.signature(function).parameters), "") in BATCH_NAMES
+
+
+def _is_plain(function: Callable[..., object]) -> bool:
+    """Whether the source says all: nothing was captured, bound or set as a default."""
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        return False
+    return not (function.__closure__ or function.__defaults__ or function.__kwdefaults__)
 
 
 def _source(function: Callable[..., object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ class Memory:
     accounts: dict[str, Account] = field(default_factory=dict)
     flying: dict[bytes, MemoryLedger] = field(default_factory=dict)
     """Who has which question in flight."""
+    turns: dict[str, float] = field(default_factory=dict)
+    """When each classifier may be asked next, by the monotonic clock."""
     lock: Lock = field(default_factory=Lock)
 
 
@@ -121,6 +124,14 @@ class MemoryLedger(Unrecorded):
     def give_up(self, keys: Sequence[bytes]) -> None:
         self._land(keys)
         super().give_up(keys)
+
+    def claim_moments(self, fingerprint: str, per_second: float, count: int) -> float:
+        """See `Moments`: one rate holds for all sessions of the memory."""
+        with self._lock:
+            now = time.monotonic()
+            first = max(self._memory.turns.get(fingerprint, now), now)
+            self._memory.turns[fingerprint] = first + count / per_second
+        return first - now
 
     def close(self) -> None:
         self._land(list(self._sent))

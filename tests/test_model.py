@@ -1,0 +1,356 @@
+"""The one road behind every door, in both forms: `AsyncModel`, and `Model` for code that does not await."""
+
+import asyncio
+import gc
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import Running, fault_server
+from PIL import Image as Pillow
+from rich.console import Console
+from test_estimator import pictures
+from test_profile import brightest
+from workshop import write_pictures, write_profile
+
+import looktwice as lt
+from looktwice.asking import Heard
+from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError
+from looktwice.outcome import Progress
+from looktwice.profile import Profile
+
+VIEWS = "gaussian:0.1*4"
+IMAGES, LABELS = pictures(60)
+DEMO = Path(str(files("looktwice") / "demo"))
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    with lt.Model(brightest) as model:
+        return model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with fault_server() as running:
+        yield running
+
+
+def ours() -> list[str]:
+    """The threads of models and ledgers that live."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("looktwice", "ledger"))]
+
+
+def labels(verdicts: Iterator[lt.Verdict | lt.Unscored]) -> list[str]:
+    return [verdict.label for verdict in verdicts if isinstance(verdict, lt.Verdict)]
+
+
+# Opening and closing --------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_model_has_given_everything_back_and_may_be_used_again(tmp_path: Path, server: Running) -> None:
+    model = lt.Model(server.describe(tmp_path), ledger=str(tmp_path / "answers.db"))
+    for _ in range(2):
+        with model:
+            assert len(model.ask(IMAGES[:5], views="mirror").votes) == 5
+            assert ours() != []
+        assert ours() == []
+    model.close()
+    assert server.stats()["requests"] == 10
+
+
+def test_a_local_classifier_may_be_used_again_too() -> None:
+    connected = lt.connect(DEMO / "fashion.toml")
+    for _ in range(2):
+        with lt.Model(connected) as model:
+            assert len(model.ask(IMAGES[:3], views="mirror").votes) == 3
+
+
+def test_a_model_that_is_forgotten_ends_its_threads(tmp_path: Path, server: Running) -> None:
+    model = lt.Model(server.describe(tmp_path), ledger=str(tmp_path / "answers.db"))
+    model.ask(IMAGES[:5], views="mirror")
+    del model
+    gc.collect()
+    end = time.monotonic() + 20
+    while ours() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert ours() == []
+
+
+@pytest.mark.parametrize("ledger", ["memory", "answers.db"])
+def test_a_script_that_closes_nothing_ends_quietly(tmp_path: Path, server: Running, ledger: str) -> None:
+    script = """
+import sys
+import numpy as np
+import looktwice as lt
+X = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), np.uint8)
+y = ["ant", "bee"] * 10
+model = lt.Model(sys.argv[1], ledger=sys.argv[2])
+model.fit(X, y, views="mirror")
+estimator = lt.LookTwice(sys.argv[1], views="mirror", ledger=sys.argv[2]).fit(X, y)
+print(len(estimator.predict(X)), next(model.score(X)).name, flush=True)
+"""
+    command = [sys.executable, "-W", "always", "-c", script, str(server.describe(tmp_path)), ledger]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "20 0\n", "")
+    assert server.stats()["requests"] == 40
+
+
+async def test_a_model_works_in_a_running_loop_with_await_and_without(profile: Profile) -> None:
+    with lt.Model(brightest, profile) as model:
+        expected = model.look(IMAGES[0])
+        assert len(list(model.score(IMAGES[:5]))) == 5
+    async with lt.AsyncModel(brightest, profile) as awaited:
+        assert await awaited.look(IMAGES[0]) == expected
+        assert [verdict.name async for verdict in awaited.score(IMAGES[:3])] == ["0", "1", "2"]
+        assert awaited.asked.pictures == 4
+
+
+def test_two_threads_may_use_one_model_at_once(profile: Profile) -> None:
+    with lt.Model(brightest, profile) as model:
+        expected = labels(model.score(IMAGES))
+        with ThreadPoolExecutor(2) as threads:
+            looked = threads.map(model.look, IMAGES)
+            scored = threads.submit(lambda: labels(model.score(IMAGES)))
+            assert [verdict.label for verdict in looked] == expected
+            assert scored.result() == expected
+
+
+# Stopping -------------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_a_loop_early_keeps_what_was_answered(tmp_path: Path, profile: Profile) -> None:
+    asked: Counter[bytes] = Counter()
+
+    def counting(image: np.ndarray) -> str:
+        asked[image.tobytes()] += 1
+        return brightest(image)
+
+    many, _ = pictures(900, seed=3)
+    with lt.Model(counting, ledger=str(tmp_path / "answers.db"), canaries=0) as model:
+        model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+        fitted = asked.total()
+        (verdict,) = labels(islice(model.score(many), 1))
+        assert fitted < asked.total() < fitted + 4500
+        assert model.look(many[0]).label == verdict
+        assert len(list(model.score(many))) == 900
+    assert asked.total() == fitted + 4500
+    assert set(asked.values()) == {1}
+
+
+async def test_leaving_one_loop_early_does_not_stop_another(profile: Profile) -> None:
+    many, _ = pictures(600, seed=4)
+    async with lt.AsyncModel(brightest, profile) as model:
+
+        async def leave() -> None:
+            async with aclosing(model.score(many)) as verdicts:
+                async for _ in verdicts:
+                    return
+
+        async def stay() -> int:
+            return len([verdict async for verdict in model.score(many) if isinstance(verdict, lt.Verdict)])
+
+        assert (await asyncio.gather(leave(), stay()))[1] == 600
+
+
+INTERRUPTED = """
+import sys
+import looktwice as lt
+from pathlib import Path
+heard = []
+def hear(answer):
+    heard.append(answer)
+    if len(heard) == 20:
+        print("asking", flush=True)
+model = lt.Model.load(sys.argv[1], ledger=sys.argv[2], canaries=0, on_answer=hear)
+try:
+    list(model.score(Path("pictures.npz")))
+except KeyboardInterrupt:
+    first = sum(answer.label is not None for answer in heard)
+    print(len(list(model.score(Path("pictures.npz")))), first, flush=True)
+    model.close()
+    raise
+"""
+
+
+def test_an_interrupted_run_loses_nothing_and_asks_nothing_twice(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 60)
+    with fault_server(delay=0.05) as server:
+        write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=8))
+        command = [sys.executable, "-c", INTERRUPTED, "profile.json", "answers.db"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout
+            assert process.stdout.readline() == "asking\n"
+            os.kill(process.pid, signal.SIGINT)
+            said, errors = process.communicate(timeout=120)
+        pictures_scored, heard = map(int, said.split())
+        assert pictures_scored == 60
+        assert heard < 300
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert process.returncode == -signal.SIGINT
+        assert server.stats()["requests"] == 300
+
+
+def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
+    async def stopped() -> None:
+        async with lt.AsyncModel(brightest, on_answer=lambda _: model.stop()) as model:
+            with pytest.raises(DataError, match="the run was stopped"):
+                await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+            assert model.profile is None
+            model._on_answer = model.asker.tell = None
+            model.resume()
+            await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+
+    asyncio.run(stopped())
+
+
+# Being told -----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_shown_or_told(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr("looktwice.progress.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True))
+    told: list[Progress] = []
+    with lt.Model(brightest, profile, progress=told.append) as model:
+        list(model.score(IMAGES))
+        assert (told[0].pictures, told[-1].pictures, told[-1].answered) == (0, 60, 300)
+    with lt.Model(brightest, profile, progress=True) as model:
+        assert len(list(model.score(IMAGES))) == 60
+    assert "60/60 pictures · 300 queries" in screen.getvalue()
+
+
+def test_every_answer_is_told_once(tmp_path: Path) -> None:
+    heard: list[Heard] = []
+    with lt.Model(brightest, ledger=str(tmp_path / "answers.db"), canaries=0, on_answer=heard.append) as model:
+        votes = model.ask(IMAGES, views=VIEWS).votes
+        assert len(heard) == 300
+        assert Counter((answer.name, answer.place) for answer in heard).total() == 300
+        assert {(answer.name, answer.place) for answer in heard} == {(n, p) for n in votes.names for p in range(5)}
+        assert {answer.view for answer in heard} == {"again", "gaussian:0.1"}
+        said = {answer.name: answer.label for answer in heard if answer.place == 0}
+        assert [said[name] for name in votes.names] == [votes.vocabulary[code] for code in votes.base]
+        model.ask(IMAGES[:10], views=VIEWS)
+        assert len(heard) == 350  # those of the ledger are told too
+
+
+# Pictures and verdicts ------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_in_any_form_gets_the_same_verdict(tmp_path: Path, profile: Profile) -> None:
+    path = tmp_path / "picture.png"
+    Pillow.fromarray(IMAGES[0]).save(path)
+    forms = [path, str(path), path.read_bytes(), Pillow.open(path), IMAGES[0], lt.Image.of(IMAGES[0])]
+    with lt.Model(brightest, profile) as model:
+        verdicts = [replace(model.look(form), name="") for form in forms]
+    assert verdicts == [verdicts[0]] * len(forms)
+
+
+def test_a_saved_profile_gives_the_same_verdicts(tmp_path: Path) -> None:
+    clothes = np.load(DEMO / "pictures.npz")["images"]
+    with lt.Model(DEMO / "fashion.toml") as model:
+        model.fit(clothes[:60], model_labels(model, clothes[:60]), views="mirror")
+        model.save(tmp_path / "profile.json")
+        expected = model.look(clothes[70])
+    with lt.Model.load(tmp_path / "profile.json") as again:
+        assert again.look(clothes[70]) == expected
+        assert again.profile == model.profile
+
+
+def model_labels(model: lt.Model, images: np.ndarray) -> list[str]:
+    votes = model.ask(images, views="mirror").votes
+    return [votes.vocabulary[code] for code in votes.base]
+
+
+def test_answers_under_the_profiles_panel_have_its_codes(profile: Profile) -> None:
+    with lt.Model(brightest, profile) as model:
+        votes = model.ask(IMAGES[5:6]).votes
+    assert votes.vocabulary == profile.vocabulary
+    assert votes.panel == tuple(map(str, profile.views()))
+
+
+def test_a_truth_beyond_what_the_classifier_says_is_a_class_too() -> None:
+    def bright(image: np.ndarray) -> str:
+        return "bright" if image.mean() > 50 else "dark"
+
+    truths = ["odd" if place % 7 == 0 else bright(image) for place, image in enumerate(IMAGES)]
+    with lt.Model(bright) as model:
+        assert model.fit(IMAGES, truths, views="gaussian:0.5*4").classes == 3
+
+
+def test_what_cannot_be_scored_is_an_error_of_its_kind(tmp_path: Path, server: Running, profile: Profile) -> None:
+    with lt.Model(brightest, profile) as model:
+        with pytest.raises(ImageError, match="picture: "):
+            model.look(b"no picture")
+        write_pictures(tmp_path / "a.npz", 2)
+        with pytest.raises(DataError, match="one picture"):
+            model.look(tmp_path / "a.npz")
+    with lt.Model(brightest) as model:
+        with pytest.raises(ProfileError, match="no profile yet"):
+            model.look(IMAGES[0])
+        with pytest.raises(FitError, match="truth of every picture"):
+            model.fit(IMAGES)
+        with pytest.raises(DataError, match="60 pictures and 3 labels"):
+            model.fit(IMAGES, ["a", "b", "c"])
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with lt.Model.load(tmp_path / "profile.json", ledger="off", budget=5) as model:
+        model.look(IMAGES[0])
+        with pytest.raises(BudgetError, match="the budget is spent"):
+            model.look(IMAGES[1])
+    assert server.stats()["requests"] == 5
+
+
+# What notebooks show --------------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_a_frame_a_table_and_figures(profile: Profile) -> None:
+    images, truths = pictures(40, seed=1)
+    with lt.Model(brightest, profile) as model:
+        found = model.evaluate(images, truths.tolist(), max_error=0.2)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["name", "truth", "label", "confidence", "correct"]
+    assert frame.truth.tolist() == truths.tolist()
+    assert ((frame.truth == frame.label) == frame.correct).all()
+    assert frame.confidence.between(0, 1).all()
+    assert "<table>" in found._repr_html_()
+    assert "40 pictures" in found._repr_html_()
+    for drawing in (found.plot_reliability(), found.plot_risk_coverage(), profile.plot_reliability()):
+        assert drawing._repr_svg_().startswith("<svg")
+    assert profile.to_frame().belief.tolist()[-1] == "jury, early stopping" or len(profile.to_frame()) == 4
+
+
+def test_html_is_escaped() -> None:
+    def hostile(image: np.ndarray) -> str:
+        return "<script>alert(1)</script>" if image.mean() > 50 else "<b>"
+
+    truths = [hostile(image) for image in IMAGES]
+    with lt.Model(hostile) as model:
+        shown = [model.fit(IMAGES, truths, views="gaussian:0.5*2")._repr_html_()]
+        shown += [model.look(IMAGES[0])._repr_html_(), model.evaluate(IMAGES, truths)._repr_html_()]
+    assert "&lt;locals&gt;" in shown[0]
+    assert "&lt;script&gt;" in shown[1] or "&lt;b&gt;" in shown[1]
+    for html in shown:
+        assert "<script" not in html
+        assert "<b>" not in html
+        assert "<locals>" not in html
+
+
+def test_profiles_are_plain_json(tmp_path: Path, profile: Profile) -> None:
+    profile.save(tmp_path / "profile.json")
+    assert json.loads((tmp_path / "profile.json").read_text())["panel"] == VIEWS
