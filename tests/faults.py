@@ -13,6 +13,7 @@ import logging
 import random
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -43,11 +44,13 @@ class FaultServer:
         self.answered: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.busiest = self.busy = 0
+        self.arrivals: list[tuple[float, int]] = []
 
     async def classify(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         self.busy += 1
         self.busiest = max(self.busiest, self.busy)
+        self.arrivals.append((time.monotonic(), self.busy))
         try:
             picture = await request.read()
             return await self._answer(request, picture)
@@ -99,6 +102,9 @@ class FaultServer:
             }
         )
 
+    async def log(self, _: web.Request) -> web.Response:
+        return web.json_response(self.arrivals)
+
 
 async def _drip(request: web.Request, body: bytes) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -114,7 +120,9 @@ async def serve(rate: float, seed: int, delay: float) -> None:
     logging.disable()  # clients that leave are no news here
     server = FaultServer(rate, seed, delay)
     app = web.Application(client_max_size=64 * 2**20)
-    app.add_routes([web.post("/classify", server.classify), web.get("/stats", server.stats)])
+    app.add_routes(
+        [web.post("/classify", server.classify), web.get("/stats", server.stats), web.get("/log", server.log)]
+    )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -138,6 +146,11 @@ class Running:
     def stats(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/stats", timeout=10) as reply:
             return dict(json.load(reply))
+
+    def arrivals(self) -> list[tuple[float, int]]:
+        """When each request came, in seconds, and how many were there then, itself included."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/log", timeout=10) as reply:
+            return [(moment, busy) for moment, busy in json.load(reply)]
 
     def describe(self, folder: Path, **settings: object) -> Path:
         """A TOML description of this server."""

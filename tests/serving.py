@@ -6,7 +6,6 @@ command `serve`, which cannot make all of them as small as tests like them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -26,11 +25,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from looktwice import look as looking
-from looktwice.asking import Asker
-from looktwice.beliefs import Probit
-from looktwice.classifiers import connect
 from looktwice.images import encode_png
+from looktwice.model import Model
 from looktwice.pictures import labelled
 from looktwice.practice import DecisionOptions
 from looktwice.service import Place, run
@@ -130,15 +126,11 @@ def started(command: list[str], **environment: str) -> Iterator[Service]:
         process.stderr.close()
 
 
-def learn_profile(path: Path) -> Path:
+def learn_profile(path: Path, belief: str = "probit") -> Path:
     """A profile of the embedded classifier, from a few hundred pictures."""
-
-    async def work() -> None:
-        classifier = connect(DEMO / "fashion.toml")
-        polled = await looking.collect(Asker(classifier), labelled(DEMO / "pictures.npz")[:400], PANEL)
-        looking.learn(polled, Probit(), str(DEMO / "fashion.toml")).save(path)
-
-    asyncio.run(work())
+    with Model(str(DEMO / "fashion.toml")) as model:
+        model.fit(labelled(DEMO / "pictures.npz")[:400], views=PANEL, belief=belief)
+        model.save(path)
     return path
 
 

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +153,7 @@ class Labelling:
     async def close(self) -> None: ...
 
 
-async def everything(asker: Asker, pictures: Sequence[Picture], **how: Rounds) -> list[Row | Unscored]:
+async def everything(asker: Asker, pictures: Iterable[Picture], **how: Rounds) -> list[Row | Unscored]:
     return [row async for row in asker.ask(pictures, PANEL, **how)]
 
 
@@ -257,7 +257,7 @@ async def test_stopping_waits_for_what_is_in_flight_and_gives_the_rest_back(tmp_
         ledger = SqliteLedger(tmp_path / "ledger.db")
         asker = Asker(classifier, ledger, HURRY)
         stopping = asyncio.create_task(stop_after(asker, 50))
-        await everything(asker, pictures)
+        rows = await everything(asker, pictures)
         await stopping
         account = ledger.spent(classifier.fingerprint)
         await classifier.close()
@@ -266,6 +266,18 @@ async def test_stopping_waits_for_what_is_in_flight_and_gives_the_rest_back(tmp_
     assert 0 < stats["requests"] < 1000
     assert account.queries == account.answered == stats["answered"] == stats["requests"]
     assert account.unanswered == 0
+    assert [row.name for row in rows] == [picture.name for picture in pictures], "those never reached are told as well"
+    stopped = [row for row in rows if isinstance(row, Unscored)]
+    assert {(row.cause, row.message) for row in stopped} == {(Cause.STOPPED, "the run was stopped")}
+    assert (asker.progress.pictures, asker.progress.unscored) == (200, len(stopped))
+
+
+async def test_a_stream_of_pictures_is_not_read_on_once_asking_is_stopped(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures.npz", 3)
+    asker = Asker(Labelling())
+    asker.stop()
+    assert await everything(asker, iter(pictures)) == []
+    assert [row.name for row in await everything(asker, pictures)] == [picture.name for picture in pictures]
 
 
 def score_command(folder: Path) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
-from serving import PANEL, Service, clothes, learn_profile, serving
+from serving import PANEL, Service, clothes, learn_profile, serving, started
+from workshop import command
 
 from looktwice.images import encode_png
 
@@ -149,6 +150,7 @@ def test_a_chosen_file_fans_out_into_its_views_and_each_lights_up(visit: Visit, 
     for image in page.locator("#fan img, #picture").all():
         assert image.evaluate("image => image.complete && image.naturalWidth > 0")
     expect(page.locator("#status")).to_contain_text(said["label"])
+    expect(page.locator("#set")).to_be_hidden()
 
 
 def test_views_that_disagree_show_what_they_say(visit: Visit) -> None:
@@ -205,6 +207,31 @@ def test_turning_the_phone_takes_a_burst_that_is_judged_as_one(visit: Visit) -> 
 
 def playing(page: Page) -> None:
     expect(page.locator("#video")).to_have_js_property("readyState", 4)
+
+
+def test_a_prediction_set_is_shown_where_there_is_one(tmp_path: Path, browser: Browser) -> None:
+    profile = learn_profile(tmp_path / "profile.json", "jury")
+    with started(command("serve", "--profile", profile, "--port", 0, "--coverage", 0.99)) as service:
+        visits = visiting(service, browser)
+        visit = next(visits)
+        page = visit.page
+        expect(page.locator("#set")).to_be_hidden()
+        sets = [service.post("/v1/look", picture).json()["prediction_set"] for picture in clothes()[:20]]
+        place = next(place for place, labels in enumerate(sets) if len(labels) > 2)
+        put(visit, ("doubtful.png", clothes()[place]))
+        visit.verdict()
+        words = ["any other label" if label is None else label for label in sets[place]]
+        told = f"Prediction set: {', '.join(words[:-1])} or {words[-1]}"
+        expect(page.locator("#set")).to_have_text(told)
+        expect(page.locator("#status")).to_contain_text(told)
+        page.click("#camera")
+        playing(page)
+        page.click("#burst")
+        visit.verdict(2)
+        expect(page.locator("#set")).to_be_hidden()
+        page.click("#tab-trust")
+        expect(page.locator("#basis")).to_contain_text("Prediction sets hold the truth 99 % of the time.")
+        next(visits, None)
 
 
 # What goes wrong

@@ -210,6 +210,8 @@ def test_the_profile_tells_what_verdicts_rest_on_and_nothing_of_this_machine(ser
     assert str(DEMO) not in reply.body.decode()
     assert [view["view"] for view in said["panel"]] == [str(view) for view in PANEL]
     assert said["pictures"] == Profile.load(profile).pictures
+    assert (said["level"], said["coverage"]) == (0.95, None)
+    assert 0 < said["max_error"] < said["threshold"]
     figure = service.get("/v1/profile/reliability.svg")
     assert figure.headers.get_content_type() == "image/svg+xml"
     assert figure.body.startswith(b"<svg")
@@ -283,6 +285,33 @@ def test_the_inference_protocol_answers_label_and_confidence(service: Service) -
         "label": [verdict["label"] for verdict in verdicts],
         "confidence": [pytest.approx(verdict["confidence"]) for verdict in verdicts],
     }
+
+
+def test_every_part_of_a_verdict_can_be_asked_for_by_name(service: Service) -> None:
+    told = {output["name"]: output["datatype"] for output in service.get(OIP).json()["outputs"]}
+    verdict = service.post("/v1/look", clothes()[0]).json()
+    assert set(told) == set(verdict) - {"name"}
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(clothes()[0]).decode()]}
+    status, said = infer(service, inputs=[image], outputs=[{"name": name} for name in told])
+    assert status == 200
+    assert {tensor["name"]: tensor["datatype"] for tensor in said["outputs"]} == told
+    found = {name: data[0] for name, data in outputs(said).items()}
+    found |= {name: json.loads(str(found[name])) for name in ("votes", "prediction_set")}
+    assert found == {name: verdict[name] for name in told}
+    status, said = infer(service, inputs=[image], outputs=[{"name": "certainty"}])
+    assert (status, "there are label, confidence, low" in said["error"]) == (400, True)
+
+
+def test_parts_of_a_verdict_as_binary_tensors(service: Service) -> None:
+    verdict = service.post("/v1/look", clothes()[0]).json()
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(clothes()[0]).decode()]}
+    binary = {"binary_data": True}
+    wanted = [{"name": name, "parameters": binary} for name in ("high", "queries", "prediction_set")]
+    reply = service.post(f"{OIP}/infer", json.dumps({"inputs": [image], "outputs": wanted}).encode(), JSON)
+    blob = reply.body[int(reply.headers["inference-header-content-length"]) :]
+    high, queries, length = struct.unpack("<fiI", blob[:12])
+    assert (high, queries) == (pytest.approx(verdict["high"], rel=1e-6), verdict["queries"])
+    assert (length, blob[12:]) == (4, b"null")
 
 
 def test_pixels_as_a_uint8_tensor_get_the_same_answer(service: Service) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -150,7 +150,10 @@ class Asker:
     async def ask(
         self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
     ) -> AsyncGenerator[Row | Unscored]:
-        """The answers about each picture, in the pictures' order; durable before they are handed over."""
+        """The answers about each picture, in the pictures' order; durable before they are handed over.
+
+        If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
+        """
         source = iter(pictures)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         self._runs += 1
@@ -159,12 +162,17 @@ class Asker:
                 while len(chunks) < CHUNKS_AHEAD and (chunk := await self._load(source, panel)):
                     chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
                 if not chunks:
-                    return
+                    break
                 for row in await chunks.popleft():
                     self._count(row)
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
+            if self._sender.halt and isinstance(pictures, Sequence):
+                for picture in source:
+                    left = Unscored(picture.name, self._sender.halt.cause, self._sender.halt.message)
+                    self._count(left)
+                    yield left
         except BaseException:
             if self._runs == 1:  # else what others ask goes on, and with it what was begun here
                 self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from looktwice.session import AskOptions
 
 NOT_SCORED = 3
-"""The exit code when some pictures have no confidence: bad files, failures, or the budget ended."""
+"""The exit code when some pictures were not scored, whatever the cause."""
 INTERRUPTED = 130
 
 
@@ -504,7 +504,7 @@ def serve(
 
 def main() -> None:
     """Run the command line; an expected error is one line and an exit code, never a traceback."""
-    from looktwice.errors import LookTwiceError
+    from looktwice.errors import LookTwiceError, UnscoredError
 
     command = typer.main.get_command(app)
     # Drawn with rich, the list of commands takes as long as all the rest of a start; each command's own help is drawn.
@@ -516,7 +516,7 @@ def main() -> None:
         from looktwice.progress import say
 
         say(f"[red]error:[/red] {safe(str(error))}")
-        sys.exit(1)
+        sys.exit(NOT_SCORED if isinstance(error, UnscoredError) else 1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

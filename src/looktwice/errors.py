@@ -5,6 +5,7 @@ LookTwiceError
 ├── DataError             pictures and truths that do not fit together, votes that cannot be read
 ├── ViewError             a view that cannot be read or rendered
 ├── FitError              labelled pictures that a belief cannot learn from
+│   └── UnscoredError     none of them could be scored
 ├── ProfileError          a profile that is malformed, newer or not for this classifier
 ├── LedgerError           a ledger that cannot be opened, read or written
 ├── BudgetError           the budget is spent
@@ -47,6 +48,10 @@ class ViewError(LookTwiceError):
 
 class FitError(LookTwiceError):
     """Labelled pictures that a belief cannot learn from."""
+
+
+class UnscoredError(FitError):
+    """Labelled pictures of which none could be scored."""
 
 
 class ProfileError(LookTwiceError):

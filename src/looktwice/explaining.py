@@ -33,6 +33,16 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.985 else f"{100 * share:.0f} %"
 
 
+def alternatives(labels: Sequence[str | None]) -> str:
+    """A prediction set in words; None is any other label.
+
+    >>> alternatives(["coat", "shirt", None])
+    'coat, shirt or any other label'
+    """
+    words = ["any other label" if label is None else label for label in labels] or ["no label"]
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
 def adjective(view: str) -> str:
     """What a view looks like, or nothing where it is no view.
 

@@ -12,7 +12,7 @@ import numpy as np
 from looktwice import __version__, decisions, explaining, figures, fitting, metrics, notebook
 from looktwice.asking import Asker, Rounds
 from looktwice.beliefs import Belief, Constant, Naive, dump
-from looktwice.errors import DataError, FitError
+from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.fitting import Aim, Outcome, SameDecision, Thrift
 from looktwice.jury import Jury, Prefixes
 from looktwice.notebook import Drawing
@@ -81,9 +81,10 @@ class Polled:
 
     def labelled(self) -> LabelledVotes:
         """The votes with their truths; an error where there is nothing to learn from."""
+        if len(self.votes) == 0 and self.unscored:
+            raise UnscoredError(f"no labelled picture could be scored: {self.unscored[0].message}")
         if len(self.votes) == 0:
-            reason = self.unscored[0].message if self.unscored else "there are none"
-            raise FitError(f"no labelled picture could be scored: {reason}")
+            raise FitError("there is no labelled picture to learn from")
         if not isinstance(self.votes, LabelledVotes):
             raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
         self.votes.check()

@@ -256,23 +256,25 @@ class AsyncModel:
         self, picture: PictureLike, options: DecisionOptions = EVERYTHING, **decision: Unpack[DecisionKeywords]
     ) -> Verdict:
         """Label and confidence of one picture."""
-        async with aclosing(self.score([one(picture)], options, **decision)) as verdicts:
-            async for verdict in verdicts:
-                if isinstance(verdict, Unscored):
-                    raise verdict.error()
-                return verdict
-        raise DataError("the run was stopped before the picture was asked about")
+        (verdict,) = [found async for found in self.score([one(picture)], options, **decision)]
+        if isinstance(verdict, Unscored):
+            raise verdict.error()
+        return verdict
 
     async def burst(self, photos: Sequence[PictureLike]) -> Verdict:
         """One verdict for several photos of one thing: the first is the picture, the others are its views."""
+        verdict = await self.score_burst(photos)
+        if isinstance(verdict, Unscored):
+            raise verdict.error()
+        return verdict
+
+    async def score_burst(self, photos: Sequence[PictureLike]) -> Verdict | Unscored:
+        """The same, or why there is no verdict: the first photo that was not scored."""
         if len(photos) < 2:
             raise DataError("a burst is two or more photos of one thing; give them all")
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
         async with self._showing(len(named)) as asker:
-            verdict = await look.burst(asker, named, self.fitted())
-        if isinstance(verdict, Unscored):
-            raise verdict.error()
-        return verdict
+            return await look.burst(asker, named, self.fitted())
 
     async def score(
         self,
@@ -535,6 +537,7 @@ class Model:
     search = _waiting(AsyncModel.search)
     look = _waiting(AsyncModel.look)
     burst = _waiting(AsyncModel.burst)
+    score_burst = _waiting(AsyncModel.score_burst)
     score = _streaming(AsyncModel.score)
     evaluate = _waiting(AsyncModel.evaluate)
 

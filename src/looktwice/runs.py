@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from looktwice import beliefs, checkup, datasets, ledger, planning
+from looktwice import beliefs, checkup, datasets, explaining, ledger, planning
 from looktwice import pictures as picture
 from looktwice import votes as voting
 from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
@@ -111,19 +111,20 @@ def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions
 
 
 def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
-    """Print the one verdict that several photos of one thing give."""
+    """Print the one verdict that several photos of one thing give; whether there is one."""
     if decide != DecisionOptions():
         raise DataError("a burst is judged as a whole and nothing is promised about it; leave the options to act out")
     if output.dry_run:
         estimate(model, photos, Panel(()), output)
         return True
 
-    async def work() -> Verdict:
+    async def work() -> Verdict | Unscored:
         async with watched(model, len(photos), output):
-            return await model.burst(photos)
+            return await model.score_burst(photos)
 
-    _show(run(work), output.json)
-    return True
+    verdict = run(work)
+    _show(verdict, output.json)
+    return isinstance(verdict, Verdict)
 
 
 def score(model: AsyncModel, pictures: Sequence[Picture], out: Path, decide: DecisionOptions, output: Output) -> bool:
@@ -341,7 +342,7 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         OUT.print(line, highlight=False)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
         if verdict.prediction_set is not None:
-            labels = ", ".join("any other" if label is None else label for label in verdict.prediction_set)
+            labels = explaining.alternatives(verdict.prediction_set)
             OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)
 
 

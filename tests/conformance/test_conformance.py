@@ -17,6 +17,7 @@ from conformance.cases import CASES, KEY, Case
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, pictures
 from looktwice.classifiers import AnyClassifier
 from looktwice.errors import PassingError, PermanentError
+from looktwice.model import AsyncModel
 
 SECRET = "s3cr3t/+key==&x y"
 EVERY = [pytest.param(case, id=case.name) for case in CASES]
@@ -67,6 +68,14 @@ async def test_labels_are_those_of_the_model_behind_it(opened: Opened) -> None:
     said = [(await classifier.label([classifier.prepare(image)]))[0].label for image in pictures()[:6]]
     assert said == opened.case.truth(pictures()[:6])
     assert len(set(said)) > 1
+
+
+@pytest.mark.parametrize("case", EVERY)
+async def test_a_price_among_the_options_is_what_the_ledger_books(opened: Opened, tmp_path: Path) -> None:
+    async with AsyncModel(opened.connect(), ledger=str(tmp_path / "ledger.db"), price="0.002") as asking:
+        polled = await asking.ask([pictures()[0]], views="mirror")
+        assert len(polled.votes) == 1
+        assert asking.asker.spent().micros == asking.asked.micros == 2 * 2_000
 
 
 @pytest.mark.parametrize("case", EVERY)

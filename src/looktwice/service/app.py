@@ -160,7 +160,7 @@ class _Looking:
         return _stream(work)
 
     async def infer(self, request: Request) -> Response:
-        """The Open Inference Protocol: pictures in, label and confidence out."""
+        """The Open Inference Protocol: pictures in, label and confidence out, or any part of the verdict."""
         try:
             self._desk.admit(1)
             body = await bodies.read(request, self._limits)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from looktwice import look as looking
 from looktwice.asking import Heard
 from looktwice.decisions import Drift
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
@@ -37,6 +36,15 @@ MANY = 1000
 """Pictures after which drift is looked at, also if nobody asks."""
 DAY = 86_400
 CLOSING = "the service is shutting down"
+REFUSALS = {
+    Cause.UNREADABLE: "picture",
+    Cause.UNFIT: "picture",
+    Cause.BUDGET: "budget",
+    Cause.STOPPED: "unavailable",
+    Cause.NO_LABEL: "classifier",
+    Cause.CLASSIFIER: "classifier",
+}
+"""The code with which a picture is refused that could not be scored; status and counter follow from it."""
 LOG = logging.getLogger("looktwice.service")
 
 Tell = Callable[[int, str | None], None]
@@ -196,7 +204,7 @@ class Desk:
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored
         try:
-            verdict = await looking.burst(self.asker, pictures, self.model.fitted())
+            verdict = await self.model.score_burst(pictures)
             if isinstance(verdict, Verdict):
                 photos = tuple((f"photo {place}", label) for place, (_, label) in enumerate(verdict.votes, 2))
                 verdict = replace(verdict, votes=photos)
@@ -256,12 +264,9 @@ class Desk:
         """Why there is no verdict, as a reply."""
         if told.cause is Cause.BUDGET:
             detail = "the budget is spent; raise it to go on" + (", or wait for the next day" if self._daily else "")
-            return Refusal("budget", detail, DAY - time.time() % DAY if self._daily else None)
-        if told.cause in (Cause.UNREADABLE, Cause.UNFIT):
-            return Refusal("picture", told.message)
-        if told.cause is Cause.STOPPED or self._trouble:
-            return Refusal("unavailable", told.message, self.state().retry_after)
-        return Refusal("classifier", told.message)
+            return Refusal(REFUSALS[told.cause], detail, DAY - time.time() % DAY if self._daily else None)
+        retry_after = self.state().retry_after if told.cause is Cause.STOPPED else None
+        return Refusal(REFUSALS[told.cause], told.message, retry_after)
 
 
 def _telling(tell: Tell, photo: int) -> Tell:

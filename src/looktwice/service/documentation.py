@@ -44,6 +44,7 @@ VERDICT = {
     "base": "Shirt",
     "votes": [{"view": "mirror", "label": "Shirt"}, {"view": "zoom:1.15", "label": "Coat"}],
     "queries": 3,
+    "prediction_set": ["Shirt", "Coat", None],
     "sentence": "1 of 2 views agree; the enlarged one says Coat; such pictures are right 74 % of the time.",
 }
 EVENTS = (
@@ -110,7 +111,7 @@ _VERDICT = _good("the verdict", JSON, {**_schema("VerdictReply"), "example": VER
 _EVENTS = _good("events; one of them is `verdict` or `problem`", "text/event-stream", {"example": EVENTS})
 _INFERENCE = {JSON: _schema("InferenceBody"), "application/octet-stream": FILE}
 _INFERRED = {
-    "description": "label and confidence",
+    "description": "label and confidence, or the outputs that were asked for",
     "content": {JSON: _schema("InferenceReply"), "application/octet-stream": FILE},
 }
 _ANY = {"schema": {"type": "object"}}

@@ -1,7 +1,8 @@
-"""The door of the Open Inference Protocol, version 2: pictures in, label and confidence out.
+"""The door of the Open Inference Protocol, version 2: pictures in, verdicts out.
 
 A client that spoke to the classifier through this protocol only changes its address. Pictures come as BYTES (the
 file; in JSON as base64) or as UINT8 (height x width x channels, one or a batch of them), in JSON or as binary tensors.
+Label and confidence come back; a client that names its outputs can have every part of a verdict.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from fastapi.responses import Response
@@ -28,18 +30,50 @@ from looktwice.service.replies import Refusal
 MODEL = "looktwice"
 VERSION = "1"
 SERVER = {"name": "looktwice", "version": __version__, "extensions": ["binary_tensor_data"]}
+HEADER_LENGTH = "inference-header-content-length"
+DEFAULT = ("label", "confidence")
+"""The outputs of a request that names none."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that goes out, with one element a picture."""
+
+    datatype: Literal["BYTES", "FP32", "INT32"]
+    element: Callable[[Verdict], str | float]
+
+    def packed(self, elements: Sequence[str | float]) -> bytes:
+        """The elements as a binary tensor; each text has its length, in 4 bytes, before it."""
+        if self.datatype == "BYTES":
+            texts = [str(element).encode() for element in elements]
+            return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+        return np.array(elements, {"FP32": "<f4", "INT32": "<i4"}[self.datatype]).tobytes()
+
+
+def _votes(verdict: Verdict) -> str:
+    return json.dumps([{"view": view, "label": label} for view, label in verdict.votes])
+
+
+OUTPUTS = {
+    "label": Output("BYTES", lambda verdict: verdict.label),
+    "confidence": Output("FP32", lambda verdict: verdict.confidence),
+    "low": Output("FP32", lambda verdict: verdict.low),
+    "high": Output("FP32", lambda verdict: verdict.high),
+    "base": Output("BYTES", lambda verdict: verdict.base),
+    "votes": Output("BYTES", _votes),
+    "queries": Output("INT32", lambda verdict: verdict.queries),
+    "decision": Output("BYTES", lambda verdict: verdict.decision or ""),
+    "prediction_set": Output("BYTES", lambda verdict: json.dumps(verdict.prediction_set)),
+    "sentence": Output("BYTES", lambda verdict: verdict.sentence()),
+}
+"""Every part of a verdict; `votes` and `prediction_set` are JSON, as /v1/look has them."""
 METADATA = {
     "name": MODEL,
     "versions": [VERSION],
     "platform": "looktwice",
     "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
-    "outputs": [
-        {"name": "label", "datatype": "BYTES", "shape": [-1]},
-        {"name": "confidence", "datatype": "FP32", "shape": [-1]},
-    ],
+    "outputs": [{"name": name, "datatype": output.datatype, "shape": [-1]} for name, output in OUTPUTS.items()],
 }
-OUTPUTS = ("label", "confidence")
-HEADER_LENGTH = "inference-header-content-length"
 
 
 class _Part(BaseModel):
@@ -124,8 +158,11 @@ class Inference:
         """The verdicts as the client wants them."""
         outputs, blobs = [], []
         for name, binary in self.wishes:
-            head, blob = WRITERS[name](verdicts, binary)
-            outputs.append(head)
+            output = OUTPUTS[name]
+            elements = [output.element(verdict) for verdict in verdicts]
+            blob = output.packed(elements) if binary else b""
+            data = {"parameters": {"binary_data_size": len(blob)}} if binary else {"data": elements}
+            outputs.append({"name": name, "datatype": output.datatype, "shape": [len(elements)], **data})
             blobs.append(blob)
         said = {"model_name": MODEL, "model_version": VERSION, "outputs": outputs}
         text = json.dumps(said if self.id is None else {**said, "id": self.id}).encode()
@@ -161,10 +198,10 @@ def _length(text: str, most: int) -> int:
 
 def _wishes(asked: InferenceBody) -> list[tuple[str, bool]]:
     if not asked.outputs:
-        return [(name, asked.parameters.binary_data_output) for name in OUTPUTS]
+        return [(name, asked.parameters.binary_data_output) for name in DEFAULT]
     for wish in asked.outputs:
         if wish.name not in OUTPUTS:
-            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {' and '.join(OUTPUTS)}")
+            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {', '.join(OUTPUTS)}")
     return [(w.name, w.parameters.binary_data or asked.parameters.binary_data_output) for w in asked.outputs]
 
 
@@ -226,30 +263,3 @@ def _pixels(shape: list[int], data: bytes, limits: Limits) -> list[Source]:
         return [Held(Image.of(pixels)) for pixels in batch]
     except ImageError as error:
         raise Refusal("picture", str(error)) from None
-
-
-# What goes out -----------------------------------------------------------------------------------------------------
-
-Written = tuple[dict[str, object], bytes]
-
-
-def _labels(verdicts: Sequence[Verdict], binary: bool) -> Written:
-    head: dict[str, object] = {"name": "label", "datatype": "BYTES", "shape": [len(verdicts)]}
-    if not binary:
-        return {**head, "data": [verdict.label for verdict in verdicts]}, b""
-    texts = [verdict.label.encode() for verdict in verdicts]
-    return _binary(head, b"".join(struct.pack("<I", len(text)) + text for text in texts))
-
-
-def _confidences(verdicts: Sequence[Verdict], binary: bool) -> Written:
-    head: dict[str, object] = {"name": "confidence", "datatype": "FP32", "shape": [len(verdicts)]}
-    if not binary:
-        return {**head, "data": [verdict.confidence for verdict in verdicts]}, b""
-    return _binary(head, np.array([verdict.confidence for verdict in verdicts], "<f4").tobytes())
-
-
-def _binary(head: dict[str, object], blob: bytes) -> Written:
-    return {**head, "parameters": {"binary_data_size": len(blob)}}, blob
-
-
-WRITERS: dict[str, Callable[[Sequence[Verdict], bool], Written]] = {"label": _labels, "confidence": _confidences}

@@ -48,6 +48,7 @@ class ProfileReply(BaseModel):
     threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is promised")
     max_error: float | None = Field(description="accepted answers are wrong at most so often")
     level: float = Field(description="how certain that is")
+    coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
     drift: DriftReply | None
     limits: LimitsReply
 
@@ -66,6 +67,7 @@ def described(desk: Desk, level: float) -> ProfileReply:
         threshold=None if accept is None or math.isinf(accept) else accept,
         max_error=desk.decide.max_error,
         level=level,
+        coverage=desk.decide.coverage,
         drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )

@@ -30,10 +30,14 @@ class VerdictReply(BaseModel):
     confidence: float = Field(ge=0, le=1, description="the probability that the label is right")
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1, description="low and high are the 95 % interval of the confidence")
-    decision: Literal["accept", "review"] | None = Field(description="null where no promise was asked for, or holds")
+    decision: Literal["accept", "review"] | None = Field(description="null for bursts, which have no guarantee")
     base: str = Field(description="what the classifier said about the picture itself")
     votes: list[VoteReply]
     queries: int
+    prediction_set: list[str | None] | None = Field(
+        description="the labels that it may have, the most probable first, and null for any other label; null in place "
+        "of the list where the service was started without --coverage, and for bursts"
+    )
     sentence: str
 
     @classmethod
@@ -49,6 +53,7 @@ class VerdictReply(BaseModel):
             base=verdict.base,
             votes=[VoteReply.model_construct(view=view, label=label) for view, label in verdict.votes],
             queries=verdict.queries,
+            prediction_set=None if verdict.prediction_set is None else list(verdict.prediction_set),
             sentence=verdict.sentence(),
         )
 

@@ -8,6 +8,7 @@ import { showTrust } from "./trust.js";
 
 const REMEMBERED = 30;
 const DECISIONS = { accept: "Accept", review: "Review" };
+const LIST = new Intl.ListFormat("en-GB", { type: "disjunction" });
 const byId = (id) => document.getElementById(id);
 
 const stage = new Stage();
@@ -81,7 +82,7 @@ function progress(shown, name) {
   const answered = shown.views.filter((view) => view.label !== undefined);
   byId("verdict").dataset.state = "waiting";
   byId("label").textContent = shown.base ?? "\u00a0";
-  byId("decision").hidden = true;
+  for (const id of ["decision", "set"]) byId(id).hidden = true;
   byId("sentence").textContent = `${answered.length} of ${shown.views.length} views have answered.`;
   if (answered.length && shown.base !== undefined) {
     dial.swing(answered.filter((view) => view.label === shown.base).length / answered.length);
@@ -91,8 +92,14 @@ function progress(shown, name) {
 function conclude(shown) {
   remember(shown);
   present(shown);
-  const { label, confidence, sentence, decision } = shown.verdict;
-  byId("status").textContent = `${label}, ${percent(confidence)}. ${decision ? `${DECISIONS[decision]}. ` : ""}${sentence}`;
+  const { label, confidence, sentence, decision, prediction_set } = shown.verdict;
+  const told = [`${label}, ${percent(confidence)}.`, decision && `${DECISIONS[decision]}.`, sentence, prediction_set && `${named(prediction_set)}.`];
+  byId("status").textContent = told.filter(Boolean).join(" ");
+}
+
+/** A prediction set in words; null among the labels stands for any other label. */
+function named(labels) {
+  return `Prediction set: ${labels.length ? LIST.format(labels.map((label) => label ?? "any other label")) : "no label"}`;
 }
 
 function present(shown) {
@@ -100,6 +107,8 @@ function present(shown) {
   byId("verdict").dataset.state = verdict.decision ?? "undecided";
   byId("label").textContent = verdict.label;
   byId("sentence").textContent = verdict.sentence;
+  byId("set").hidden = !verdict.prediction_set;
+  byId("set").textContent = verdict.prediction_set ? named(verdict.prediction_set) : "";
   const chip = byId("decision");
   chip.hidden = false;
   chip.dataset.decision = verdict.decision ?? "none";
@@ -121,6 +130,7 @@ function complain(error) {
     byId("verdict").dataset.state = "empty";
     byId("label").textContent = "\u00a0";
     byId("sentence").textContent = "There is no verdict.";
+    byId("set").hidden = true;
     dial.empty();
   }
 }

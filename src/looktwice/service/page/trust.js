@@ -39,14 +39,15 @@ export function promise({ threshold, max_error, pictures }) {
   return `Accept from ${percent(threshold)} on: at most ${share} of what is accepted is wrong`;
 }
 
-function basis({ pictures, panel, classifier, level }) {
+function basis({ pictures, panel, classifier, level, coverage }) {
   const views = `${panel.length} ${panel.length === 1 ? "view" : "views"} a picture`;
   if (!pictures) {
     return `The weights of ${views} were learned on another classifier. No labelled picture of ${classifier} is known, so every answer is for a person to review.`;
   }
   return (
     `Learned from ${pictures.toLocaleString("en")} labelled pictures, with ${views}, about the classifier ${classifier}. ` +
-    `The promise holds with ${100 * level} % certainty; the rest is for a person to review.`
+    `The promise holds with ${+(100 * level).toFixed(1)} % certainty; the rest is for a person to review.` +
+    (coverage === null ? "" : ` Prediction sets hold the truth ${+(100 * coverage).toFixed(1)} % of the time.`)
   );
 }
 

@@ -1,0 +1,74 @@
+"""One table of options for every door, and what each door's answer says of a verdict, in one form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import DEMO, clothes
+
+from looktwice.look import Verdict
+from looktwice.model import Model
+from looktwice.pictures import labelled
+from looktwice.practice import DecisionKeywords
+
+DECISIONS: dict[str, DecisionKeywords] = {
+    "none": {},
+    "adaptive": {"adaptive": True},
+    "max_error": {"max_error": 0.08},
+    "level": {"level": 0.5},
+    "max_error and level": {"max_error": 0.08, "level": 0.5},
+    "coverage": {"coverage": 0.95},
+    "all": {"adaptive": True, "max_error": 0.07, "level": 0.5, "coverage": 0.97},
+}
+"""Every decision option alone, and all together. `level` says how certain `max_error` is, so it has a pair as well."""
+ROWS = [pytest.param(options, id=name) for name, options in DECISIONS.items()]
+PICTURES = (0, 4, 5, 9)
+"""Pictures on whose verdicts every option shows."""
+FIELDS = tuple(field.name for field in fields(Verdict))
+Told = dict[str, Any]
+"""The fields of a verdict as JSON has them, with `sentence` where a door gives it."""
+
+
+def write_place(folder: Path) -> Path:
+    """A profile that can stop early and name sets, and the pictures to be judged in a folder beside it."""
+    with Model(str(DEMO / "fashion.toml")) as model:
+        views = "mirror rotation:20*3 zoom:1.15 turn:8"
+        model.fit(labelled(DEMO / "pictures.npz")[:400], views=views, belief="jury")
+        model.save(folder / "profile.json")
+    (folder / "pictures").mkdir()
+    for place in PICTURES:
+        (folder / "pictures" / f"{place}.png").write_bytes(clothes()[place])
+    return folder
+
+
+def arguments(options: Mapping[str, object]) -> list[str]:
+    """The options as the command line takes them."""
+    words = [(f"--{name.replace('_', '-')}", value) for name, value in options.items()]
+    return [part for word, value in words for part in ([word] if value is True else [word, str(value)])]
+
+
+def of_verdict(verdict: Verdict) -> Told:
+    """The verdict itself."""
+    told = json.loads(json.dumps({name: getattr(verdict, name) for name in FIELDS}))
+    return {**told, "sentence": verdict.sentence()}
+
+
+def of_row(row: Mapping[str, Any], expected: Verdict) -> Told:
+    """A row of `score`: its votes have no names of views, which are those of the panel."""
+    assert row["agree"] == expected.agree()
+    views = [view for view, _ in expected.votes]
+    return {**row, "votes": [list(vote) for vote in zip(views, row["votes"], strict=True)]}
+
+
+def check(told: Sequence[Told], expected: Sequence[Verdict]) -> None:
+    """Every field is what it should be; files round to six decimals."""
+    for found, verdict in zip(told, expected, strict=True):
+        wanted = of_verdict(verdict)
+        rounded = {name: pytest.approx(wanted[name], abs=1e-6) for name in ("confidence", "low", "high")}
+        assert {name: found[name] for name in FIELDS} == {name: wanted[name] for name in FIELDS} | rounded
+        assert found.get("sentence", wanted["sentence"]) == wanted["sentence"]
