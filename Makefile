@@ -80,7 +80,7 @@ test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest librari
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
 # They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
-NEWER := test_chat_classifier.py test_docs.py test_page.py test_postgres_ledger.py test_ledger.py test_scoring.py test_service.py \
+NEWER := test_chat_classifier.py test_docs.py test_page.py test_postgres_ledger.py test_ledger.py test_metrics.py test_service.py \
   conformance with_ray with_torch
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py

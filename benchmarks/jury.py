@@ -20,16 +20,16 @@ import numpy as np
 from goals import at_most
 from scipy.optimize import minimize
 
-from looktwice import jury, scoring
-from looktwice.votes import Codes, Floats, Votes, load
+from looktwice import jury, metrics
+from looktwice.votes import Floats, LabelledVotes, Votes, load
 
 STRENGTHS = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
 SPLITS = 6
 
 
-def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> tuple[Votes, Codes]:
-    """Votes in which about three of four pictures are answered alike by all views, and their truths."""
+def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> LabelledVotes:
+    """Votes in which about three of four pictures are answered alike by all views."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(classes, size=pictures)
     lure = (truth + rng.integers(1, classes, size=pictures)) % classes
@@ -39,15 +39,15 @@ def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> tuple[V
     said = np.where(draw > 1 - hard / 3, rng.integers(classes, size=said.shape), said).astype(np.int32)
     names, panel = tuple(map(str, range(pictures))), tuple(f"view {s}" for s in range(views))
     votes = Votes(names, panel, tuple(map(str, range(classes))), said[:, 0], said[:, 1:], classes)
-    return votes, truth.astype(np.int32)
+    return votes.labelled(map(str, truth))
 
 
-def greedy(votes: Votes, truths: Codes, steps: int, strength: float = 30.0) -> list[int]:
+def greedy(votes: LabelledVotes, steps: int, strength: float = 30.0) -> list[int]:
     """The panel that grows by the view which helps most on held-out folds."""
     fold, panel, theta = jury.folds(len(votes)), list[int](), np.zeros(3)
     for _ in range(steps):
         left = [s for s in range(len(votes.panel)) if s not in panel]
-        tables = {s: jury.tabulate(votes.under([*panel, s]), truths) for s in left}
+        tables = {s: jury.tabulate(votes.under([*panel, s])) for s in left}
         start = jury.widen(theta)
         loss = {s: jury.held_out_losses(table, fold, strength, start).sum() for s, table in tables.items()}
         panel.append(min(loss, key=lambda s: loss[s]))
@@ -63,15 +63,14 @@ def quick(what: str, work: Callable[[], object], goal: float) -> bool:
 
 
 def times() -> bool:
-    votes, truths = simulated(1000, 16, 1000)
-    many, these = simulated(5000, 16, 1000)
-    broad, known = simulated(1000, 40, 1000)
+    votes, many = simulated(1000, 16, 1000), simulated(5000, 16, 1000)
+    broad = simulated(1000, 40, 1000)
     reached = [
-        quick("Jury of 1,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(votes, truths), 10),
+        quick("Jury of 1,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(votes), 10),
         at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 500),
-        quick("Jury of 5,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(many, these), 10),
-        quick("a jury for every number of 16 views", lambda: jury.fit_prefixes(votes, truths), 10),
-        quick("10 of 40 views chosen, 1,000 pictures, 5 folds", lambda: greedy(broad, known, 10), 20),
+        quick("Jury of 5,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(many), 10),
+        quick("a jury for every number of 16 views", lambda: jury.fit_prefixes(votes), 10),
+        quick("10 of 40 views chosen, 1,000 pictures, 5 folds", lambda: greedy(broad, 10), 20),
         quick("1,000 resamples of all figures, 50,000 pictures", resampled, 5),
     ]
     return all(reached)
@@ -82,17 +81,17 @@ def resampled() -> None:
     confidence = rng.random(50_000)
     correct = rng.random(50_000) < confidence
     brier, nll = (confidence - correct) ** 2, -np.log(np.where(correct, confidence, 1 - confidence))
-    scoring.bootstrap(confidence, correct, brier, nll)
+    metrics.bootstrap(confidence, correct, brier, nll)
 
 
-def single(votes: Votes, truths: Codes) -> jury.Patterns:
+def single(votes: LabelledVotes) -> jury.Patterns:
     """The patterns with one of its own for every picture, in order, so that columns can be added for each."""
     codes = np.column_stack([votes.base, votes.views])
     first = jury._first(codes)
     named = first == np.arange(first.shape[1])
     choice = np.column_stack([named, named.sum(axis=1) < votes.classes])
     owner, options = jury._options(first, choice, named.sum(axis=1))
-    column = jury._truth_columns(codes, truths)
+    column = jury._truth_columns(codes, votes.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     others = np.where(column < codes.shape[1], 1, votes.classes - named.sum(axis=1))
     starts = np.searchsorted(owner, np.arange(len(votes)))
@@ -150,9 +149,10 @@ def test_loss(patterns: jury.Patterns, extra: Floats, fit: Floats, fold: jury.Pl
 
 
 def compare(path: Path, pictures: int, severity: Floats | None) -> None:
-    saved = load(path)
-    votes, truths = saved.votes, saved.votes.codes(saved.truths or ())
-    patterns = single(votes, truths)
+    votes = load(path)
+    if not isinstance(votes, LabelledVotes):
+        sys.exit(f"{path} holds no truths; save votes with `looktwice evaluate --votes`")
+    patterns = single(votes)
     plain = np.zeros((len(patterns.options), 0))
     tried = {"plain": plain, **additions(votes, patterns, severity)}
     gaps: dict[str, list[float]] = {name: [] for name in tried}

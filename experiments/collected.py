@@ -29,7 +29,7 @@ from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.pictures import Picture, labelled
 from looktwice.views import Panel, View
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Codes, Floats, LabelledVotes, Votes
 
 SHARED = Path(__file__).parents[2] / "shared"
 CACHE = Path(os.environ.get("LOOKTWICE_EXPERIMENTS", Path.home() / ".cache" / "looktwice-experiments"))
@@ -151,7 +151,7 @@ MODELS = {
 }
 
 
-def votes(model: Model, panel: Panel, part: str = "all") -> Votes:
+def votes(model: Model, panel: Panel, part: str = "all") -> LabelledVotes:
     """The answers under this panel about the pictures of a part.
 
     `all` are in their own order. `few` come first in the model's order, then the rest of `pilot`, then that of `some`,
@@ -164,7 +164,8 @@ def votes(model: Model, panel: Panel, part: str = "all") -> Votes:
     rows = _rows(model, part)
     views = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), np.int32)
     names = tuple(model.pictures[i].name for i in rows)
-    return Votes(names, tuple(map(str, panel)), model.labels, _base(model, part), views, len(model.labels))
+    said = Votes(names, tuple(map(str, panel)), model.labels, _base(model, part), views, len(model.labels))
+    return said.labelled(str(model.pictures[i].truth) for i in rows)
 
 
 def there(model: Model, panel: Panel, part: str = "all") -> bool:

@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from looktwice import fitting, scoring, tuning
+from looktwice import fitting, metrics, tuning
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit
 from looktwice.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from looktwice.fitting import Outcome, Thrift
 from looktwice.jury import Jury, Prefixes, grow_panel
 from looktwice.tuning import Plan
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
-from looktwice.votes import Codes, Distribution, Floats, Votes
+from looktwice.votes import Codes, Distribution, Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -78,7 +78,7 @@ class Score:
 def measured(method: str, outcome: Outcome, base: tuple[Floats, NDArray[np.bool_]] | None, classes: int) -> Score:
     """The figures of an outcome; `base` is what is believed of the base answer, where that is something else."""
     scores = outcome.scores()
-    even = scoring.brier_even(outcome.confidence, outcome.correct, classes)
+    even = metrics.brier_even(outcome.confidence, outcome.correct, classes)
     about_base = base or (outcome.confidence, outcome.correct)
     return Score(
         method,
@@ -92,7 +92,7 @@ def measured(method: str, outcome: Outcome, base: tuple[Floats, NDArray[np.bool_
             "brier_even": even,
             "brier": scores.brier,
             "nll": scores.nll,
-            "base_auroc": scoring.auroc(*about_base) or 0.5,
+            "base_auroc": metrics.auroc(*about_base) or 0.5,
         },
     )
 
@@ -102,55 +102,52 @@ class Split:
     """One random split of a model's pictures."""
 
     model: Model
-    truths: Codes
     fit: Rows
     test: Rows
 
-    def believed(self, method: str, belief: Belief, said: Votes) -> Score:
+    def believed(self, method: str, belief: Belief, said: LabelledVotes) -> Score:
         """How a belief, fitted on one part, fares on the other."""
-        fitted = belief.fit(said.take(self.fit), self.truths[self.fit])
-        heard, truth = said.take(self.test), self.truths[self.test]
-        outcome = fitting.outcome(fitted, heard, truth)
+        fitted, heard = belief.fit(said.take(self.fit)), said.take(self.test)
+        outcome = fitting.outcome(fitted, heard)
         base = None
         if isinstance(fitted, Jury):
             own = replace(fitted, ballot="base")
-            base = own.confidence(heard), heard.base == truth
+            base = own.confidence(heard), heard.base == heard.truths
         return measured(method, outcome, base, said.classes)
 
-    def unseen(self, said: Votes) -> Iterator[Score]:
+    def unseen(self, said: LabelledVotes) -> Iterator[Score]:
         """The jury on those tested photos that had no part in choosing the general panel, as some had."""
         rest = np.setdiff1d(self.test, self.model.order()[: self.model.pilot])
         if len(rest) < len(self.test):
             yield replace(self, test=rest).believed("jury, photos new to its panel", Jury(), said)
 
-    def adaptive(self, said: Votes, fixed: int) -> Score:
+    def adaptive(self, said: LabelledVotes, fixed: int) -> Score:
         """Early stopping that aims at the Brier score of the first views; all is learned on the fitting part."""
-        train, truth = said.take(self.fit), self.truths[self.fit]
-        aim = Thrift(fixed)
-        columns, trials = fitting.order(Jury(), train, truth, fixed)
+        train, aim = said.take(self.fit), Thrift(fixed)
+        columns, trials = fitting.order(Jury(), train, fixed)
         price = fitting.price(trials, aim)
-        juries = Prefixes().fit(train.under(columns), truth).seated()
-        rule = fitting.rule(fitting.grow(juries, train.under(columns), truth), aim, price)
-        heard, known = said.under(columns).take(self.test), self.truths[self.test]
-        tested = fitting.grow(juries, heard, known)
+        juries = Prefixes().fit(train.under(columns)).seated()
+        rule = fitting.rule(fitting.grow(juries, train.under(columns)), aim, price)
+        heard = said.under(columns).take(self.test)
+        tested = fitting.grow(juries, heard)
         asked = rule.asked(tested.confidence())
         own = [replace(j, ballot="base").confidence(heard.under(range(s))) for s, j in enumerate(juries)]
-        base = np.column_stack(own)[np.arange(len(asked)), asked], heard.base == known
+        base = np.column_stack(own)[np.arange(len(asked)), asked], heard.base == heard.truths
         return measured("jury, stopping early", tested.stopped(rule), base, said.classes)
 
-    def ordered(self, said: Votes) -> list[int]:
+    def ordered(self, said: LabelledVotes) -> list[int]:
         """The eight views that tell most, in the order of their worth on the fitting part."""
-        return grow_panel(said.take(self.fit), self.truths[self.fit], len(GENERAL))
+        return grow_panel(said.take(self.fit), len(GENERAL))
 
     def white_box(self, output: Floats) -> Iterator[Score]:
         """The model's own softmax, raw and with the temperature that suits the fitting part best."""
-        for method, temperature in (("softmax", 1.0), ("softmax, temperature", self._temperature(output))):
+        truths = self.model.truths()
+        best = self._temperature(output, truths[self.fit])
+        for method, temperature in (("softmax", 1.0), ("softmax, temperature", best)):
             chance = np.exp(log_softmax(output[self.test] / temperature, axis=1))
-            yield measured(method, _dense(method, chance, self.truths[self.test]), None, chance.shape[1])
+            yield measured(method, _dense(method, chance, truths[self.test]), None, chance.shape[1])
 
-    def _temperature(self, output: Floats) -> float:
-        truth = self.truths[self.fit]
-
+    def _temperature(self, output: Floats, truth: Codes) -> float:
         def loss(log_t: float) -> float:
             logs = log_softmax(output[self.fit] / np.exp(log_t), axis=1)
             return -float(logs[np.arange(len(truth)), truth].mean())
@@ -171,18 +168,17 @@ def _dense(name: str, chance: Floats, truth: Codes) -> Outcome:
 
 def splits(model: Model, count: int = SPLITS, part: str = "all") -> list[Split]:
     if part == "all":
-        return [Split(model, model.truths(), *model.split(seed)) for seed in range(count)]
-    truths = model.truths()[model.order()[: 2 * model.fit]]
-    return [Split(model, truths, *_halves(model, seed)) for seed in range(count)]
+        return [Split(model, *model.split(seed)) for seed in range(count)]
+    return [Split(model, *_halves(model, seed)) for seed in range(count)]
 
 
 def drawn(model: Model) -> Iterator[Split]:
     """Splits for promises, which are about labelled pictures that chance gave: all drawn, none a pilot one."""
-    truths, rest = model.truths(), model.order()[model.pilot :]
+    rest = model.order()[model.pilot :]
     fit = min(model.fit, 2 * len(rest) // 3)
     for seed in range(SPLITS):
         mixed = np.random.default_rng(seed).permutation(rest)
-        yield Split(model, truths, mixed[:fit], mixed[fit:])
+        yield Split(model, mixed[:fit], mixed[fit:])
 
 
 def _halves(model: Model, seed: int) -> tuple[Rows, Rows]:
@@ -205,9 +201,7 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     part, half = "pilot" if small else "few", model.draws // 2
 
     def brier(view: View) -> float:
-        said = votes(model, Panel((view,) * half), part)
-        truths = model.truths()[model.order()[: len(said)]]
-        return float(fitting.cross_fit(Gaussian(), said, truths).brier.mean())
+        return float(fitting.cross_fit(Gaussian(), votes(model, Panel((view,) * half), part)).brier.mean())
 
     losses = {
         family: {view: brier(view) for view in Panel.parse(views)}
@@ -219,42 +213,40 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     return {family: Panel((best[family],) * draws[family]) for family in ranked}
 
 
-def picked(model: Model) -> Iterator[Votes]:
+def picked(model: Model) -> Iterator[LabelledVotes]:
     """For each split the answers under the views that are chosen for it: on its own photos, or once on pilot ones."""
     if model.photos:
-        said, truths = votes(model, Panel(CANDIDATES)), model.truths()
+        said = votes(model, Panel(CANDIDATES))
         for split in splits(model):
-            pilot = split.fit[: model.pilot]
-            yield votes(model, tuned(model, said.take(pilot), truths[pilot]))
+            yield votes(model, tuned(model, said.take(split.fit[: model.pilot])))
     elif there(model, Panel(CANDIDATES), "pilot"):
-        truths = model.truths()[model.order()[: model.pilot]]
-        yield from repeat(votes(model, tuned(model, votes(model, Panel(CANDIDATES), "pilot"), truths)), SPLITS)
+        yield from repeat(votes(model, tuned(model, votes(model, Panel(CANDIDATES), "pilot"))), SPLITS)
     else:
         yield from repeat(votes(model, Panel(())), SPLITS)
 
 
-def tuned(model: Model, said: Votes, truths: Codes) -> Panel:
+def tuned(model: Model, said: LabelledVotes) -> Panel:
     """What `tune` chooses by answers about pilot pictures: what it grows from them, unless that is clearly worse."""
     plan = tuning.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
-    columns = climbed(said, truths, plan)
+    columns = climbed(said, plan)
     heard = said.under(columns)
     general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
-    gain = tuning.gain(heard, truths, general, plan.longest)
-    grown = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, truths, plan.longest)))
+    gain = tuning.gain(heard, general, plan.longest)
+    grown = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, plan.longest)))
     print(
         f"{model.name}: what grows on the pilot pictures gains {gain.mean:+.4f} ± {gain.error:.4f}: {grown}", flush=True
     )
     return grown if gain.convincing() else GENERAL
 
 
-def climbed(said: Votes, truths: Codes, plan: Plan) -> list[int]:
+def climbed(said: LabelledVotes, plan: Plan) -> list[int]:
     """The candidates of the last rung, each rung deciding by the pictures that were asked about up to it."""
     columns, seen = list(range(len(said.panel))), 0
     keep = [list(CANDIDATES).index(view) for view in GENERAL]
     for rung, following in zip(plan.rungs, plan.rungs[1:], strict=False):
         seen += rung.pictures
         heard = said.take(slice(seen)).under(columns)
-        kept = tuning.survivors(heard, truths[:seen], [columns.index(k) for k in keep], following.views)
+        kept = tuning.survivors(heard, [columns.index(k) for k in keep], following.views)
         columns = [columns[k] for k in kept]
     return columns
 
@@ -321,7 +313,7 @@ def paper_lines(model: Model) -> Iterator[list[Score]]:
         ]
 
 
-def _families(split: Split, family: str, said: Votes) -> Iterator[Score]:
+def _families(split: Split, family: str, said: LabelledVotes) -> Iterator[Score]:
     draws = len(said.panel)
     for size in sorted({size for size in (*SIZES, draws) if size <= draws}):
         yield split.believed(f"paper, {family}", Gaussian(), said.under(range(size)))
@@ -374,11 +366,10 @@ def promises(model: Model) -> list[list[str]]:
     wrong: dict[float, list[tuple[float, float]]] = defaultdict(list)
     covered: dict[float, list[tuple[float, float]]] = defaultdict(list)
     for split in drawn(model):
-        train, truth = said.take(split.fit), split.truths[split.fit]
-        jury = Jury().fit(train, truth)
-        held_out = fitting.cross_fit(Jury(), train, truth).held_out(fitting.outcome(jury, train, truth))
-        heard, known = said.take(split.test), split.truths[split.test]
-        confidence, right = jury.confidence(heard), jury.predict(heard) == known
+        train, heard = said.take(split.fit), said.take(split.test)
+        jury = Jury().fit(train)
+        held_out = fitting.cross_fit(Jury(), train).held_out(fitting.outcome(jury, train))
+        confidence, right = jury.confidence(heard), jury.predict(heard) == heard.truths
         for max_error in (0.01, 0.02, 0.05, 0.1):
             threshold = held_out.threshold(max_error, 0.95)
             accepted = confidence >= (np.inf if threshold is None else threshold)
@@ -386,7 +377,7 @@ def promises(model: Model) -> list[list[str]]:
         distribution = jury.distribution(heard)
         for coverage in (0.9, 0.95):
             sets = held_out.conformal(coverage).sets(distribution)
-            covered[coverage].append((sets.hold(distribution, known).mean(), sets.sizes().mean()))
+            covered[coverage].append((sets.hold(distribution, heard.truths).mean(), sets.sizes().mean()))
     return [
         *(_promise(model, "error at most", e, pairs, [w > e for w, _ in pairs], 0.05) for e, pairs in wrong.items()),
         *(_promise(model, "sets hold", c, pairs, [h < c for h, _ in pairs], None) for c, pairs in covered.items()),
@@ -427,11 +418,10 @@ def figures(name: str = "resnet20") -> None:
 
 def _split_figures(name: str) -> None:
     split, said = splits(MODELS[name], 1)[0], votes(MODELS[name], GENERAL)
-    heard, truth = said.take(split.test), split.truths[split.test]
-    jury = Jury().fit(said.take(split.fit), split.truths[split.fit])
-    confidence, right = jury.confidence(heard), jury.predict(heard) == truth
-    _draw(f"jury-reliability-{name}", reliability_svg(scoring.reliability(confidence, right)))
-    _draw(f"jury-risk-{name}", risk_coverage_svg(scoring.risk_coverage(confidence, right)))
+    heard, jury = said.take(split.test), Jury().fit(said.take(split.fit))
+    confidence, right = jury.confidence(heard), jury.predict(heard) == heard.truths
+    _draw(f"jury-reliability-{name}", reliability_svg(metrics.reliability(confidence, right)))
+    _draw(f"jury-risk-{name}", risk_coverage_svg(metrics.risk_coverage(confidence, right)))
 
 
 # The tables of docs/method.md -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from looktwice import fitting, scoring
+from looktwice import fitting, metrics
 from looktwice.beliefs import Ballot, Gaussian, Objective, Probit, Transfer
 from looktwice.figures import points_svg
 from looktwice.fitting import Outcome
@@ -37,7 +37,7 @@ from looktwice.latent import Cumulative
 from looktwice.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
 from looktwice.openmodel import open_onnx
 from looktwice.views import GENERAL, GRIDS, Panel, View, parse
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -74,8 +74,8 @@ def settings() -> None:
 
 def _pilot_loss(model: Model, view: View) -> float:
     """The Brier score of the Gaussian belief on the pilot pictures, on which it was fitted."""
-    polled, truths = votes(model, Panel((view,) * ASKED), "pilot"), model.truths()[model.order()[: model.pilot]]
-    return fitting.outcome(Gaussian().fit(polled, truths), polled, truths).scores().brier
+    polled = votes(model, Panel((view,) * ASKED), "pilot")
+    return fitting.outcome(Gaussian().fit(polled), polled).scores().brier
 
 
 def _chosen() -> list[View]:
@@ -174,7 +174,7 @@ def closed() -> None:
         print(model.name, "done", flush=True)
 
 
-def _polled(model: Model, learned: Iterable[str]) -> tuple[str, Votes, int]:
+def _polled(model: Model, learned: Iterable[str]) -> tuple[str, LabelledVotes, int]:
     """The view with the least Brier score on the pilot pictures, its answers, and how many pictures that rests on."""
     if model.data != OPEN.data:
         return PHOTO_VIEW, votes(model, Panel((parse(PHOTO_VIEW),) * 5), "pilot"), 0
@@ -184,10 +184,9 @@ def _polled(model: Model, learned: Iterable[str]) -> tuple[str, Votes, int]:
 
 
 def _compared(
-    model: Model, polled: Votes, teachers: int, item: Measured, ballot: Ballot, objective: Objective
+    model: Model, polled: LabelledVotes, teachers: int, item: Measured, ballot: Ballot, objective: Objective
 ) -> list[dict[str, object]]:
     """How beliefs fare on each fifth of the pictures when the others teach them, or when none does."""
-    truths = model.truths()[model.order()[: len(polled)]]
     known, centred = item.noise.cumulative, item.centred.cumulative
     beliefs: dict[str, Gaussian | Transfer | Probit] = {
         "Φ": Gaussian(ballot=ballot, objective=objective),
@@ -195,10 +194,10 @@ def _compared(
         "F_n centred": Transfer(noise=centred, ballot=ballot, objective=objective),
         "Probit": Probit(ballot=ballot),
     }
-    outcomes = {name: fitting.cross_fit(each, polled, truths, teachers=teachers) for name, each in beliefs.items()}
-    fitted = {name: belief.fit(polled, truths).a for name, belief in beliefs.items()}
-    unlabelled, judged = Transfer(a=1.0, noise=known, ballot=ballot), slice(teachers, None)
-    outcomes["F_n, a = 1"] = fitting.outcome(unlabelled, polled.take(judged), truths[judged])
+    outcomes = {name: fitting.cross_fit(each, polled, teachers=teachers) for name, each in beliefs.items()}
+    fitted = {name: belief.fit(polled).a for name, belief in beliefs.items()}
+    unlabelled = Transfer(a=1.0, noise=known, ballot=ballot)
+    outcomes["F_n, a = 1"] = fitting.outcome(unlabelled, polled.take(slice(teachers, None)))
     row = {"model": model.title, "ballot": ballot, "objective": objective, "view": item.view, "S": len(polled.panel)}
     return [
         row
@@ -210,7 +209,7 @@ def _compared(
 
 
 def _less(one: Outcome, other: Outcome) -> dict[str, float]:
-    gap = scoring.paired_difference(one.brier, other.brier)
+    gap = metrics.paired_difference(one.brier, other.brier)
     return {"brier_less_phi": gap.mean, "low": gap.low, "high": gap.high}
 
 
@@ -247,17 +246,16 @@ def jury() -> None:
 
 def _splits(source: Model, target: Model) -> list[dict[str, object]]:
     teacher, pupil = votes(source, GENERAL), votes(target, GENERAL)
-    known, truths, rows = source.truths(), target.truths(), []
+    rows: list[dict[str, object]] = []
     same = source.data == target.data
     for seed in range(20):
         order = np.random.default_rng(seed).permutation(len(pupil))
         taught = order[:1000] if same else np.random.default_rng(seed).permutation(len(teacher))[:1000]
         labelled, test = _parts(order[1000:] if same else order)
-        prior = Jury().fit(teacher.take(taught), known[taught])
+        prior = Jury().fit(teacher.take(taught))
         for count in (0, 50, 200, 1000):
-            rows += _fits(
-                prior, pupil, truths, labelled[:count], test, {"from": source.title, "to": target.title, "seed": seed}
-            )
+            row: dict[str, object] = {"from": source.title, "to": target.title, "seed": seed}
+            rows += _fits(prior, pupil.take(labelled[:count]), pupil.take(test), row)
     return rows
 
 
@@ -267,20 +265,12 @@ def _parts(order: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
     return order[:count], order[count:]
 
 
-def _fits(
-    prior: Jury, pupil: Votes, truths: Codes, labelled: NDArray[np.intp], test: NDArray[np.intp], row: dict[str, object]
-) -> list[dict[str, object]]:
-    some, known = pupil.take(labelled), truths[labelled]
-    juries = {"prior": fit_towards(prior, some, known)}
+def _fits(prior: Jury, labelled: LabelledVotes, test: LabelledVotes, row: dict[str, object]) -> list[dict[str, object]]:
+    juries = {"prior": fit_towards(prior, labelled)}
     if len(labelled):
-        juries["scratch"] = Jury().fit(some, known)
+        juries["scratch"] = Jury().fit(labelled)
     return [
-        {
-            **row,
-            "labels": len(labelled),
-            "fit": name,
-            **asdict(fitting.outcome(one, pupil.take(test), truths[test]).scores()),
-        }
+        {**row, "labels": len(labelled), "fit": name, **asdict(fitting.outcome(one, test).scores())}
         for name, one in juries.items()
     ]
 

@@ -18,7 +18,7 @@ from jury import RESULTS, write
 from looktwice import fitting
 from looktwice.jury import Prefixes
 from looktwice.views import GENERAL, GENERAL16
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Floats, LabelledVotes
 
 LABELLED = (150, 300, 500, 750, 1000)
 DRAWS = 10
@@ -27,25 +27,24 @@ SHOWN = (1, 2, 4, 8)
 COLUMNS = ("model", "labelled", "tested", "draws", "log_loss", "error", *(f"brier_{views}" for views in SHOWN))
 
 
-def losses(order: list[int], fit: tuple[Votes, Codes], test: tuple[Votes, Codes]) -> tuple[Floats, Floats]:
+def losses(order: list[int], fit: LabelledVotes, test: LabelledVotes) -> tuple[Floats, Floats]:
     """(8,) twice: log loss and Brier score after 1 … 8 views in this order."""
-    (train, truths), (heard, known) = fit, test
-    juries = Prefixes().fit(train.under(order), truths).seated()[1 : len(GENERAL) + 1]
-    found = [fitting.outcome(jury, heard.under(order[:views]), known) for views, jury in enumerate(juries, 1)]
+    juries = Prefixes().fit(fit.under(order)).seated()[1 : len(GENERAL) + 1]
+    found = [fitting.outcome(jury, test.under(order[:views])) for views, jury in enumerate(juries, 1)]
     return np.array([each.nll.mean() for each in found]), np.array([each.brier.mean() for each in found])
 
 
 def line(model: Model, labelled: int) -> list[str]:
     """What ranking by so many pictures brings."""
-    said, truths = votes(model, GENERAL16), model.truths()
+    said = votes(model, GENERAL16)
     pictures = model.order() if model.photos else model.order()[model.pilot :]
     surprise, brier, tested = [], [], 0
     for seed in range(DRAWS):
         mixed = np.random.default_rng(100 + seed).permutation(pictures)
         fit, test = mixed[:labelled], mixed[labelled : labelled + MOST_TESTED]
-        train, others = (said.take(fit), truths[fit]), (said.take(test), truths[test])
+        train, others = said.take(fit), said.take(test)
         ranked, usual = (
-            losses(order, train, others) for order in (fitting.worth(*train, len(GENERAL)), list(range(len(GENERAL16))))
+            losses(order, train, others) for order in (fitting.worth(train, len(GENERAL)), list(range(len(GENERAL16))))
         )
         surprise.append((ranked[0] - usual[0]).mean())
         brier.append(ranked[1] / usual[1] - 1)

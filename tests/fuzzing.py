@@ -285,7 +285,7 @@ def _fitted() -> tuple[bytes, ...]:
     rows = [Row(str(i), f"c{row[0]}", tuple(f"c{code}" for code in row[1:])) for i, row in enumerate(said)]
     panel = Panel.parse("mirror zoom:1.15 turn:5 turn:-5")
     collected = Votes.collect(rows, [str(view) for view in panel], ["c0", "c1", "c2"])
-    polled = Polled(collected, tuple(f"c{code}" for code in truths), (), panel, "python:1", 0)
+    polled = Polled(collected.labelled(f"c{code}" for code in truths), (), panel, "python:1", 0)
     return (learn(polled, Jury(), "python:m:f").model_dump_json().encode(),)
 
 
@@ -324,13 +324,12 @@ def votes_seeds(ending: str) -> list[bytes]:
     rows = [Row("a", "cat", ("cat", "dog")), Row("b", "dog", ("dog", None))]
     with folder() as place:
         path = place / f"votes{ending}"
-        votes.save(path, Votes.collect(rows, ["mirror", "turn:5"]), ["cat", "dog"])
+        votes.save(path, Votes.collect(rows, ["mirror", "turn:5"]).labelled(["cat", "dog"]))
         return [path.read_bytes()]
 
 
 def read_votes(path: Path) -> None:
-    saved = votes.load(path)
-    votes.vote_tally(saved.votes)
+    votes.vote_tally(votes.load(path))
 
 
 def part_seeds() -> list[bytes]:

@@ -84,7 +84,7 @@ def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
 
 @pytest.fixture(scope="module")
 def trials(taught: Polled) -> list[fitting.Trial]:
-    return fitting.trials(Jury(), taught.votes, taught.codes())
+    return fitting.trials(Jury(), taught.labelled())
 
 
 @pytest.mark.parametrize("aim", [Thrift(8), Thrift(4), SameDecision(0.9, 0.05)], ids=str)
@@ -122,11 +122,11 @@ def misled(taught: Polled) -> Polled:
 def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
     misled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fitting.order(Jury(), misled.votes, misled.codes(), 4)[0] == list(range(8))
+    assert fitting.order(Jury(), misled.labelled(), 4)[0] == list(range(8))
     monkeypatch.setattr(fitting, "RANKING", 400)
-    order, found = fitting.order(Jury(), misled.votes, misled.codes(), 4)
+    order, found = fitting.order(Jury(), misled.labelled(), 4)
     assert sorted(order[:4]) == [4, 5, 6, 7]
-    usual = fitting.trials(Jury(), misled.votes, misled.codes())
+    usual = fitting.trials(Jury(), misled.labelled())
     assert Thrift(4).allowance(found) == pytest.approx(Thrift(4).allowance(usual))
     early, late = (fitting.steps(trials)[2].nll.mean() for trials in (found, usual))
     assert early < late - 0.02
@@ -164,7 +164,7 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
 def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Polled) -> None:
     profile = look.learn(taught, Jury(), MODEL, teachers=150)
     assert len(profile.held_out.confidence) == 250
-    correct = taught.votes.base[150:] == taught.codes()[150:]
+    correct = taught.votes.base[150:] == taught.labelled().truths[150:]
     assert profile.accuracy() == pytest.approx(float(correct.mean()), abs=1e-6)
     assert profile.adaptive is not None
     assert len(profile.adaptive.held_out.confidence) == 250
@@ -224,7 +224,7 @@ def test_what_became_of_promises_is_counted(profile: Profile, tested: Polled) ->
     assert practice.accept is not None
     accepted = confidence >= practice.accept
     assert kept.accepted == pytest.approx(accepted.mean())
-    wrong = (practice.belief.predict(tested.votes) != tested.codes())[accepted]
+    wrong = (practice.belief.predict(tested.votes) != tested.labelled().truths)[accepted]
     assert kept.wrong == pytest.approx(wrong.mean())
     assert len(kept.lines()) == 2
     assert look.promises(tested, Practice.whole(profile)).lines() == []

@@ -232,7 +232,7 @@ def test_archives_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatc
     many = Votes.collect([Row(name, "cat", ("cat",)) for name in names], ["mirror"])
     for path in (tmp_path / "votes.npz", tmp_path / "votes.parquet"):
         votes.save(path, many)
-        assert len(votes.load(path).votes) == len(names)
+        assert len(votes.load(path)) == len(names)
     monkeypatch.setattr(votes, "MOST_BYTES", 100_000)
     for path in tmp_path.iterdir():
         with pytest.raises(DataError, match="bytes"):
@@ -242,7 +242,7 @@ def test_archives_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatc
 def test_scripts_in_labels_stay_text_in_a_report(odd: Path, profile: Path) -> None:
     rows = [Row(name.decode("utf-8", "surrogateescape"), EVIL, ("ant",)) for name in NAMES]
     saved = odd.parent / "votes.npz"
-    votes.save(saved, Votes.collect(rows, ["mirror"]), [EVIL] * len(rows))
+    votes.save(saved, Votes.collect(rows, ["mirror"]).labelled([EVIL] * len(rows)))
     done = run("report", "--votes", saved, "--pictures", odd, "-p", profile, "-o", odd.parent / "report.html")
     assert done.returncode == 0, done.stderr
     page = (odd.parent / "report.html").read_text("utf-8", "surrogateescape")

@@ -13,8 +13,9 @@ from scipy.stats import gamma
 from looktwice import beliefs
 from looktwice.beliefs import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
 from looktwice.errors import DataError, FitError
+from looktwice.jury import Jury, Prefixes
 from looktwice.latent import Cumulative
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Floats, LabelledVotes, Votes
 
 NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))
 FAMILIES: list[Belief] = [
@@ -46,18 +47,18 @@ def counted(agree: np.ndarray, asked: int, classes: int = 3) -> Votes:
     )  # fmt: skip
 
 
-def example(n: int, asked: int, seed: int = 0) -> tuple[Votes, Codes]:
+def example(n: int, asked: int, seed: int = 0) -> LabelledVotes:
     """A classifier that is more often right where views agree."""
     rng = np.random.default_rng(seed)
     chance = rng.beta(4, 1, n)
     votes = counted(rng.binomial(asked, chance), asked)
-    return votes, np.where(rng.random(n) < chance, 0, 1).astype(np.int32)
+    return votes.labelled(np.where(rng.random(n) < chance, "a", "b").tolist())
 
 
 @pytest.mark.parametrize("belief", FAMILIES, ids=name)
 def test_confidence_is_a_probability_and_the_distribution_sums_to_one(belief: Belief) -> None:
-    votes, truths = example(300, 10)
-    fitted = belief.fit(votes, truths)
+    votes = example(300, 10)
+    fitted = belief.fit(votes)
     confidence, distribution = fitted.confidence(votes), fitted.distribution(votes)
     assert ((confidence >= 0) & (confidence <= 1)).all()
     assert distribution.dense(3).sum(axis=1) == pytest.approx(np.ones(300))
@@ -71,40 +72,40 @@ def test_confidence_is_a_probability_and_the_distribution_sums_to_one(belief: Be
 @pytest.mark.parametrize("case", ["all right", "all wrong", "one picture", "twenty", "one class"])
 def test_little_or_one_sided_evidence_gives_numbers_never_nan(belief: Belief, asked: int, case: str) -> None:
     n = {"one picture": 1, "twenty": 20}.get(case, 200)
-    votes, truths = example(n, asked)
-    truths = {"all right": np.zeros(n, np.int32), "all wrong": np.ones(n, np.int32)}.get(case, truths)
+    votes = example(n, asked)
+    votes = votes.labelled({"all right": ["a"] * n, "all wrong": ["b"] * n}.get(case, votes.words))
     if case == "one class":
-        votes = Votes(votes.names, votes.panel, ("a",), votes.base, np.zeros_like(votes.views), 2)
-    fitted = belief.fit(votes, truths)
+        one = Votes(votes.names, votes.panel, ("a",), votes.base, np.zeros_like(votes.views), 2)
+        votes = one.labelled(votes.words)
+    fitted = belief.fit(votes)
     assert np.isfinite(fitted.confidence(votes)).all()
-    assert np.isfinite(fitted.distribution(votes).brier(truths)).all()
+    assert np.isfinite(fitted.distribution(votes).brier(votes.truths)).all()
 
 
 @pytest.mark.parametrize("belief", FAMILIES, ids=name)
 def test_no_labelled_pictures_is_a_clear_error(belief: Belief) -> None:
-    votes, truths = example(0, 3)
     with pytest.raises(FitError, match="no labelled pictures"):
-        belief.fit(votes, truths)
+        belief.fit(example(0, 3))
 
 
-@pytest.mark.parametrize("belief", FAMILIES, ids=name)
-def test_truths_must_be_as_many_as_pictures(belief: Belief) -> None:
-    votes, truths = example(20, 3)
-    with pytest.raises(DataError, match="20 pictures have votes, but 19 truths"):
-        belief.fit(votes, truths[:-1])
+@pytest.mark.parametrize("belief", [*FAMILIES, Jury(), Prefixes()], ids=name)
+def test_truths_in_other_words_than_the_labels_are_never_fitted(belief: Belief) -> None:
+    strange = example(20, 3).labelled(["ant", "bee"] * 10)
+    with pytest.raises(DataError, match=r"none of the truths \('ant', 'bee'\) is among the labels .*'a', 'b', 'c'"):
+        belief.fit(strange)
 
 
 @pytest.mark.parametrize("belief", [b for b in FAMILIES if b.name != "naive"], ids=name)
 def test_a_belief_that_was_not_fitted_says_so(belief: Belief) -> None:
     with pytest.raises(FitError, match="has not been fitted"):
-        belief.confidence(example(5, 3)[0])
+        belief.confidence(example(5, 3))
 
 
 @pytest.mark.parametrize("belief", MONOTONE, ids=name)
 @given(seed=st.integers(0, 10_000), asked=st.integers(1, 20), n=st.integers(1, 60))
 @settings(max_examples=25, deadline=None)
 def test_confidence_never_falls_as_agreement_rises(belief: Belief, seed: int, asked: int, n: int) -> None:
-    fitted = belief.fit(*example(n, asked, seed))
+    fitted = belief.fit(example(n, asked, seed))
     # From half on: below that the vote goes to the other label.
     ladder = counted(np.arange((asked + 1) // 2, asked + 1), asked)
     assert (np.diff(fitted.confidence(ladder)) >= -1e-12).all()
@@ -113,7 +114,7 @@ def test_confidence_never_falls_as_agreement_rises(belief: Belief, seed: int, as
 @pytest.mark.parametrize("belief", FAMILIES, ids=name)
 @pytest.mark.parametrize("fit", [False, True])
 def test_every_belief_survives_json(belief: Belief, fit: bool) -> None:
-    belief = belief.fit(*example(100, 5)) if fit else belief
+    belief = belief.fit(example(100, 5)) if fit else belief
     assert beliefs.restore(json.loads(json.dumps(beliefs.dump(belief)))) == belief
 
 
@@ -134,7 +135,7 @@ def test_a_malformed_belief_is_refused(fields: dict[str, object], words: str) ->
 
 def test_constant_believes_the_accuracy_of_the_labelled_pictures() -> None:
     votes = counted(np.array([3, 3, 3, 3]), 3)
-    assert Constant().fit(votes, np.array([0, 0, 0, 1], np.int32)).confidence(votes).tolist() == [0.75] * 4
+    assert Constant().fit(votes.labelled("aaab")).confidence(votes).tolist() == [0.75] * 4
 
 
 def test_gaussian_is_the_papers_equation_three() -> None:
@@ -145,14 +146,14 @@ def test_gaussian_is_the_papers_equation_three() -> None:
 
 
 def test_the_grid_takes_the_a_with_the_least_loss_and_the_open_search_does_no_worse() -> None:
-    votes, truths = example(500, 10)
+    votes = example(500, 10)
 
     def loss(belief: Belief) -> float:
-        return float(belief.distribution(votes).brier(truths).mean())
+        return float(belief.distribution(votes).brier(votes.truths).mean())
 
-    chosen = Gaussian().fit(votes, truths)
+    chosen = Gaussian().fit(votes)
     assert loss(chosen) == min(loss(Gaussian(a=a)) for a in beliefs.PAPER_A)
-    assert loss(Gaussian(grid=()).fit(votes, truths)) <= loss(chosen) + 1e-9
+    assert loss(Gaussian(grid=()).fit(votes)) <= loss(chosen) + 1e-9
 
 
 def test_the_majority_may_be_believed_instead_of_the_base_label() -> None:
@@ -204,12 +205,10 @@ def test_proposition_two_the_right_cumulative_gives_back_the_softmax_where_gauss
 def test_transfer_beats_gaussian_on_skewed_noise_when_both_are_fitted() -> None:
     rng = np.random.default_rng(4)
     margin = np.abs(rng.normal(0.0, 1.0, 4000))
-    truths = np.where(rng.random(4000) < expit(margin), 0, 1).astype(np.int32)
-    votes = simulated(margin, lambda n: skewed(rng, n), 200)
+    truths = np.where(rng.random(4000) < expit(margin), "a", "b").tolist()
+    votes = simulated(margin, lambda n: skewed(rng, n), 200).labelled(truths)
     noise = Cumulative.of(skewed(rng, 50_000))
-    fitted = [
-        belief.fit(votes, truths).confidence(votes) for belief in (Gaussian(grid=()), Transfer(noise=noise, grid=()))
-    ]
+    fitted = [belief.fit(votes).confidence(votes) for belief in (Gaussian(grid=()), Transfer(noise=noise, grid=()))]
     gaussian, transfer = (np.abs(confidence - expit(margin)).mean() for confidence in fitted)
     assert transfer < gaussian
 
@@ -217,10 +216,9 @@ def test_transfer_beats_gaussian_on_skewed_noise_when_both_are_fitted() -> None:
 def test_probit_finds_the_figures_that_made_the_data() -> None:
     rng = np.random.default_rng(5)
     agree = rng.integers(0, 51, 40_000)
-    votes = counted(agree, 50)
     share = (agree + 0.5) / 51
-    truths = np.where(rng.random(40_000) < expit(1.2 * ndtri(share) + 0.7), 0, 1).astype(np.int32)
-    fitted = Probit().fit(votes, truths)
+    truths = np.where(rng.random(40_000) < expit(1.2 * ndtri(share) + 0.7), "a", "b").tolist()
+    fitted = Probit().fit(counted(agree, 50).labelled(truths))
     assert fitted.a == pytest.approx(1.2, abs=0.06)
     assert fitted.b == pytest.approx(0.7, abs=0.06)
 

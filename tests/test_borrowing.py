@@ -13,7 +13,7 @@ import looktwice
 from looktwice.jury import Jury
 from looktwice.jury_transfer import Pupil, fit_towards
 from looktwice.profile import Profile
-from looktwice.votes import load
+from looktwice.votes import LabelledVotes, load
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 PICTURES = DEMO / "pictures.npz"
@@ -66,8 +66,8 @@ def test_labels_move_the_jury_and_tell_how_good_it_is(folder: Path) -> None:
     done = run("evaluate", PICTURES, "-p", "taught.json", "--take", "300:360", "--votes", "votes.npz", cwd=folder)
     assert done.returncode == 0, done.stderr
     saved = load(folder / "votes.npz")
-    assert saved.truths is not None
-    expected = fit_towards(jury(folder / "open.json"), saved.votes, saved.votes.codes(saved.truths))
+    assert isinstance(saved, LabelledVotes)
+    expected = fit_towards(jury(folder / "open.json"), saved)
     assert jury(folder / "taught.json").weights == pytest.approx(expected.weights)
     assert expected.weights != pytest.approx(jury(folder / "open.json").weights)
     done = run("report", "-p", "taught.json", "--votes", "votes.npz", cwd=folder)

@@ -114,6 +114,66 @@ def test_truths_in_other_words_than_the_classifiers_are_told(tmp_path: Path) -> 
     assert "Names:" not in run("fit", CLOTHES, "--take", ":60", *words).stderr
 
 
+def write_numbers(folder: Path, count: int = 30) -> Path:
+    """Pictures whose labels.csv has numbers as labels, and names in another column."""
+    folder.mkdir()
+    with np.load(CLOTHES) as file, (folder / "labels.csv").open("w", newline="") as table:
+        writer = csv.writer(table)
+        writer.writerow(["file", "label", "name"])
+        for i, (image, label) in enumerate(zip(file["images"][:count], file["labels"][:count], strict=True)):
+            cv2.imwrite(str(folder / f"{i}.png"), image)
+            writer.writerow([f"{i}.png", label, file["class_names"][label]])
+    return folder
+
+
+def refused(*words: object) -> str:
+    """The one line of a command that ends with an error."""
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = " ".join(done.stderr.split())
+    assert "Traceback" not in said
+    return said
+
+
+def test_numbers_as_truths_beside_names_are_no_fit_and_another_column_is(profile: Path, tmp_path: Path) -> None:
+    folder, out = write_numbers(tmp_path / "numbered"), tmp_path / "new.json"
+    words = ("fit", folder, "-c", DEMO / "fashion.toml", "--views", "mirror", "-o", out)
+    said = refused(*words)
+    assert "none of the truths ('0', '1', '2', …) is among the labels of the classifier ('Ankle boot', 'Bag'," in said
+    assert "--truths-column" in said
+    assert "none of the truths" in refused("evaluate", folder, "-p", profile)
+    assert not out.exists()
+    assert "no column class; the first line has file, label, name" in refused(*words, "--truths-column", "class")
+    done = run(*words, "--truths-column", "name")
+    assert done.returncode == 0, done.stderr
+    done = run("evaluate", folder, "-p", profile, "--truths-column", "name", "--json")
+    assert json.loads(done.stdout)["results"][0]["figures"]["accuracy"]["value"] > 0.5
+
+
+def test_truths_that_match_no_known_label_cost_nothing(tmp_path: Path) -> None:
+    folder = write_numbers(tmp_path / "numbered")
+    with fault_server() as server:
+        description, paid = server.describe(tmp_path, price="0.01"), tmp_path / "paid.json"
+        write_profile(paid, description)
+        assert "('ant', 'bee', 'cat', …)" in refused("evaluate", folder, "-p", paid, "--ledger", tmp_path / "a.db")
+        known = server.describe(tmp_path, price="0.01", labels=["ant", "bee", "cat", "dog", "eel"])
+        words = ("-c", known, "-o", tmp_path / "new.json", "--ledger", tmp_path / "b.db")
+        assert "('ant', 'bee', 'cat', …)" in refused("fit", folder, *words)
+        assert server.stats()["requests"] == 0
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_truths_that_match_no_label_that_was_given_are_no_fit_and_the_votes_are_kept(tmp_path: Path) -> None:
+    folder, out, votes = write_numbers(tmp_path / "numbered"), tmp_path / "new.json", tmp_path / "votes.npz"
+    with fault_server() as server:
+        description = server.describe(tmp_path)
+        words = ("-c", description, "--views", "mirror", "-o", out, "--votes", votes, "--ledger", tmp_path / "a.db")
+        assert "none of the truths" in refused("fit", folder, *words)
+        assert server.stats()["requests"] == 60
+    assert not out.exists()
+    assert votes.exists()
+
+
 def rows(path: Path) -> list[dict[str, object]]:
     if path.suffix == ".csv":
         with path.open(newline="") as file:

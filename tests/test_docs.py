@@ -48,11 +48,19 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", [page for page in PAGES if SNIPPET.search(page.read_text("utf-8"))], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES[1:] if SNIPPET.search(page.read_text("utf-8"))], ids=named)
 def test_the_snippets_of_a_page_run_one_after_the_other(page: Path) -> None:
     names: dict[str, object] = {"__name__": "snippet"}
     for code in SNIPPET.findall(page.read_text("utf-8")):
         exec(compile(code, page.name, "exec"), names)
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    """The same script runs in an environment that holds just what the README installs: `make test-package`."""
+    command = [sys.executable, str(ROOT / "tools" / "readme_example.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "The README's example runs" in done.stdout
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if COMMANDS.search(page.read_text("utf-8"))], ids=named)

@@ -8,7 +8,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from test_profile import brightest
 
 import looktwice as lt
-from looktwice.errors import FitError
+from looktwice.errors import DataError, FitError
 
 
 def pictures(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -55,6 +55,15 @@ def test_labels_that_the_classifier_never_says_get_a_probability_too() -> None:
     model = lt.LookTwice(brightest, views="rotation:10*3").fit(images, labels)
     assert "elsewhere" in model.classes_
     assert model.predict_proba(images)[:, list(model.classes_).index("elsewhere")].min() > 0
+
+
+def test_labels_of_which_the_classifier_gives_none_are_refused() -> None:
+    images, labels = pictures(40)
+    numbers = np.unique(labels, return_inverse=True)[1]
+    with pytest.raises(DataError, match=r"none of the truths \('0', '1', '2', …\) is among .*\('ne', 'nw', 'se', …\)"):
+        lt.LookTwice(brightest, views="rotation:10*3").fit(images, numbers)
+    with pytest.raises(DataError, match="40 pictures and 39 labels"):
+        lt.LookTwice(brightest, views="rotation:10*3").fit(images, labels[:-1])
 
 
 def test_async_and_batch_functions_are_classifiers_too() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looktwice import figures, scoring
+from looktwice import figures, metrics
 from looktwice.errors import DataError
 from looktwice.figures import Line, upward
-from looktwice.scoring import Bools, Floats
+from looktwice.metrics import Bools, Floats
 
 SVG = "{http://www.w3.org/2000/svg}"
 X = np.array([1.0, 2.0, 4.0])
@@ -53,7 +53,7 @@ def inside(root: ElementTree.Element) -> bool:
 @unhurried
 @given(answers())
 def test_every_reliability_curve_can_be_drawn(data: tuple[Floats, Bools]) -> None:
-    curve = scoring.reliability(*data)
+    curve = metrics.reliability(*data)
     root = parsed(figures.reliability_svg(curve))
     assert len(circles(root)) == np.count_nonzero(curve.count)
     assert inside(root)
@@ -62,7 +62,7 @@ def test_every_reliability_curve_can_be_drawn(data: tuple[Floats, Bools]) -> Non
 @unhurried
 @given(answers(), st.none() | st.floats(0, 1))
 def test_every_risk_coverage_curve_can_be_drawn(data: tuple[Floats, Bools], threshold: float | None) -> None:
-    root = parsed(figures.risk_coverage_svg(scoring.risk_coverage(*data), threshold))
+    root = parsed(figures.risk_coverage_svg(metrics.risk_coverage(*data), threshold))
     accepts = threshold is not None and bool((data[0] >= threshold).any())
     assert len(circles(root)) == int(accepts)
 
@@ -94,7 +94,7 @@ def test_the_same_curve_gives_the_same_text() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.random(500)
     curves = [
-        scoring.reliability(confidence, rng.random(500) < confidence) for rng in map(np.random.default_rng, (1, 1))
+        metrics.reliability(confidence, rng.random(500) < confidence) for rng in map(np.random.default_rng, (1, 1))
     ]
     assert figures.reliability_svg(curves[0]) == figures.reliability_svg(curves[1])
 
@@ -102,7 +102,7 @@ def test_the_same_curve_gives_the_same_text() -> None:
 def test_points_of_a_calibrated_confidence_lie_on_the_diagonal() -> None:
     confidence = np.repeat([0.2, 0.5, 0.8], 10)
     correct = np.concatenate([np.arange(10) < right for right in (2, 5, 8)])
-    root = parsed(figures.reliability_svg(scoring.reliability(confidence, correct)))
+    root = parsed(figures.reliability_svg(metrics.reliability(confidence, correct)))
     diagonal = next(rule.attrib for rule in root.iter(f"{SVG}line") if rule.attrib.get("stroke-dasharray") == "4 4")
     x1, y1, x2, y2 = (float(diagonal[key]) for key in ("x1", "y1", "x2", "y2"))
     for (x, y), share in zip(circles(root), (0.2, 0.5, 0.8), strict=True):
@@ -113,13 +113,13 @@ def test_points_of_a_calibrated_confidence_lie_on_the_diagonal() -> None:
 
 def test_a_bin_tells_its_numbers_when_pointed_at() -> None:
     confidence, correct = np.full(10, 0.9), np.arange(10) < 8
-    svg = figures.reliability_svg(scoring.reliability(confidence, correct))
+    svg = figures.reliability_svg(metrics.reliability(confidence, correct))
     assert "claimed 90.0 %, right 80.0 % (49.0 to 94.3), 10 pictures" in svg
 
 
 def test_a_threshold_says_what_it_leads_to() -> None:
     confidence, correct = np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, True, False, False])
-    curve = scoring.risk_coverage(confidence, correct)
+    curve = metrics.risk_coverage(confidence, correct)
     root = parsed(figures.risk_coverage_svg(curve, threshold=0.5))
     assert "at 0.500 or more: 75.0 % accepted, 33.3 % of them wrong" in words(root)
     root = parsed(figures.risk_coverage_svg(curve, threshold=0.95))

@@ -12,27 +12,26 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from looktwice import jury, scoring
+from looktwice import jury, metrics
 from looktwice.errors import DataError, FitError
 from looktwice.jury import Jury, Prefixes
-from looktwice.votes import MISSING, OUTSIDE, Codes, Floats, Votes
+from looktwice.votes import MISSING, OUTSIDE, Floats, LabelledVotes, Votes
 
 
 def votes_of(base: object, views: object, classes: int) -> Votes:
     codes = np.asarray(base, np.int32)
     table = np.asarray(views, np.int32).reshape(len(codes), -1)
-    top = int(max(codes.max(initial=0), table.max(initial=0))) + 1
     return Votes(
         tuple(map(str, range(len(codes)))),
         tuple(f"view {s}" for s in range(table.shape[1])),
-        tuple(map(str, range(max(top, 1)))),
+        tuple(map(str, range(classes))),
         codes,
         table,
         classes,
     )
 
 
-def simulated(pictures: int, views: int, classes: int, seed: int) -> tuple[Votes, Codes]:
+def simulated(pictures: int, views: int, classes: int, seed: int) -> LabelledVotes:
     """Pictures of unlike difficulty: on a hard one, base and views often fall for the same wrong label."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(classes, size=pictures)
@@ -42,24 +41,24 @@ def simulated(pictures: int, views: int, classes: int, seed: int) -> tuple[Votes
     said = np.where(draw < 1 - hard, truth[:, None], np.where(draw < 1 - hard / 5, lure[:, None], 0))
     stray = rng.integers(classes, size=said.shape)
     said = np.where(draw > 1 - hard / 5, stray, said).astype(np.int32)
-    return votes_of(said[:, 0], said[:, 1:], classes), truth.astype(np.int32)
+    return votes_of(said[:, 0], said[:, 1:], classes).labelled(map(str, truth))
 
 
 @st.composite
-def any_votes(draw: st.DrawFn) -> tuple[Votes, Codes]:
+def any_votes(draw: st.DrawFn) -> LabelledVotes:
     pictures, views = draw(st.integers(1, 25)), draw(st.integers(0, 6))
     classes = draw(st.integers(2, 8))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     said = rng.integers(draw(st.integers(1, classes)), size=(pictures, views + 1))
     table = np.where(rng.random((pictures, views)) < draw(st.sampled_from([0.0, 0.3])), MISSING, said[:, 1:])
     truths = np.where(rng.random(pictures) < 0.6, said[:, 0], rng.integers(classes, size=pictures))
-    return votes_of(said[:, 0], table, classes), truths.astype(np.int32)
+    return votes_of(said[:, 0], table, classes).labelled(map(str, truths))
 
 
 @pytest.fixture(scope="module")
-def learned() -> tuple[Jury, Votes, Codes]:
-    votes, truths = simulated(400, 5, 10, seed=1)
-    return Jury().fit(votes, truths), votes, truths
+def learned() -> tuple[Jury, LabelledVotes]:
+    votes = simulated(400, 5, 10, seed=1)
+    return Jury().fit(votes), votes
 
 
 def by_hand(theta: Floats, row: list[int], classes: int) -> dict[int | None, float]:
@@ -74,8 +73,7 @@ def by_hand(theta: Floats, row: list[int], classes: int) -> dict[int | None, flo
 
 @given(any_votes(), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
-def test_distribution_is_the_formula(case: tuple[Votes, Codes], seed: int) -> None:
-    votes, _ = case
+def test_distribution_is_the_formula(votes: LabelledVotes, seed: int) -> None:
     theta = np.random.default_rng(seed).normal(size=len(votes.panel) + 3)
     belief = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
     distribution = belief.distribution(votes)
@@ -88,9 +86,8 @@ def test_distribution_is_the_formula(case: tuple[Votes, Codes], seed: int) -> No
 
 @given(any_votes())
 @settings(max_examples=60, deadline=None)
-def test_every_fit_is_finite_and_its_parts_agree(case: tuple[Votes, Codes]) -> None:
-    votes, truths = case
-    belief = Jury().fit(votes, truths)
+def test_every_fit_is_finite_and_its_parts_agree(votes: LabelledVotes) -> None:
+    belief = Jury().fit(votes)
     low, high = belief.interval(votes)
     confidence = belief.confidence(votes)
     distribution = belief.distribution(votes)
@@ -103,18 +100,17 @@ def test_every_fit_is_finite_and_its_parts_agree(case: tuple[Votes, Codes]) -> N
 
 @given(any_votes(), st.integers(0, 100))
 @settings(max_examples=25, deadline=None)
-def test_names_of_the_labels_do_not_matter(case: tuple[Votes, Codes], seed: int) -> None:
-    votes, truths = case
+def test_names_of_the_labels_do_not_matter(votes: LabelledVotes, seed: int) -> None:
     other = np.random.default_rng(seed).permutation(votes.classes).astype(np.int32)
     views = np.where(votes.views == MISSING, MISSING, other[votes.views])
-    renamed = votes_of(other[votes.base], views, votes.classes)
-    expected = Jury().fit(votes, truths).confidence(votes)
-    np.testing.assert_allclose(Jury().fit(renamed, other[truths]).confidence(renamed), expected, atol=1e-6)
+    renamed = votes_of(other[votes.base], views, votes.classes).labelled(map(str, other[votes.truths]))
+    expected = Jury().fit(votes).confidence(votes)
+    np.testing.assert_allclose(Jury().fit(renamed).confidence(renamed), expected, atol=1e-6)
 
 
 def test_gradient_and_curvature_are_exact() -> None:
-    votes, truths = simulated(80, 4, 6, seed=3)
-    bowl = jury._Bowl.of(patterns := jury.tabulate(votes, truths), 5.0, patterns.hits())
+    votes = simulated(80, 4, 6, seed=3)
+    bowl = jury._Bowl.of(patterns := jury.tabulate(votes), 5.0, patterns.hits())
     theta = np.random.default_rng(0).normal(size=7)
     _, gradient, curvature = bowl.at(theta)
     step = 1e-5
@@ -127,40 +123,39 @@ def test_gradient_and_curvature_are_exact() -> None:
 def test_no_other_parameters_have_a_lower_loss() -> None:
     from scipy.optimize import minimize
 
-    votes, truths = simulated(150, 5, 10, seed=4)
-    patterns = jury.tabulate(votes, truths)
+    votes = simulated(150, 5, 10, seed=4)
+    patterns = jury.tabulate(votes)
     bowl = jury._Bowl.of(patterns, 3.0, patterns.hits())
     best = minimize(lambda theta: bowl.at(theta)[:2], np.ones(8), jac=True, method="BFGS", options={"gtol": 1e-7})
     np.testing.assert_allclose(jury.descend(patterns, 3.0), best.x, atol=1e-4)
 
 
-def drawn_from(theta: Floats, votes: Votes, seed: int) -> Codes:
+def drawn_from(theta: Floats, votes: Votes, seed: int) -> LabelledVotes:
     """Truths drawn from a jury with these parameters; OUTSIDE stands for someone else."""
     rng = np.random.default_rng(seed)
     distribution = Jury(tuple(theta[:-2]), (theta[-2], theta[-1])).distribution(votes)
     edges = distribution.named.cumsum(axis=1)
     column = (rng.random(len(votes))[:, None] > edges).sum(axis=1)
     padded = np.column_stack([distribution.labels, np.full(len(votes), OUTSIDE, np.int32)])
-    drawn: Codes = padded[np.arange(len(votes)), column]
-    return drawn
+    return votes.labelled(map(str, padded[np.arange(len(votes)), column]))
 
 
 def test_weights_that_made_the_truths_are_found_again() -> None:
-    votes, _ = simulated(20_000, 3, 10, seed=5)
+    votes = simulated(20_000, 3, 10, seed=5)
     theta = np.array([0.8, 1.6, 0.4, 1.0, -0.5, 0.7])
-    belief = Jury().fit(votes, drawn_from(theta, votes, seed=6))
+    belief = Jury().fit(drawn_from(theta, votes, seed=6))
     gap = np.array([*belief.weights, *belief.none]) - theta
     assert (np.abs(gap) < 4 * np.sqrt(np.diag(belief.covariance))).all()
     assert np.abs(gap[:-2]).max() < 0.1
 
 
 def test_interval_holds_the_true_probability_about_as_often_as_it_says() -> None:
-    votes, _ = simulated(300, 3, 10, seed=7)
+    votes = simulated(300, 3, 10, seed=7)
     theta = np.array([0.8, 1.2, 0.9, 1.0, -0.5, 0.7])
     truth = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
     held = []
     for seed in range(60):
-        belief = Jury(ballot="base").fit(votes, drawn_from(theta, votes, seed))
+        belief = Jury(ballot="base").fit(drawn_from(theta, votes, seed))
         low, high = belief.interval(votes)
         real = replace(truth, ballot="base").confidence(votes)
         held.append(float(((low <= real) & (real <= high)).mean()))
@@ -168,29 +163,28 @@ def test_interval_holds_the_true_probability_about_as_often_as_it_says() -> None
 
 
 def test_confidence_on_new_pictures_is_calibrated_and_beats_a_lone_answer() -> None:
-    votes, truths = simulated(4000, 8, 50, seed=8)
+    votes = simulated(4000, 8, 50, seed=8)
     fit, test = np.arange(1000), np.arange(1000, 4000)
-    belief, new = Jury().fit(votes.take(fit), truths[fit]), votes.take(test)
-    right = belief.predict(new) == truths[test]
-    assert scoring.ece(belief.confidence(new), right) < 0.04
-    assert right.mean() > (new.base == truths[test]).mean()
-    assert (scoring.auroc(belief.confidence(new), right) or 0) > 0.8
+    belief, new = Jury().fit(votes.take(fit)), votes.take(test)
+    right = belief.predict(new) == new.truths
+    assert metrics.ece(belief.confidence(new), right) < 0.04
+    assert right.mean() > (new.base == new.truths).mean()
+    assert (metrics.auroc(belief.confidence(new), right) or 0) > 0.8
 
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("pictures", [1, 20, 500])
 def test_one_outcome_only_is_believed_but_never_certain(right: bool, pictures: int) -> None:
     said = np.random.default_rng(0).integers(3, size=pictures)
-    votes = votes_of(said, np.column_stack([said] * 4), 5)
-    truths = (said if right else said + 1).astype(np.int32)
-    confidence = Jury().fit(votes, truths).confidence(votes)
+    votes = votes_of(said, np.column_stack([said] * 4), 5).labelled(map(str, said if right else said + 1))
+    confidence = Jury().fit(votes).confidence(votes)
     expected = (pictures + 0.5) / (pictures + 1)
     assert confidence == pytest.approx(np.full(pictures, expected if right else 1 - expected), abs=0.02)
 
 
 def test_two_classes_both_named_leave_nothing_for_someone_else() -> None:
     votes = votes_of([0, 1, 0, 1] * 10, [[1, 0], [1, 1], [0, 0], [0, 1]] * 10, 2)
-    distribution = Jury().fit(votes, votes.base).distribution(votes)
+    distribution = Jury().fit(votes.labelled(map(str, votes.base))).distribution(votes)
     both = np.array([True, False, False, True] * 10)
     np.testing.assert_allclose(distribution.rest()[both], 0, atol=1e-12)
     assert (distribution.rest()[~both] > 0).all()
@@ -199,38 +193,38 @@ def test_two_classes_both_named_leave_nothing_for_someone_else() -> None:
 def test_a_truth_that_no_class_can_be_is_an_error_that_names_the_picture() -> None:
     votes = votes_of([0, 0], [[1], [0]], 2)
     with pytest.raises(DataError, match="'0': all 2 classes were named"):
-        Jury().fit(votes, np.array([OUTSIDE, 0], np.int32))
+        Jury().fit(votes.labelled(["elsewhere", "0"]))
 
 
-def test_views_that_were_not_asked_add_nothing(learned: tuple[Jury, Votes, Codes]) -> None:
-    belief, votes, _ = learned
+def test_views_that_were_not_asked_add_nothing(learned: tuple[Jury, LabelledVotes]) -> None:
+    belief, votes = learned
     silent = replace(votes, views=np.full_like(votes.views, MISSING))
     odds = belief.weights[0] - belief.none[0]
     np.testing.assert_allclose(belief.confidence(silent), 1 / (1 + np.exp(-odds)))
 
 
 def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:
-    votes, truths = simulated(500, 6, 10, seed=9)
-    theta = jury.descend(jury.tabulate(votes, truths), 1e7)
+    votes = simulated(500, 6, 10, seed=9)
+    theta = jury.descend(jury.tabulate(votes), 1e7)
     assert np.ptp(theta[1:-2]) < 1e-3
     assert theta[1:-2].mean() > 0.2
 
 
 def test_chosen_strength_has_the_least_held_out_loss() -> None:
-    votes, truths = simulated(200, 6, 10, seed=10)
-    patterns, fold = jury.tabulate(votes, truths), jury.folds(200)
+    votes = simulated(200, 6, 10, seed=10)
+    patterns, fold = jury.tabulate(votes), jury.folds(200)
     held = {s: jury.held_out_losses(patterns, fold, s).sum() for s in jury.STRENGTHS}
     assert jury.choose_strength(patterns, fold) == min(held, key=lambda s: held[s])
 
 
 def test_held_out_losses_are_those_of_a_jury_that_never_saw_the_picture() -> None:
-    votes, truths = simulated(60, 3, 10, seed=11)
+    votes = simulated(60, 3, 10, seed=11)
     fold = jury.folds(60, parts=3)
-    held = jury.held_out_losses(jury.tabulate(votes, truths), fold, 10.0)
+    held = jury.held_out_losses(jury.tabulate(votes), fold, 10.0)
     for part in range(3):
         rest, own = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        theta = jury.descend(jury.tabulate(votes.take(rest), truths[rest]), 10.0)
-        nll = Jury(tuple(theta[:-2]), (theta[-2], theta[-1])).distribution(votes.take(own)).nll(truths[own])
+        theta = jury.descend(jury.tabulate(votes.take(rest)), 10.0)
+        nll = Jury(tuple(theta[:-2]), (theta[-2], theta[-1])).distribution(votes.take(own)).nll(votes.truths[own])
         np.testing.assert_allclose(held[own], nll, atol=1e-5)
 
 
@@ -241,16 +235,16 @@ def test_folds_are_even_and_the_same_on_every_run() -> None:
 
 
 def test_the_work_does_not_grow_with_the_number_of_classes() -> None:
-    votes, truths = simulated(300, 8, 12, seed=12)
-    small, large = (jury.tabulate(replace(votes, classes=k), truths) for k in (12, 10**6))
+    votes = simulated(300, 8, 12, seed=12)
+    small, large = (jury.tabulate(replace(votes, classes=k)) for k in (12, 10**6))
     assert small.options.shape == large.options.shape
-    assert Jury().fit(replace(votes, classes=10**6), truths).weights == Jury().fit(votes, truths).weights
+    assert Jury().fit(replace(votes, classes=10**6)).weights == Jury().fit(votes).weights
 
 
 def test_the_base_ballot_keeps_the_base_answer_and_says_how_likely_it_is(
-    learned: tuple[Jury, Votes, Codes],
+    learned: tuple[Jury, LabelledVotes],
 ) -> None:
-    belief, votes, _ = learned
+    belief, votes = learned
     keeper = replace(belief, ballot="base")
     assert (keeper.predict(votes) == votes.base).all()
     np.testing.assert_allclose(keeper.confidence(votes), belief.distribution(votes).of(votes.base))
@@ -258,17 +252,17 @@ def test_the_base_ballot_keeps_the_base_answer_and_says_how_likely_it_is(
 
 
 def test_a_jury_without_views_knows_the_accuracy() -> None:
-    votes, truths = simulated(500, 3, 10, seed=13)
+    votes = simulated(500, 3, 10, seed=13)
     alone = votes.under([])
-    accuracy = float((votes.base == truths).mean())
-    np.testing.assert_allclose(Jury().fit(alone, truths).confidence(alone), accuracy, atol=2e-3)
+    accuracy = float((votes.base == votes.truths).mean())
+    np.testing.assert_allclose(Jury().fit(alone).confidence(alone), accuracy, atol=2e-3)
 
 
 def test_the_last_prefix_is_the_whole_jury_and_the_first_hears_the_base_alone() -> None:
-    votes, truths = simulated(300, 4, 10, seed=14)
-    juries = jury.fit_prefixes(votes, truths)
+    votes = simulated(300, 4, 10, seed=14)
+    juries = jury.fit_prefixes(votes)
     assert [len(j.weights) for j in juries] == [1, 2, 3, 4, 5]
-    whole = Jury().fit(votes, truths)
+    whole = Jury().fit(votes)
     assert juries[-1].strength == whole.strength
     np.testing.assert_allclose(juries[-1].weights, whole.weights, atol=1e-4)
 
@@ -278,8 +272,8 @@ def stopped(votes: Votes, asked: NDArray[np.intp]) -> Votes:
 
 
 def test_a_stopped_picture_is_judged_by_the_jury_of_the_views_it_was_asked() -> None:
-    votes, truths = simulated(300, 4, 10, seed=15)
-    belief = Prefixes().fit(votes, truths)
+    votes = simulated(300, 4, 10, seed=15)
+    belief = Prefixes().fit(votes)
     asked = np.random.default_rng(0).integers(5, size=300)
     early = stopped(votes, asked)
     distribution, (low, high) = belief.distribution(early), belief.interval(early)
@@ -289,18 +283,18 @@ def test_a_stopped_picture_is_judged_by_the_jury_of_the_views_it_was_asked() -> 
         np.testing.assert_allclose(belief.confidence(early)[rows], own.confidence(part))
         assert (belief.predict(early)[rows] == own.predict(part)).all()
         np.testing.assert_allclose(np.array([low[rows], high[rows]]), own.interval(part))
-        np.testing.assert_allclose(distribution.brier(truths)[rows], own.distribution(part).brier(truths[rows]))
+        np.testing.assert_allclose(distribution.brier(votes.truths)[rows], own.distribution(part).brier(part.truths))
 
 
 def test_prefixes_with_the_base_ballot_keep_the_base_answer() -> None:
-    votes, truths = simulated(200, 3, 10, seed=16)
-    assert (Prefixes(ballot="base").fit(votes, truths).predict(votes) == votes.base).all()
+    votes = simulated(200, 3, 10, seed=16)
+    assert (Prefixes(ballot="base").fit(votes).predict(votes) == votes.base).all()
 
 
 @pytest.mark.parametrize("family", [Jury, Prefixes])
 def test_a_fitted_belief_survives_json(family: type[Jury | Prefixes]) -> None:
-    votes, truths = simulated(100, 3, 10, seed=17)
-    belief = family().fit(votes, truths)
+    votes = simulated(100, 3, 10, seed=17)
+    belief = family().fit(votes)
     again = TypeAdapter(family).validate_python(json.loads(json.dumps(asdict(belief))))
     assert again == belief
     assert (again.confidence(votes) == belief.confidence(votes)).all()
@@ -308,21 +302,19 @@ def test_a_fitted_belief_survives_json(family: type[Jury | Prefixes]) -> None:
 
 @pytest.mark.parametrize("belief", [Jury(), Prefixes()])
 def test_what_cannot_be_judged_is_a_clear_error(belief: Jury | Prefixes) -> None:
-    votes, truths = simulated(30, 3, 10, seed=18)
+    votes = simulated(30, 3, 10, seed=18)
     with pytest.raises(FitError, match="has not been fitted"):
         belief.confidence(votes)
     with pytest.raises(FitError, match="no labelled pictures"):
-        belief.fit(votes.take(slice(0, 0)), truths[:0])
-    with pytest.raises(DataError, match="30 pictures have votes, but 29 truths"):
-        belief.fit(votes, truths[:29])
+        belief.fit(votes.take(slice(0, 0)))
     with pytest.raises(DataError, match="fitted on 3 views and cannot judge votes of 2"):
-        belief.fit(votes, truths).confidence(votes.under([0, 1]))
+        belief.fit(votes).confidence(votes.under([0, 1]))
 
 
 def test_a_pooled_jury_gives_every_view_the_mean_weight_and_its_uncertainty(
-    learned: tuple[Jury, Votes, Codes],
+    learned: tuple[Jury, LabelledVotes],
 ) -> None:
-    fitted, _, _ = learned
+    fitted, _ = learned
     pooled = fitted.pooled(3)
     assert pooled.weights[0] == fitted.weights[0]
     assert pooled.weights[1:] == pytest.approx([np.mean(fitted.weights[1:])] * 3)
@@ -337,13 +329,13 @@ def test_a_pooled_jury_gives_every_view_the_mean_weight_and_its_uncertainty(
 
 
 def test_a_jury_of_no_views_cannot_be_pooled() -> None:
-    votes, truths = simulated(60, 0, 5, 1)
+    votes = simulated(60, 0, 5, 1)
     with pytest.raises(FitError, match="no views"):
-        Jury().fit(votes, truths).pooled(2)
+        Jury().fit(votes).pooled(2)
 
 
-def test_prefixes_pool_the_jury_for_as_many_views(learned: tuple[Jury, Votes, Codes]) -> None:
-    _, votes, truths = learned
-    prefixes = Prefixes().fit(votes, truths)
+def test_prefixes_pool_the_jury_for_as_many_views(learned: tuple[Jury, LabelledVotes]) -> None:
+    _, votes = learned
+    prefixes = Prefixes().fit(votes)
     assert prefixes.pooled(2) == prefixes.juries[2].pooled(2)
     assert prefixes.pooled(99).weights[1:] == (prefixes.juries[-1].pooled(1).weights[1],) * 99

@@ -8,10 +8,10 @@ import pytest
 from looktwice.errors import DataError, FitError
 from looktwice.jury import Jury, losses, tabulate
 from looktwice.jury_transfer import DIFFERENCES, _Anchored, _lowest, _posterior, fit_towards
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Floats, LabelledVotes, Votes
 
 
-def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> tuple[Votes, Codes]:
+def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> LabelledVotes:
     """Pictures of unlike difficulty: on a hard one, base and views often fall for the same wrong label."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(classes, size=pictures)
@@ -19,32 +19,33 @@ def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, class
     hard = np.clip(hardness * rng.beta(0.4, 1.6, size=(pictures, 1)), 0.0, 1.0)
     said = np.where(rng.random((pictures, views + 1)) < 1 - hard, truth[:, None], lure[:, None]).astype(np.int32)
     names, labels = tuple(map(str, range(pictures))), tuple(map(str, range(classes)))
-    return Votes(names, ("v",) * views, labels, said[:, 0], said[:, 1:], classes), truth.astype(np.int32)
+    votes = Votes(names, ("v",) * views, labels, said[:, 0], said[:, 1:], classes)
+    return votes.labelled(map(str, truth))
 
 
 def theta(jury: Jury) -> Floats:
     return np.array([*jury.weights, *jury.none])
 
 
-def loss(jury: Jury, votes: Votes, truths: Codes) -> float:
-    return float(jury.distribution(votes).nll(truths).mean())
+def loss(jury: Jury, votes: LabelledVotes) -> float:
+    return float(jury.distribution(votes).nll(votes.truths).mean())
 
 
 @pytest.fixture(scope="module")
 def prior() -> Jury:
-    return Jury().fit(*world(3000, seed=1))
+    return Jury().fit(world(3000, seed=1))
 
 
 def test_without_a_label_the_jury_is_the_one_it_starts_from(prior: Jury) -> None:
-    votes, truths = world(10, seed=2)
-    assert fit_towards(prior, votes.take(slice(0, 0)), truths[:0]) == prior
+    votes = world(10, seed=2)
+    assert fit_towards(prior, votes.take(slice(0, 0))) == prior
 
 
 def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(prior: Jury) -> None:
     from scipy.optimize import minimize
 
-    votes, truths = world(120, seed=3, hardness=1.5)
-    patterns, difference = tabulate(votes, truths), 0.4
+    votes = world(120, seed=3, hardness=1.5)
+    patterns, difference = tabulate(votes), 0.4
     found, curvature = _lowest(_Anchored.around(prior, patterns, difference))
     precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(8))
     options, starts, owner = patterns.options, patterns.starts, patterns.owner
@@ -64,33 +65,33 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
 
 
 def test_many_labels_overrule_the_prior(prior: Jury) -> None:
-    votes, truths = world(4000, seed=4, hardness=2.5)
-    taught, alone = fit_towards(prior, votes, truths), Jury().fit(votes, truths)
+    votes = world(4000, seed=4, hardness=2.5)
+    taught, alone = fit_towards(prior, votes), Jury().fit(votes)
     test = world(4000, seed=5, hardness=2.5)
-    assert loss(taught, *test) == pytest.approx(loss(alone, *test), abs=0.003)
-    assert loss(taught, *test) < loss(prior, *test) - 0.01
+    assert loss(taught, test) == pytest.approx(loss(alone, test), abs=0.003)
+    assert loss(taught, test) < loss(prior, test) - 0.01
 
 
 def test_fifty_labels_help_more_with_a_prior_than_without_and_do_it_no_harm(prior: Jury) -> None:
     test = world(4000, seed=6)
     few = [world(50, seed=seed) for seed in range(10, 22)]
-    taught = np.mean([loss(fit_towards(prior, *some), *test) for some in few])
-    alone = np.mean([loss(Jury().fit(*some), *test) for some in few])
+    taught = np.mean([loss(fit_towards(prior, some), test) for some in few])
+    alone = np.mean([loss(Jury().fit(some), test) for some in few])
     assert taught < alone - 0.005
-    assert taught < loss(prior, *test) + 0.002
+    assert taught < loss(prior, test) + 0.002
 
 
 def test_a_jury_that_was_taught_knows_how_uncertain_it_is(prior: Jury) -> None:
-    votes, truths = world(200, seed=7, hardness=1.5)
-    taught = fit_towards(prior, votes, truths)
+    votes = world(200, seed=7, hardness=1.5)
+    taught = fit_towards(prior, votes)
     low, high = taught.interval(votes)
     assert ((low <= taught.confidence(votes)) & (taught.confidence(votes) <= high)).all()
     assert taught.covariance != prior.covariance
 
 
 def test_a_closer_prior_keeps_the_weights_closer(prior: Jury) -> None:
-    votes, truths = world(60, seed=8, hardness=2.0)
-    patterns = tabulate(votes, truths)
+    votes = world(60, seed=8, hardness=2.0)
+    patterns = tabulate(votes)
     found = [_posterior(prior, patterns, difference).theta for difference in DIFFERENCES]
     away = [float(np.linalg.norm(point - theta(prior))) for point in found]
     assert away == sorted(away)
@@ -99,14 +100,14 @@ def test_a_closer_prior_keeps_the_weights_closer(prior: Jury) -> None:
 
 
 def test_the_difference_that_there_is_has_the_highest_weight(prior: Jury) -> None:
-    near, far = (tabulate(*world(400, seed=11, hardness=hardness)) for hardness in (1.0, 2.5))
+    near, far = (tabulate(world(400, seed=11, hardness=hardness)) for hardness in (1.0, 2.5))
     weights = [[_posterior(prior, patterns, d).weight for d in DIFFERENCES] for patterns in (near, far)]
     assert np.argmax(weights[0]) < np.argmax(weights[1])
 
 
 def test_a_prior_that_does_not_fit_is_refused(prior: Jury) -> None:
-    votes, truths = world(50, seed=9, views=4)
+    votes = world(50, seed=9, views=4)
     with pytest.raises(DataError, match="5 views and cannot teach one of 4"):
-        fit_towards(prior, votes, truths)
+        fit_towards(prior, votes)
     with pytest.raises(FitError, match="has not been fitted"):
-        fit_towards(Jury(), votes, truths)
+        fit_towards(Jury(), votes)

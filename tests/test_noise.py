@@ -313,7 +313,7 @@ def outcome(name: str, brier: Floats) -> Outcome:
     """A belief that fared like this."""
     base = np.zeros(len(brier), np.int32)
     votes = Votes(tuple(map(str, range(len(brier)))), (), ("yes", "no"), base, np.empty((len(brier), 0), np.int32), 2)
-    return replace(fitting.outcome(Naive(), votes, base), name=name, brier=brier)
+    return replace(fitting.outcome(Naive(), votes.labelled(["yes"] * len(brier))), name=name, brier=brier)
 
 
 def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey) -> None:

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from looktwice.datasets import open_labelled
 from looktwice.errors import DataError, ImageError
 from looktwice.images import Image, encode_png
 from looktwice.pictures import ENDINGS, Picture, few, find, labelled
@@ -236,6 +237,23 @@ def test_a_table_elsewhere_takes_the_place_of_folders_and_of_labels_csv(tmp_path
     table(tmp_path / "pictures" / "labels.csv", ("file", "label"), ("cat/a.png", "old"))
     other = table(tmp_path / "other.csv", ("file", "label"), ("cat/a.png", "new"))
     assert truths(labelled(tmp_path / "pictures", other)) == {"cat/a.png": "new"}
+
+
+def test_another_column_of_a_table_may_hold_the_truths(tmp_path: Path) -> None:
+    put(tmp_path, "a.png", "b.png")
+    table(tmp_path / "labels.csv", ("file", "label", "name"), ("a.png", "0", "cat"), ("b.png", "1", "dog"))
+    assert truths(labelled(tmp_path, column="name")) == {"a.png": "cat", "b.png": "dog"}
+    other = table(tmp_path / "other.csv", ("name", "file"), ("ant", "a.png"), ("bee", "b.png"))
+    assert truths(open_labelled(tmp_path, other, column="name")) == {"a.png": "ant", "b.png": "bee"}
+    for read in (labelled, open_labelled):
+        with pytest.raises(DataError, match=r"labels\.csv: no column class; the first line has file, label, name"):
+            read(tmp_path, column="class")
+
+
+def test_a_column_is_for_tables_alone(tmp_path: Path) -> None:
+    put(tmp_path, "cat/a.png", "dog/b.png")
+    with pytest.raises(DataError, match=r"no labels\.csv that could have a column name; .*--truths"):
+        open_labelled(tmp_path, column="name")
 
 
 def test_a_row_may_name_a_file_of_another_ending(tmp_path: Path) -> None:

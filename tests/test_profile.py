@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from looktwice import look
 from looktwice.asking import Asker
 from looktwice.beliefs import FAMILIES, Belief, Transfer
 from looktwice.classifiers.python import PythonClassifier
-from looktwice.errors import ProfileError
+from looktwice.errors import DataError, ProfileError
 from looktwice.latent import Cumulative
 from looktwice.look import Polled
 from looktwice.profile import Profile
@@ -36,8 +37,8 @@ def polled(tmp_path_factory: pytest.TempPathFactory) -> Polled:
     pictures = write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz", 60)
     asker = Asker(PythonClassifier(brightest))
     answers = asyncio.run(look.collect(asker, pictures, Panel.parse("mirror rotation:15*3")))
-    truths = tuple("nw" if i % 3 else "se" for i in range(60))
-    return Polled(answers.votes, truths, (), answers.panel, answers.fingerprint, 0)
+    labelled = answers.votes.labelled("nw" if i % 3 else "se" for i in range(60))
+    return Polled(labelled, (), answers.panel, answers.fingerprint, 0)
 
 
 def every_belief() -> list[Belief]:
@@ -59,9 +60,8 @@ def test_the_figures_are_those_of_held_out_folds(polled: Polled) -> None:
     profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     assert [result.belief for result in profile.results] == ["naive", "constant", "probit"]
     assert len(profile.held_out.confidence) == profile.pictures == 60
-    accuracy = np.mean(
-        [t == polled.votes.vocabulary[c] for t, c in zip(polled.truths or (), polled.votes.base, strict=True)]
-    )
+    words, labelled = polled.votes.vocabulary, polled.labelled()
+    accuracy = np.mean([t == words[c] for t, c in zip(labelled.words, labelled.base, strict=True)])
     assert profile.accuracy() == pytest.approx(float(accuracy), abs=1e-6)
 
 
@@ -104,6 +104,19 @@ def test_a_file_that_is_not_a_profile_is_refused(tmp_path: Path, text: str) -> N
 def test_a_profile_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="looktwice fit"):
         Profile.load(tmp_path / "profile.json")
+
+
+def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_against_a_borrowed_one(
+    tmp_path: Path, polled: Polled
+) -> None:
+    profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    asker, pictures = Asker(PythonClassifier(brightest)), write_pictures(tmp_path / "pictures.npz", 5)
+    strange, known = ([replace(picture, truth=truth) for picture in pictures] for truth in ("1", "nw"))
+    with pytest.raises(DataError, match=r"none of the truths \('1'\) is among the labels"):
+        asyncio.run(look.poll(asker, strange, profile))
+    assert asker.progress.sent == 0
+    borrowed = profile.model_copy(update={"pictures": 0, "vocabulary": ("ant", "bee")})
+    assert asyncio.run(look.poll(asker, known, borrowed)).labelled().words == ("nw",) * 5
 
 
 def test_another_classifier_is_refused(polled: Polled) -> None:

@@ -75,7 +75,12 @@ def polled(
     asked = np.stack([say() for _ in views], axis=1) if len(views) else np.empty((count, 0), np.int32)
     names, words = tuple(f"{prefix}{i}.png" for i in range(count)), tuple(map(str, views))
     said = Votes(names, words, tuple(labels), say(), asked, len(labels))
-    return Polled(said, tuple(labels[i] for i in truth), (), views, "test:1", 0)
+    return Polled(said.labelled(labels[i] for i in truth), (), views, "test:1", 0)
+
+
+def bare(told: Votes) -> Votes:
+    """The same votes without their truths."""
+    return Votes(told.names, told.panel, told.vocabulary, told.base, told.views, told.classes)
 
 
 def profiled(teachers: Polled, belief: Belief | None = None, description: str = "python:zoo:label") -> Profile:
@@ -83,7 +88,7 @@ def profiled(teachers: Polled, belief: Belief | None = None, description: str = 
 
 
 def material(tested: Polled, profile: Profile, **more: object) -> Material:
-    return replace(Material(profile, tested.votes, tested.truths), **more)  # type: ignore[arg-type]
+    return replace(Material(profile, tested.votes), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +176,7 @@ def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile:
 
 
 def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Polled) -> None:
-    outcome = fitting.outcome(profile.believer(), tested.votes, tested.codes())
+    outcome = fitting.outcome(profile.believer(), tested.labelled())
     threshold = decisions.threshold(outcome.confidence, outcome.correct, 0.1)
     assert threshold is not None
     kept = outcome.confidence >= threshold
@@ -184,7 +189,7 @@ def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, 
 
 
 def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Polled, read: Read) -> None:
-    outcome = fitting.outcome(profile.believer(), tested.votes, tested.codes())
+    outcome = fitting.outcome(profile.believer(), tested.labelled())
     table = read.tables["Promises"]
     assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
     for row in table[1:]:
@@ -197,7 +202,7 @@ def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, te
 
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
     few = polled(60, seed=3, ease=60)
-    outcome = fitting.outcome(profile.believer(), few.votes, few.codes())
+    outcome = fitting.outcome(profile.believer(), few.labelled())
     least = min(need.labels for need in planning.needs(0.02, held_out=outcome.held_out(outcome)))
     text = near(Read(page(material(few, profile))).text)
     assert "No promise yet: at most 2 % wrong" in text
@@ -239,8 +244,10 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     judged = judge(material(taught, profile))
     assert judged is not None
     assert judged.taught
-    assert judged.votes.names == taught.votes.names[100:]
-    assert judged.truths == (taught.truths or ())[100:]
+    labelled = judged.labelled()
+    assert labelled is not None
+    assert labelled.names == taught.votes.names[100:]
+    assert labelled.words == taught.labelled().words[100:]
 
 
 def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
@@ -265,7 +272,7 @@ def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_pa
     steps = findings.steps(profile.believer(), judged)
     assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
     assert steps[0].auroc == 0.5
-    fair = fitting.cross_fit(Jury(), tested.votes, tested.codes())
+    fair = fitting.cross_fit(Jury(), tested.labelled())
     assert steps[-1].brier == pytest.approx(fair.brier.mean(), abs=1e-3)
     assert steps[-1].low < steps[-1].brier < steps[-1].high
     table = read.tables["Queries"]
@@ -312,7 +319,7 @@ def test_classes_are_counted_by_hand_and_the_surely_poor_come_first() -> None:
     base = np.array([0] * 50 + [1] * 30 + [0] * 20 + [2] * 4, np.int32)
     truths = ("ant",) * 50 + ("bee",) * 50 + ("cow",) * 4
     said = Votes(tuple(map(str, range(104))), ("mirror",), ("ant", "bee", "cat"), base, base[:, None], 4)
-    polled_zoo = Polled(said, truths, (), Panel.parse("mirror"), "test:1", 0)
+    polled_zoo = Polled(said.labelled(truths), (), Panel.parse("mirror"), "test:1", 0)
     read = Read(page(material(polled_zoo, profiled(polled_zoo, Probit()))))
     assert [row[0] for row in read.tables["Classes"][1:]] == ["cow", "bee", "ant"]
     cow, bee, ant = read.tables["Classes"][1:]
@@ -405,7 +412,7 @@ def test_without_truths_promises_rest_on_the_profile_and_shares_are_of_these_pic
     threshold = profile.threshold(0.1)
     assert threshold is not None
     confidence = profile.believer().confidence(tested.votes)
-    read = Read(page(replace(material(tested, profile), truths=None, max_error=0.1)))
+    read = Read(page(material(tested, profile, votes=bare(tested.votes), max_error=0.1)))
     assert near(read.row("Promises", "10\N{NO-BREAK SPACE}%")[2]) == f"{100 * (confidence >= threshold).mean():.1f} %"
     assert "Most doubtful" in read.text
     assert "Confidently wrong" not in read.text
@@ -458,8 +465,8 @@ def test_what_does_not_fit_is_said(profile: Profile, tested: Polled) -> None:
         page(material(polled(60, panel="mirror blur:1"), profile))
     with pytest.raises(DataError, match="labels such as 'oak' and the profile knows labels such as 'ant'"):
         page(material(polled(60, labels=["oak", "elm", "ash"]), profile))
-    with pytest.raises(DataError, match="3 truths were given for the votes of 600"):
-        page(material(tested, profile, truths=("ant",) * 3))
+    with pytest.raises(DataError, match=r"none of the truths \('oak'\) is among the labels"):
+        page(material(tested, profile, votes=tested.votes.labelled(["oak"] * 600)))
     with pytest.raises(DataError, match="about no picture"):
         page(material(replace(tested, votes=tested.votes.take(slice(0, 0))), profile))
     with pytest.raises(DataError, match=r"none of the pictures is in the votes.*'other0.png'.*'p0.png'"):
@@ -631,8 +638,7 @@ def test_tune_reports_on_the_pictures_it_did_not_choose_on(desk: Path) -> None:
 
 
 def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path) -> None:
-    saved = votes.load(desk / "taught.npz")
-    votes.save(desk / "bare.npz", saved.votes)
+    votes.save(desk / "bare.npz", bare(votes.load(desk / "taught.npz")))
     done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=desk)
     assert done.returncode == 0, done.stderr
     assert "Classes" in Read((desk / "bare.html").read_text("utf-8")).tables

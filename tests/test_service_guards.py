@@ -94,12 +94,6 @@ def test_an_address_that_others_can_reach_needs_a_token(profile: Path) -> None:
         check_address(host, Tokens())
 
 
-def test_there_is_nothing_to_estimate(profile: Path) -> None:
-    done = run("serve", "-p", profile, "--dry-run")
-    assert done.returncode == 1
-    assert "--dry-run" in done.stderr
-
-
 def test_a_port_that_is_taken_is_said_in_one_line(profile: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("serve", "-p", profile, "--port", taken.getsockname()[1])

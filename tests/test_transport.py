@@ -214,12 +214,28 @@ async def test_a_connection_is_used_again_and_dropped_when_it_is_old(monkeypatch
 
 
 async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
-    played = Played(OK, b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
-    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
+    written = asyncio.Event()
+    connections = 0
+
+    async def speaks_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(OK)
+            await writer.drain()
+            await asyncio.sleep(0.01)  # the reply is taken and its connection idle
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
+            await writer.drain()
+            written.set()
+
+    async with listening(speaks_twice) as port, opened(f"http://127.0.0.1:{port}/", "GET") as door:
         for _ in range(3):
-            assert (await door.send(b"x")).body == b"ok"
-            await asyncio.sleep(0.05)
-        assert played.connections == 3
+            written.clear()
+            assert (await door.send()).body == b"ok"
+            await written.wait()
+            await asyncio.sleep(0.1)  # what was written is read before this is over, however busy the loop is
+        assert connections == 3
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])

@@ -21,13 +21,13 @@ from looktwice.errors import FitError
 from looktwice.pictures import Picture, labelled
 from looktwice.tuning import Gain
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
-from looktwice.votes import Codes, Votes
+from looktwice.votes import LabelledVotes, Votes
 
 DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
 
 
-def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> tuple[Votes, Codes]:
+def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> LabelledVotes:
     """Votes of views that know the truth this often, each by itself, and otherwise keep the base label."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(5, size=pictures).astype(np.int32)
@@ -35,7 +35,7 @@ def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> tuple[
     knows = rng.random((pictures, len(telling))) < np.array(telling)
     views = np.where(knows, truth[:, None], base[:, None]).astype(np.int32)
     names, panel = tuple(map(str, range(pictures))), tuple(map(str, range(len(telling))))
-    return Votes(names, panel, tuple("abcde"), base, views, 5), truth
+    return Votes(names, panel, tuple("abcde"), base, views, 5).labelled("abcde"[code] for code in truth)
 
 
 @given(st.integers(200, 5000), st.integers(32, 60), st.integers(1, 12))
@@ -78,13 +78,13 @@ def test_nothing_is_chosen_from_few_pictures() -> None:
 
 
 def test_views_that_tell_more_survive_and_kept_ones_always_do() -> None:
-    votes, truths = told([0.1, 0.9, 0.2, 0.8, 0.0, 0.05])
-    assert tuning.survivors(votes, truths, keep=[4], count=3) == [1, 3, 4]
-    assert tuning.rank(votes, truths)[:2] == [1, 3]
+    votes = told([0.1, 0.9, 0.2, 0.8, 0.0, 0.05])
+    assert tuning.survivors(votes, keep=[4], count=3) == [1, 3, 4]
+    assert tuning.rank(votes)[:2] == [1, 3]
 
 
 def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
-    votes, truths = told([0.7, 0.5, 0.0])
+    votes = told([0.7, 0.5, 0.0])
     copied = Votes(
         votes.names,
         ("strong", "its copy", "weaker", "nothing"),
@@ -92,19 +92,19 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
         votes.base,
         votes.views[:, [0, 0, 1, 2]],
         votes.classes,
-    )
-    assert jury.grow_panel(copied, truths, 2) in ([0, 2], [1, 2])
-    assert len(jury.grow_panel(copied, truths, 9)) == 4
+    ).labelled(votes.words)
+    assert jury.grow_panel(copied, 2) in ([0, 2], [1, 2])
+    assert len(jury.grow_panel(copied, 9)) == 4
 
 
 def test_the_general_panel_stays_unless_another_is_convincing() -> None:
-    votes, truths = told([0.3, 0.3, 0.3, 0.3])
+    votes = told([0.3, 0.3, 0.3, 0.3])
     few = slice(tuning.MANY - 1)
-    panel, gain = tuning.choose(votes.take(few), truths[few], general=[2, 1], longest=2)
+    panel, gain = tuning.choose(votes.take(few), general=[2, 1], longest=2)
     assert panel == [2, 1]
     assert not gain.convincing()
-    votes, truths = told([0.9, 0.1, 0.1, 0.8])
-    panel, gain = tuning.choose(votes, truths, general=[2, 1], longest=2)
+    votes = told([0.9, 0.1, 0.1, 0.8])
+    panel, gain = tuning.choose(votes, general=[2, 1], longest=2)
     assert panel == [0, 3]
     assert gain.convincing()
 
@@ -146,7 +146,7 @@ def test_the_pilot_pictures_come_first_and_all_have_their_truth(
     assert found.pilot == plan.pilot()
     assert found.polled.votes.names == tuple(picture.name for picture in choosing.shuffled(clothes))
     truths = {picture.name: picture.truth for picture in clothes}
-    assert found.polled.truths == tuple(truths[name] for name in found.polled.votes.names)
+    assert found.polled.labelled().words == tuple(truths[name] for name in found.polled.votes.names)
     assert len(found.polled.panel) == 4
     assert 0 <= found.knee <= 4
 
@@ -167,15 +167,15 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
     one = Votes(("p",), ("mirror", "turn:5"), ("x", "y"), np.array([1], np.int32), np.array([[0, -1]], np.int32), 2)
     two = Votes(("q",), ("turn:5",), ("z",), np.array([0], np.int32), np.array([[0]], np.int32), 2)
     parts = [
-        look.Polled(one, ("x",), (), panel, "f", 0),
-        look.Polled(two, ("z",), (), Panel.parse("turn:5"), "f", 0),
+        look.Polled(one.labelled(["x"]), (), panel, "f", 0),
+        look.Polled(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
     ]
     joined = choosing.joined(parts, Panel.parse("turn:5"))
     words = joined.votes.vocabulary
     assert [words[c] for c in joined.votes.base] == ["y", "z"]
     assert joined.votes.views[0, 0] == -1
     assert words[joined.votes.views[1, 0]] == "z"
-    assert joined.truths == ("x", "z")
+    assert joined.labelled().words == ("x", "z")
 
 
 def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes: list[Picture]) -> None:

@@ -1,5 +1,6 @@
 """Votes: counted by hand, coded, saved and loaded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from looktwice import votes as voting
 from looktwice.errors import DataError
-from looktwice.votes import MISSING, OUTSIDE, Distribution, Row, Votes, base_tally, vote_tally
+from looktwice.jury import Jury
+from looktwice.votes import MISSING, OUTSIDE, Distribution, LabelledVotes, Row, Votes, base_tally, vote_tally
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
 ROWS = st.integers(1, 6).flatmap(
@@ -84,19 +86,17 @@ def test_votes_survive_a_file(
     tmp_path_factory: pytest.TempPathFactory, ending: str, rows: list[tuple[str, tuple[str | None, ...]]], known: bool
 ) -> None:
     path = tmp_path_factory.mktemp("votes") / f"votes{ending}"
-    votes = votes_of(*rows)
-    truths = tuple("cat" for _ in rows) if known else None
-    voting.save(path, votes, truths)
+    votes = votes_of(*rows).labelled("cat" for _ in rows) if known else votes_of(*rows)
+    voting.save(path, votes)
     saved = voting.load(path)
-    assert saved.truths == truths
-    assert (saved.votes.names, saved.votes.panel, saved.votes.vocabulary) == (
-        votes.names,
-        votes.panel,
-        votes.vocabulary,
-    )
-    assert (saved.votes.base == votes.base).all()
-    assert (saved.votes.views == votes.views).all()
-    assert saved.votes.classes == votes.classes
+    assert (saved.names, saved.panel, saved.vocabulary) == (votes.names, votes.panel, votes.vocabulary)
+    assert (saved.base == votes.base).all()
+    assert (saved.views == votes.views).all()
+    assert saved.classes == votes.classes
+    assert isinstance(saved, LabelledVotes) == known
+    if isinstance(saved, LabelledVotes):
+        assert saved.words == ("cat",) * len(rows)
+        assert (saved.truths == saved.codes(saved.words)).all()
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])
@@ -150,3 +150,142 @@ def test_brier_and_nll_equal_those_of_the_dense_table(truth: int) -> None:
     hot = np.eye(5)[[column, column]]
     assert distribution.brier(codes) == pytest.approx(((dense - hot) ** 2).sum(axis=1))
     assert distribution.nll(codes) == pytest.approx(-np.log(dense[:, column]))
+
+
+# Labels that one has already
+
+
+TABLES = st.integers(0, 4).flatmap(
+    lambda s: st.lists(st.tuples(LABELS, st.tuples(*[st.none() | LABELS] * s), LABELS), min_size=1, max_size=30)
+)
+Table = list[tuple[str, tuple[str | None, ...], str]]
+
+
+def columns(rows: Table) -> tuple[list[str], list[tuple[str | None, ...]], list[str]]:
+    return [base for base, _, _ in rows], [views for _, views, _ in rows], [truth for _, _, truth in rows]
+
+
+def spelt(votes: Votes) -> list[tuple[str, tuple[str | None, ...]]]:
+    """The labels that the codes stand for."""
+    words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
+    return [
+        (votes.vocabulary[base], tuple(words[code] for code in row.tolist()))
+        for base, row in zip(votes.base, votes.views, strict=True)
+    ]
+
+
+@given(TABLES, st.booleans())
+def test_labels_come_back_as_they_were_given(rows: Table, arrays: bool) -> None:
+    base, views, _ = columns(rows)
+    as_array = np.array(views, dtype=object).reshape(len(rows), -1)
+    votes = Votes.from_labels(np.array(base), as_array) if arrays else Votes.from_labels(base, views)
+    assert spelt(votes) == list(zip(base, views, strict=True))
+    assert not isinstance(votes, LabelledVotes)
+    assert set(votes.vocabulary) == {*base, *(view for row in views for view in row)} - {None}
+
+
+@given(TABLES, st.permutations(["cat", "dog", "fox", "owl"]))
+def test_the_order_of_the_vocabulary_changes_no_confidence(rows: Table, order: list[str]) -> None:
+    base, views, truths = columns(rows)
+    one, other = (Votes.from_labels(base, views, truths, words) for words in (["cat", "dog", "fox", "owl"], order))
+    assert other.vocabulary == tuple(order)
+    assert one.words == other.words == tuple(truths)
+    jury, same = Jury().fit(one), Jury().fit(other)
+    assert same.confidence(other) == pytest.approx(jury.confidence(one), abs=1e-6)
+    assert same.distribution(other).of(other.truths) == pytest.approx(jury.distribution(one).of(one.truths), abs=1e-6)
+
+
+@given(TABLES)
+def test_numbers_and_their_texts_are_the_same_votes(rows: Table) -> None:
+    number = {"cat": 3, "dog": 10, "fox": 2, "owl": 0, None: None}
+    base, views, truths = columns(rows)
+    numbers = [[number[view] for view in row] for row in views]
+    masked = np.array([[-1 if code is None else code for code in row] for row in numbers], np.int64)
+    told = [number[truth] for truth in truths]
+    found = [
+        Votes.from_labels([number[label] for label in base], numbers, told, [0, 2, 3, 10]),
+        Votes.from_labels(np.array([number[label] for label in base], np.uint8), masked, np.array(told), range(11)),
+        Votes.from_labels(
+            [str(number[label]) for label in base],
+            np.ma.masked_less(masked, 0).astype(str),
+            [str(truth) for truth in told],
+            ["0", "2", "3", "10"],
+        ),
+    ]
+    assert spelt(found[0]) == spelt(found[1]) == spelt(found[2])
+    assert found[0].words == found[1].words == found[2].words
+
+
+def test_views_that_were_not_asked_are_none_empty_or_minus_one() -> None:
+    texts = Votes.from_labels(["cat", "dog"], [["cat", None], ["", "dog"]])
+    assert texts.views.tolist() == [[0, MISSING], [MISSING, 1]]
+    assert Votes.from_labels([7, 8], np.array([[7, -1], [-1, 8]])).views.tolist() == texts.views.tolist()
+
+
+def test_a_truth_that_no_answer_names_is_outside_and_counts_as_a_class() -> None:
+    votes = Votes.from_labels(["cat", "dog"], [["dog"], ["cat"]], ["cat", "fox"])
+    assert votes.truths.tolist() == [0, OUTSIDE]
+    assert (votes.words, votes.classes) == (("cat", "fox"), 3)
+    assert np.isfinite(Jury().fit(votes).confidence(votes)).all()
+
+
+def test_truths_stay_with_their_pictures() -> None:
+    votes = Votes.from_labels(["cat", "dog", "fox"], [["cat", "dog"]] * 3, ["dog", "yak", "fox"])
+    some = votes.take(np.array([2, 1])).under([1])
+    assert (some.words, some.truths.tolist()) == (("fox", "yak"), [2, OUTSIDE])
+    assert some.panel == ("view 2",)
+    assert votes.take(slice(1)).words == ("dog",)
+
+
+@pytest.mark.parametrize("truths", [["ant", "bee"], [0, 1]])
+def test_truths_of_which_none_is_a_label_are_refused(truths: list[str] | list[int]) -> None:
+    with pytest.raises(DataError, match=r"none of the truths \(.*\) is among the labels of the classifier"):
+        Votes.from_labels(["cat", "dog"], [["cat"], ["dog"]], truths)
+    with pytest.raises(DataError, match=r"none of the truths \('cat', 'dog'\) is among the labels .*\('4', '5'\)"):
+        Votes.from_labels([4, 5], [[4], [5]], ["cat", "dog"])
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("base", "views", "truths", "vocabulary", "words"),
+    [
+        (["a", "b"], [["a"]], None, None, r"base has shape \(2,\), views have \(1, 1\)"),
+        (["a", "b"], ["a", "b"], None, None, r"views have \(2,\)"),
+        (["a", "b"], [["a"], ["a", "b"]], None, None, r"views have \(2,\)"),
+        (["a"], np.zeros((1, 2, 2), int), None, None, r"views have \(1, 2, 2\)"),
+        ("ab", [["a"], ["b"]], None, None, r"base has shape \(\)"),
+        (["a", "b"], [["a"], ["b"]], None, [["a", "b"]], r"vocabulary has \(1, 2\)"),
+        (["a", "b"], [["a"], ["b"]], ["a"], None, r"truths have shape \(1,\); give one for each of 2"),
+        ([1.0, NAN], [[1.0], [2.0]], None, None, "hold float; give texts or whole numbers"),
+        (["a", NAN], [["a"], ["b"]], None, None, "hold float, str"),
+        (["a", 1], [["a"], ["b"]], None, None, "hold int, str"),
+        (["a", "b"], [[0], [1]], None, None, "hold int, str"),
+        ([True, False], [[True], [False]], None, None, "hold bool"),
+        ([b"a"], [[b"a"]], None, None, "hold bytes"),
+        (["a"], [["a"]], [NAN], None, "truths hold float"),
+        (["a"], [["a"]], ["a"], [0], "hold int, str"),
+        (["a", None], [["a"], ["b"]], None, None, "base: no label at place 1"),
+        ([0, -1], [[0], [1]], None, None, "base: no label at place 1"),
+        (["a", "b"], [["a"], ["b"]], ["a", ""], None, "truths: no label at place 1"),
+        (["a"], [["b"]], None, ["a", "a"], "holds a label twice"),
+        (["a"], [["b"]], None, ["a", "c"], r"\('a', 'c'\) lacks labels that were given \('b'\)"),
+    ],
+)
+def test_labels_that_are_no_table_are_one_line(
+    base: object, views: object, truths: object, vocabulary: object, words: str
+) -> None:
+    with pytest.raises(DataError, match=words) as error:
+        Votes.from_labels(base, views, truths, vocabulary)  # type: ignore[call-overload]
+    assert "\n" not in str(error.value)
+
+
+def test_truths_are_one_for_each_picture_and_their_codes_exist() -> None:
+    votes = votes_of(("cat", ("dog",)), ("dog", ("dog",)))
+    with pytest.raises(DataError, match="2 pictures have votes, but 1 truths were given"):
+        votes.labelled(["cat"])
+    good = votes.labelled(["cat", "dog"])
+    for code in (MISSING, 2, -3):
+        with pytest.raises(DataError, match="a code that is not in the vocabulary"):
+            replace(good, truths=np.array([0, code], np.int32))

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Builds wheel and sdist, installs each into a clean environment, and runs the demo from the wheel: tools/package.sh
+# Builds wheel and sdist, installs the wheel as the README says into a clean environment, and runs the demo and the
+# README's Python example there: tools/package.sh
 set -eu
+here=$(pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python=${PYTHON:-python3}
@@ -31,10 +33,11 @@ PY
 
 "$python" -m venv "$folder/clean"
 # shellcheck disable=SC2086
-"$folder/clean/bin/pip" install $quiet "$wheel[onnx]"
+"$folder/clean/bin/pip" install $quiet "$wheel[onnx,serve]"
 mkdir "$folder/elsewhere"
 cd "$folder/elsewhere"
 "$folder/clean/bin/looktwice" --version
 "$folder/clean/bin/looktwice" demo -o demo > demo.txt
 tail -n 5 demo.txt
 test -s demo/profile.json
+"$folder/clean/bin/python" "$here/tools/readme_example.py" "$here/README.md"

@@ -22,7 +22,7 @@ from looktwice.latent import Cumulatives, Noise, describe
 from looktwice.noise import Probe, probes
 from looktwice.openmodel import OnnxModel, open_onnx
 from looktwice.views import Panel, Question, View, render
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Codes, Floats, LabelledVotes, Votes
 
 UNASKED = -1
 TOGETHER = 64
@@ -90,8 +90,8 @@ class Answers:
     def _open(self) -> OnnxModel:
         return open_onnx(self.subject.description)
 
-    def votes(self, panel: Panel, rows: Rows) -> Votes:
-        """The answers about some pictures under a panel."""
+    def votes(self, panel: Panel, rows: Rows) -> LabelledVotes:
+        """The answers about some pictures under a panel, with their truths."""
         draws = {view: sum(view == other for other in panel) for view in panel}
         sheets = {view: self._sheet(view, count, rows) for view, count in draws.items()}
         columns = [sheets[view][index, rows] for view, index in panel.slots]
@@ -99,7 +99,8 @@ class Answers:
         labels = self.subject.labels
         names = tuple(self.subject.pictures[i].name for i in rows)
         base: Codes = self.logits(rows).argmax(axis=1).astype(np.int32)
-        return Votes(names, tuple(map(str, panel)), labels, base, views, len(labels))
+        said = Votes(names, tuple(map(str, panel)), labels, base, views, len(labels))
+        return said.labelled(labels[code] for code in self.subject.truths[rows])
 
     def logits(self, rows: Rows) -> Floats:
         """(n, K): the model's own output about some pictures, which a closed classifier does not show."""

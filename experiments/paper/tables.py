@@ -14,13 +14,13 @@ from scipy.stats import pearsonr
 from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
-from looktwice import fitting, scoring
+from looktwice import fitting, metrics
 from looktwice.beliefs import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
 from looktwice.fitting import Outcome
 from looktwice.jury import Jury
 from looktwice.latent import Cumulative
 from looktwice.views import GENERAL16, Panel, View
-from looktwice.votes import Codes, Distribution, Floats, Votes
+from looktwice.votes import Codes, Distribution, Floats, LabelledVotes
 
 Row = dict[str, object]
 BALLOTS: tuple[Ballot, ...] = ("base", "vote")
@@ -32,21 +32,19 @@ STEPS = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Votes under one panel about the labelled and the tested pictures, with their truths."""
+    """Votes under one panel about the labelled and the tested pictures."""
 
-    fit: Votes
-    fit_truths: Codes
-    test: Votes
-    test_truths: Codes
+    fit: LabelledVotes
+    test: LabelledVotes
 
     def outcome(self, belief: Belief) -> tuple[Belief, Outcome]:
         """The belief as fitted on one part, and how it fares on the other."""
-        fitted = belief.fit(self.fit, self.fit_truths)
-        return fitted, fitting.outcome(fitted, self.test, self.test_truths)
+        fitted = belief.fit(self.fit)
+        return fitted, fitting.outcome(fitted, self.test)
 
     def under(self, views: int) -> Parts:
         columns = range(views)
-        return replace(self, fit=self.fit.under(columns), test=self.test.under(columns))
+        return Parts(self.fit.under(columns), self.test.under(columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +70,14 @@ class Study:
         return min(ranked[:RACE], key=lambda view: self._loss(view, rows))
 
     def _loss(self, view: View, rows: Rows) -> float:
-        said, truths = self.answers.votes(draws_of(view, self.size.grid_draws), rows), self.subject.truths[rows]
-        return fitting.outcome(Gaussian().fit(said, truths), said, truths).scores().brier
+        said = self.answers.votes(draws_of(view, self.size.grid_draws), rows)
+        return fitting.outcome(Gaussian().fit(said), said).scores().brier
 
     def parts(self, panel: Panel) -> Parts:
         """The answers about labelled and tested pictures, asked together."""
         fit, test = self.subject.labelled(self.size), self.subject.tested(self.size)
         said = self.answers.votes(panel, np.concatenate([fit, test]))
-        cut, truths = len(fit), self.subject.truths
-        return Parts(said.take(slice(cut)), truths[fit], said.take(slice(cut, None)), truths[test])
+        return Parts(said.take(slice(len(fit))), said.take(slice(len(fit), None)))
 
     def drawn(self, family: str) -> Parts:
         """The answers to S draws of a transform in its best setting."""
@@ -126,7 +123,7 @@ def _jury(study: Study, make: _Maker) -> Iterator[Row]:
     fitted, found = parts.outcome(Jury())
     yield make.row("Jury", "jury", "vote", found)
     if isinstance(fitted, Jury):
-        own = fitting.outcome(replace(fitted, ballot="base"), parts.test, parts.test_truths)
+        own = fitting.outcome(replace(fitted, ballot="base"), parts.test)
         yield make.row("Jury", "jury", "base", own)
 
 
@@ -173,7 +170,7 @@ def _gap(name: str, found: Outcome, other: Outcome | None) -> Row:
     """How much the Brier score differs from another's on the same pictures, with its interval."""
     if other is None or other is found:
         return {}
-    gap = scoring.paired_difference(found.brier, other.brier)
+    gap = metrics.paired_difference(found.brier, other.brier)
     return {f"brier_less_{name}": gap.mean, f"less_{name}_low": gap.low, f"less_{name}_high": gap.high}
 
 
@@ -196,7 +193,7 @@ class _Maker:
 
     def row(self, method: str, belief: str, ballot: Ballot, found: Outcome, more: Row | None = None) -> Row:
         subject, size = self.study.subject, self.study.size
-        even = scoring.brier_even_losses(found.confidence, found.correct, len(subject.labels))
+        even = metrics.brier_even_losses(found.confidence, found.correct, len(subject.labels))
         full, found = float(found.brier.mean()), replace(found, brier=even)
         told: Row = {
             "dataset": subject.dataset,
@@ -247,7 +244,7 @@ def growth(study: Study) -> Iterator[Row]:
             for draws in dict.fromkeys(max(1, round(step * study.size.draws)) for step in STEPS):
                 fitted, found = whole.under(draws).outcome(Gaussian(ballot=ballot))
                 first = first or found
-                gap, ends = scoring.paired_difference(found.brier, first.brier), found.intervals().brier
+                gap, ends = metrics.paired_difference(found.brier, first.brier), found.intervals().brier
                 yield {
                     "dataset": study.subject.dataset,
                     "model": study.subject.title,
@@ -312,8 +309,8 @@ def _believed(source: Study, view: View, cumulative: str, ballot: Ballot, object
 
 
 def _loss(target: Study, view: View, belief: Gaussian | Transfer, rows: Rows) -> float:
-    said, truths = target.answers.votes(draws_of(view, TRANSFERRED), rows), target.subject.truths[rows]
-    scores = fitting.outcome(belief.fit(said, truths), said, truths).scores()
+    said = target.answers.votes(draws_of(view, TRANSFERRED), rows)
+    scores = fitting.outcome(belief.fit(said), said).scores()
     return scores.ece if belief.objective == "ece" else scores.brier
 
 

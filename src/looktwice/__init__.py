@@ -12,13 +12,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from looktwice import beliefs as beliefs
-    from looktwice import scoring as scoring
+    from looktwice import metrics as metrics
     from looktwice import views as views
     from looktwice.asking import Asker as Asker
     from looktwice.classifiers import connect as connect
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.estimator import LookTwice as LookTwice
     from looktwice.images import Image as Image
+    from looktwice.jury import Jury as Jury
     from looktwice.look import Evaluation as Evaluation
     from looktwice.look import Verdict as Verdict
     from looktwice.model import AsyncModel as AsyncModel
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from looktwice.profile import Profile as Profile
     from looktwice.session import AskOptions as AskOptions
     from looktwice.views import Panel as Panel
+    from looktwice.votes import LabelledVotes as LabelledVotes
     from looktwice.votes import Votes as Votes
 
 _HOMES = {
@@ -38,6 +40,8 @@ _HOMES = {
     "Evaluation": "look",
     "Image": "images",
     "Model": "model",
+    "Jury": "jury",
+    "LabelledVotes": "votes",
     "Panel": "views",
     "Profile": "profile",
     "LookTwice": "estimator",
@@ -47,7 +51,7 @@ _HOMES = {
     "Votes": "votes",
     "connect": "classifiers",
 }
-_MODULES = ("beliefs", "scoring", "views")
+_MODULES = ("beliefs", "metrics", "views")
 
 __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 

@@ -14,12 +14,12 @@ from typing import ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import scoring
+from looktwice import metrics
 from looktwice.errors import DataError, FitError
 from looktwice.images import shown
 from looktwice.jury import Jury, Prefixes
 from looktwice.latent import Cumulative
-from looktwice.votes import Codes, Distribution, Floats, Tally, Votes, base_tally, vote_tally
+from looktwice.votes import Codes, Distribution, Floats, LabelledVotes, Tally, Votes, base_tally, vote_tally
 
 Ballot = Literal["base", "vote"]
 """Whose label is believed: the picture's own answer, or the one that most views give."""
@@ -36,7 +36,7 @@ class Belief(Protocol):
 
     name: ClassVar[str]
 
-    def fit(self, votes: Votes, truths: Codes) -> Self:
+    def fit(self, labelled: LabelledVotes) -> Self:
         """The same belief, learned from pictures whose truth is known."""
 
     def predict(self, votes: Votes) -> Codes:
@@ -59,13 +59,10 @@ class _ShareBelief(ABC):
     name: ClassVar[str]
     ballot: Ballot = field(default="base", kw_only=True)
 
-    def fit(self, votes: Votes, truths: Codes) -> Self:
-        if len(votes) == 0:
-            raise FitError("there are no labelled pictures to learn from; give at least 20")
-        if len(votes) != len(truths):
-            raise DataError(f"{len(votes)} pictures have votes, but {len(truths)} truths were given")
-        tally = TALLIES[self.ballot](votes)
-        return self._learn(self._share(tally), tally.label == truths, votes.classes)
+    def fit(self, labelled: LabelledVotes) -> Self:
+        labelled.check()
+        tally = TALLIES[self.ballot](labelled)
+        return self._learn(self._share(tally), tally.label == labelled.truths, labelled.classes)
 
     def predict(self, votes: Votes) -> Codes:
         return TALLIES[self.ballot](votes).label
@@ -75,7 +72,7 @@ class _ShareBelief(ABC):
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
         tally = TALLIES[self.ballot](votes)
-        low, high = scoring.wilson(tally.agree, np.maximum(tally.asked, 1))
+        low, high = metrics.wilson(tally.agree, np.maximum(tally.asked, 1))
         return self._curve(low), self._curve(high)
 
     def distribution(self, votes: Votes) -> Distribution:
@@ -294,13 +291,13 @@ def _fitted(value: float | None, belief: _ShareBelief) -> float:
 
 
 def _unfitted(belief: _ShareBelief) -> FitError:
-    return FitError(f"the belief {belief.name} has not been fitted; call fit(votes, truths) first")
+    return FitError(f"the belief {belief.name} has not been fitted; call fit(labelled_votes) first")
 
 
 def _loss(confidence: Floats, correct: NDArray[np.bool_], classes: int, objective: Objective) -> float:
     if objective == "ece":
-        return scoring.ece(confidence, correct)
-    losses = scoring.brier_even_losses if objective == "brier" else scoring.nll_even_losses
+        return metrics.ece(confidence, correct)
+    losses = metrics.brier_even_losses if objective == "brier" else metrics.nll_even_losses
     return float(losses(confidence, correct, classes).mean())
 
 

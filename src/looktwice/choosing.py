@@ -16,7 +16,7 @@ from looktwice.pictures import Picture
 from looktwice.profile import Profile
 from looktwice.tuning import Gain, Plan
 from looktwice.views import Panel, View
-from looktwice.votes import MISSING, Row, Votes
+from looktwice.votes import MISSING, LabelledVotes, Row, Votes
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,9 @@ async def choose(
     mixed = shuffled(pictures)
     pilot = await _climb(asker, mixed, plan, tuple(candidates), general)
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
-    panel, gain = tuning.choose(pilot.votes, pilot.codes(), columns, plan.longest)
+    panel, gain = tuning.choose(pilot.labelled(), columns, plan.longest)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel)))
-    steps = fitting.steps(fitting.trials(Jury(), chosen.votes, chosen.codes()))
+    steps = fitting.steps(fitting.trials(Jury(), chosen.labelled()))
     knee = tuning.knee([float(step.brier.mean()) for step in steps])
     rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
     return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)
@@ -51,7 +51,7 @@ async def choose(
 
 def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
     """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
-    trials = fitting.trials(Jury(), chosen.polled.votes, chosen.polled.codes(), teachers=chosen.pilot)
+    trials = fitting.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
     points = tuple(step.point() for step in fitting.steps(trials))
     polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
     profile = look.learn(polled, Jury(), description, teachers=chosen.pilot)
@@ -67,7 +67,7 @@ async def _climb(
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
-        columns = tuning.survivors(heard.votes, heard.codes(), keep, rung.views)
+        columns = tuning.survivors(heard.labelled(), keep, rung.views)
         panel = Panel(tuple(heard.panel.views[column] for column in columns))
         more = await look.collect(asker, mixed[asked : asked + rung.pictures], panel)
         heard, asked = joined([heard, more], panel), asked + rung.pictures
@@ -101,7 +101,7 @@ def search_queries(pictures: int, settings: int, draws: int) -> int:
 
 
 def _brier(polled: Polled) -> float:
-    return float(fitting.cross_fit(Gaussian(), polled.votes, polled.codes()).brier.mean())
+    return float(fitting.cross_fit(Gaussian(), polled.labelled()).brier.mean())
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
@@ -115,10 +115,10 @@ def joined(parts: Sequence[Polled], panel: Panel) -> Polled:
     vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
     classes = max(part.votes.classes for part in parts)
     votes = Votes.collect(rows, tuple(map(str, panel)), tuple(vocabulary), classes)
-    known = [part.truths for part in parts]
-    truths = None if None in known else tuple(truth for part in known for truth in part or ())
+    truths = [truth for part in parts if isinstance(part.votes, LabelledVotes) for truth in part.votes.words]
+    votes = votes.labelled(truths) if len(truths) == len(votes) else votes
     unscored = tuple(item for part in parts for item in part.unscored)
-    return replace(parts[0], votes=votes, truths=truths, unscored=unscored, panel=panel)
+    return replace(parts[0], votes=votes, unscored=unscored, panel=panel)
 
 
 def _rows(polled: Polled, panel: Panel) -> list[Row]:

@@ -28,6 +28,7 @@ from looktwice.options import (
     ReportOption,
     Serve,
     TakeOption,
+    TruthsColumnOption,
     TruthsOption,
     VotesOption,
     acts,
@@ -103,6 +104,7 @@ def fit(
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     votes: VotesOption = None,
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
     """Learn how far to trust a classifier, from labelled pictures.
@@ -116,7 +118,7 @@ def fit(
     from looktwice import runs
     from looktwice.model import AsyncModel
 
-    labelled = runs.labelled(pictures, truths, take)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
     options = runs.FitOptions(views, belief, noise, adaptive, max_error, out, votes)
     _exit(runs.fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
@@ -137,6 +139,7 @@ def tune(
     ),
     report: ReportOption = None,
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
     """Choose the views on a thrifty pilot, and fit a profile.
@@ -152,7 +155,7 @@ def tune(
     from looktwice import runs, tuneruns
     from looktwice.model import AsyncModel
 
-    labelled, model = runs.labelled(pictures, truths, take), AsyncModel(classifier, options=ask)
+    labelled, model = runs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tuneruns.search(model, labelled, paper, draws, out, report, output))
     _exit(tuneruns.tune(model, labelled, max_queries, out, report, output))
@@ -257,6 +260,7 @@ def evaluate(
     votes: VotesOption = None,
     report: ReportOption = None,
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
     """How good the confidences are on other labelled pictures.
@@ -268,8 +272,8 @@ def evaluate(
     from looktwice import runs
     from looktwice.model import AsyncModel
 
-    labelled, model = runs.labelled(pictures, truths, take), AsyncModel.load(profile, classifier, options=ask)
-    _exit(runs.evaluate(model, labelled, votes, report, decide, output))
+    labelled = runs.labelled(pictures, truths, truths_column, take)
+    _exit(runs.evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
 
 
 @app.command()
@@ -413,6 +417,7 @@ def transfer(
     draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
     open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
 ) -> None:
@@ -426,7 +431,7 @@ def transfer(
     from looktwice.model import AsyncModel
 
     opened = openruns.Opened(open_, runs.found(open_pictures, open_take), views)
-    labelled = runs.labelled(pictures, truths, take)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
     _exit(openruns.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
 
 
@@ -441,6 +446,7 @@ def borrow(
     pictures: Annotated[Path | None, Help(help=f"{LABELLED} None are needed; fifty help.")] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
     truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
     """Make a profile from what was learned on another classifier.
@@ -456,7 +462,7 @@ def borrow(
     from looktwice import openruns, runs
     from looktwice.model import AsyncModel
 
-    labelled = runs.labelled(pictures, truths, take) if pictures else []
+    labelled = runs.labelled(pictures, truths, truths_column, take) if pictures else []
     _exit(openruns.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
 

@@ -20,23 +20,27 @@ from numpy.typing import NDArray
 from looktwice.errors import DataError
 from looktwice.images import MAX_PIXELS, shown
 from looktwice.matfile import read_table
-from looktwice.pictures import Picture, Stack, few, find, labelled, named_truths
+from looktwice.pictures import COLUMN, Picture, Stack, few, find, labelled, named_truths
 
 CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 ILSVRC_HOME = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php"
 
 
-def open_labelled(path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS) -> list[Picture]:
+def open_labelled(
+    path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS, column: str = COLUMN
+) -> list[Picture]:
     """The pictures of a collection with their truths: an official layout, or whatever `pictures.labelled` reads.
 
-    `truths` is a CSV with the columns `file` and `label`, or the development kit of ILSVRC2012.
+    `truths` is a CSV with the columns `file` and `label`, or the development kit of ILSVRC2012; `column` is the one of
+    a CSV that holds the truths, if it is not `label`.
     """
-    if truths is None and _cifar_layout(path):
+    official = column == COLUMN and (truths is None or truths.suffix.lower() != ".csv")
+    if official and truths is None and _cifar_layout(path):
         return cifar(path)
-    if (truths is None or truths.suffix.lower() != ".csv") and _is_flat_ilsvrc(path):
+    if official and _is_flat_ilsvrc(path):
         return ilsvrc(path, truths, max_pixels)
     try:
-        return labelled(path, truths, max_pixels)
+        return labelled(path, truths, max_pixels, column)
     except DataError as fault:
         if _holds_pictures(path):
             raise

@@ -6,7 +6,7 @@ on the pictures that teach; which Probit is the best one is decided there too, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -60,8 +60,7 @@ class _Halves:
 
     def outcome(self, belief: Belief, name: str) -> Outcome:
         """How the belief, fitted on one half, fares on the other."""
-        fitted = belief.fit(self.train.votes, self.train.codes())
-        return replace(fitting.outcome(fitted, self.test.votes, self.test.codes()), name=name)
+        return fitting.outcome(belief.fit(self.train.labelled()), self.test.labelled(), name)
 
 
 def run(folder: Path) -> Demo:
@@ -73,7 +72,7 @@ def run(folder: Path) -> Demo:
     demo, profile, jury = console.run(lambda: _compare(description, clothes, folder))
     folder.mkdir(parents=True, exist_ok=True)
     profile.save(folder / "profile.json")
-    voting.save(folder / "votes.npz", jury.test.votes, jury.test.truths)
+    voting.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
     report.write(folder / "index.html", _material(profile, demo, jury.test, title))
     return demo
@@ -83,7 +82,6 @@ def _material(profile: Profile, demo: Demo, polled: Polled, title: str) -> repor
     return report.Material(
         profile,
         polled.votes,
-        polled.truths,
         pictures=demo.tested,
         results=demo.results,
         max_error=MAX_ERROR,
@@ -120,7 +118,7 @@ async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture
 
 
 def _held_out(belief: Belief, polled: Polled) -> float:
-    return float(fitting.cross_fit(belief, polled.votes, polled.codes()).brier.mean())
+    return float(fitting.cross_fit(belief, polled.labelled()).brier.mean())
 
 
 def show(demo: Demo, json: bool) -> None:

@@ -56,10 +56,12 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Learn from pictures (uint8, height × width [× RGB]) and their true labels."""
         truths = [str(label) for label in np.asarray(y)]
-        polled = _wait(self._poll(_pictures(X), ()))
-        self.belief_ = self._chosen().fit(polled.votes, polled.votes.codes(truths))
-        unsaid = sorted(set(truths) - set(polled.votes.vocabulary))
-        self.vocabulary_ = (*polled.votes.vocabulary, *unsaid)
+        if len(truths) != len(X):
+            raise DataError(f"{len(X)} pictures and {len(truths)} labels were given; give one label for each picture")
+        labelled = _wait(self._poll(_pictures(X, truths), ())).labelled()
+        self.belief_ = self._chosen().fit(labelled)
+        unsaid = sorted(set(truths) - set(labelled.vocabulary))
+        self.vocabulary_ = (*labelled.vocabulary, *unsaid)
         self.classes_ = np.array(sorted(self.vocabulary_))
         return self
 
@@ -77,7 +79,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _ask(self, X: Images) -> Polled:
         if not hasattr(self, "belief_"):
             raise FitError("this LookTwice has not been fitted; call fit(images, labels) first")
-        return _wait(self._poll(_pictures(X), self.vocabulary_))
+        return _wait(self._poll(_pictures(X, [None] * len(X)), self.vocabulary_))
 
     async def _poll(self, pictures: Sequence[Picture], vocabulary: Sequence[str]) -> Polled:
         panel = Panel.parse(self.views) if self.views else GENERAL
@@ -112,9 +114,9 @@ class _Arrays:
         return Image.of(np.asarray(self.arrays[int(name)]))
 
 
-def _pictures(arrays: Images) -> list[Picture]:
+def _pictures(arrays: Images, truths: Sequence[str | None]) -> list[Picture]:
     source = _Arrays(arrays)
-    return [Picture(str(i), None, source) for i in range(len(arrays))]
+    return [Picture(str(i), truth, source) for i, truth in enumerate(truths)]
 
 
 def _wait(work: Coroutine[object, object, T]) -> T:

@@ -1,4 +1,4 @@
-"""Curves that scoring computed, drawn as inline SVG: text that a page, a report or a file can hold.
+"""Curves that metrics computed, drawn as inline SVG: text that a page, a report or a file can hold.
 
 A figure fills the width of what holds it, so give that a maximum (34rem reads well). Ink follows `currentColor`,
 and a page may set the colours of lines with the CSS variables --lt-1 … --lt-6. The same curve always gives the
@@ -16,7 +16,7 @@ from html import escape
 import numpy as np
 
 from looktwice.errors import DataError
-from looktwice.scoring import Counts, Floats, Reliability, RiskCoverage
+from looktwice.metrics import Counts, Floats, Reliability, RiskCoverage
 
 _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
 _LETTER = 6.3

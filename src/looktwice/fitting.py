@@ -10,15 +10,15 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import scoring
+from looktwice import metrics
 from looktwice.beliefs import Belief, Constant, Naive
 from looktwice.decisions import AdaptiveRule, chance_of_truth, movement
 from looktwice.errors import FitError
 from looktwice.jury import Jury, Prefixes, grow_panel
 from looktwice.jury import asked as views_asked
+from looktwice.metrics import Intervals, Scores
 from looktwice.profile import HeldOut, Result, figure
-from looktwice.scoring import Intervals, Scores
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Codes, Floats, LabelledVotes, Votes
 
 FOLDS = 5
 BETTER, WORSE = -0.005, 0.01
@@ -47,11 +47,11 @@ class Outcome:
 
     def scores(self) -> Scores:
         """The headline figures."""
-        return scoring.score(self.confidence, self.correct, self.brier, self.nll)
+        return metrics.score(self.confidence, self.correct, self.brier, self.nll)
 
     def intervals(self, seed: int = 0) -> Intervals:
         """Their 95 % intervals, by resampling pictures."""
-        return scoring.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
+        return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
 
     def result(self) -> Result:
         """Both, as a profile keeps them."""
@@ -86,15 +86,15 @@ class Outcome:
         )
 
 
-def outcome(belief: Belief, votes: Votes, truths: Codes, name: str | None = None) -> Outcome:
+def outcome(belief: Belief, labelled: LabelledVotes, name: str | None = None) -> Outcome:
     """How a fitted belief fares on pictures it was not fitted on."""
-    distribution = belief.distribution(votes)
-    label = belief.predict(votes)
+    distribution, truths = belief.distribution(labelled), labelled.truths
+    label = belief.predict(labelled)
     return Outcome(
         name or belief.name,
-        1 if belief.name in (Naive.name, Constant.name) else _queries(votes),
+        1 if belief.name in (Naive.name, Constant.name) else _queries(labelled),
         label,
-        belief.confidence(votes),
+        belief.confidence(labelled),
         label == truths,
         distribution.brier(truths),
         distribution.nll(truths),
@@ -102,15 +102,15 @@ def outcome(belief: Belief, votes: Votes, truths: Codes, name: str | None = None
     )
 
 
-def cross_fit(belief: Belief, votes: Votes, truths: Codes, seed: int = 0, teachers: int = 0) -> Outcome:
+def cross_fit(belief: Belief, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> Outcome:
     """How the belief fares on each fifth of the pictures when it is fitted on the others.
 
     The first `teachers` pictures are in every fit and never judged: those on which something was chosen.
     """
     parts = []
-    for train, test in _folds(len(votes), teachers, seed):
-        fitted = belief.fit(votes.take(train), truths[train])
-        parts.append((outcome(fitted, votes.take(test), truths[test]), test))
+    for train, test in _folds(len(labelled), teachers, seed):
+        fitted = belief.fit(labelled.take(train))
+        parts.append((outcome(fitted, labelled.take(test)), test))
     return _joined(parts)
 
 
@@ -145,10 +145,10 @@ class Growth:
         return Outcome(ADAPTIVE, 1.0 + float(views.mean()), **arrays)  # type: ignore[arg-type]
 
 
-def grow(juries: Sequence[Jury], votes: Votes, truths: Codes) -> Growth:
+def grow(juries: Sequence[Jury], labelled: LabelledVotes) -> Growth:
     """What juries for 0, 1 … S views make of these pictures."""
-    heard = [votes.under(range(views)) for views in range(len(juries))]
-    steps = [outcome(jury, said, truths) for jury, said in zip(juries, heard, strict=True)]
+    heard = [labelled.under(range(views)) for views in range(len(juries))]
+    steps = [outcome(jury, said) for jury, said in zip(juries, heard, strict=True)]
     moved = movement([jury.distribution(said) for jury, said in zip(juries, heard, strict=True)])
     return Growth(tuple(steps), moved)
 
@@ -165,41 +165,41 @@ class Trial:
     """Which pictures were tested."""
 
 
-def trials(belief: Jury, votes: Votes, truths: Codes, seed: int = 0, teachers: int = 0) -> list[Trial]:
+def trials(belief: Jury, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> list[Trial]:
     """Juries for 0, 1 … S views, fitted five times, each time on four fifths of the pictures."""
     found = []
-    for train, test in _folds(len(votes), teachers, seed):
-        taught, tested = _taught(belief, votes, truths, train, test)
+    for train, test in _folds(len(labelled), teachers, seed):
+        taught, tested = _taught(belief, labelled, train, test)
         found.append(Trial(taught, tested, tested, test))
     return found
 
 
 def order(
-    belief: Jury, votes: Votes, truths: Codes, fixed: int, seed: int = 0, teachers: int = 0
+    belief: Jury, labelled: LabelledVotes, fixed: int, seed: int = 0, teachers: int = 0
 ) -> tuple[list[int], list[Trial]]:
     """In which order views are asked, and the trials of it: with enough pictures, that of their worth on these.
 
     In the trials each four fifths of the pictures find the order anew.
     """
-    usual, found = trials(belief, votes, truths, seed, teachers), []
-    if len(votes) < RANKING:
-        return list(range(len(votes.panel))), usual
-    for trial, (train, test) in zip(usual, _folds(len(votes), teachers, seed), strict=True):
-        said = votes.under(worth(votes.take(train), truths[train], fixed))
-        found.append(Trial(*_taught(belief, said, truths, train, test), trial.usual, test))
-    return worth(votes, truths, fixed), found
+    usual, found = trials(belief, labelled, seed, teachers), []
+    if len(labelled) < RANKING:
+        return list(range(len(labelled.panel))), usual
+    for trial, (train, test) in zip(usual, _folds(len(labelled), teachers, seed), strict=True):
+        said = labelled.under(worth(labelled.take(train), fixed))
+        found.append(Trial(*_taught(belief, said, train, test), trial.usual, test))
+    return worth(labelled, fixed), found
 
 
-def worth(votes: Votes, truths: Codes, fixed: int) -> list[int]:
+def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
     """All views: so many by what they add to those before them, then the others as they are."""
-    first = grow_panel(votes, truths, fixed)
-    return [*first, *(view for view in range(len(votes.panel)) if view not in first)]
+    first = grow_panel(labelled, fixed)
+    return [*first, *(view for view in range(len(labelled.panel)) if view not in first)]
 
 
-def _taught(belief: Jury, votes: Votes, truths: Codes, train: Places, test: Places) -> tuple[Growth, Growth]:
+def _taught(belief: Jury, labelled: LabelledVotes, train: Places, test: Places) -> tuple[Growth, Growth]:
     """What the juries that some pictures teach make of these, and of others."""
-    juries = Prefixes(ballot=belief.ballot).fit(votes.take(train), truths[train]).seated()
-    taught, tested = (grow(juries, votes.take(rows), truths[rows]) for rows in (train, test))
+    juries = Prefixes(ballot=belief.ballot).fit(labelled.take(train)).seated()
+    taught, tested = (grow(juries, labelled.take(rows)) for rows in (train, test))
     return taught, tested
 
 
@@ -284,12 +284,12 @@ def stopped(found: Sequence[Trial], aim: Aim, cost: float) -> Outcome:
     return _joined([(trial.tested.stopped(rule(trial.taught, aim, cost)), trial.places) for trial in found])
 
 
-def baselines(votes: Votes, truths: Codes) -> list[Outcome]:
+def baselines(labelled: LabelledVotes) -> list[Outcome]:
     """What one has without asking again: full trust, and the accuracy as trust in every answer.
 
     The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
     """
-    return [outcome(belief.fit(votes, truths), votes, truths) for belief in (Naive(), Constant())]
+    return [outcome(belief.fit(labelled), labelled) for belief in (Naive(), Constant())]
 
 
 def _rounded_down(chance: Floats) -> Floats:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError, FitError
-from looktwice.votes import MISSING, Codes, Distribution, Floats, Votes
+from looktwice.votes import MISSING, Codes, Distribution, Floats, LabelledVotes, Votes
 
 Places = NDArray[np.intp]
 Ballot = Literal["base", "vote"]
@@ -48,10 +48,10 @@ class Jury:
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
 
-    def fit(self, votes: Votes, truths: Codes) -> Self:
+    def fit(self, labelled: LabelledVotes) -> Self:
         """The jury learned from these pictures; the strength is the one that does best on held-out folds."""
-        patterns = tabulate(votes, truths)
-        strength = choose_strength(patterns, folds(len(votes)))
+        patterns = tabulate(labelled)
+        strength = choose_strength(patterns, folds(len(labelled)))
         return self._holding(patterns, strength, descend(patterns, strength))
 
     def predict(self, votes: Votes) -> Codes:
@@ -108,7 +108,7 @@ class Jury:
 
     def _hear(self, votes: Votes) -> _Hearing:
         if not self.weights:
-            raise FitError("the belief jury has not been fitted; call fit(votes, truths) first")
+            raise FitError("the belief jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
         return _hear(votes, np.array([*self.weights, *self.none]))
@@ -131,9 +131,9 @@ class Prefixes:
     """For the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
 
-    def fit(self, votes: Votes, truths: Codes) -> Self:
+    def fit(self, labelled: LabelledVotes) -> Self:
         """The juries learned from pictures that were asked about in full."""
-        return replace(self, juries=fit_prefixes(votes, truths))
+        return replace(self, juries=fit_prefixes(labelled))
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the label that the jury of the views asked believes."""
@@ -173,13 +173,13 @@ class Prefixes:
     def pooled(self, views: int) -> Jury:
         """The jury for so many views that are none of the panel's, from the one for about as many that are."""
         if not self.juries:
-            raise FitError("the belief prefixes has not been fitted; call fit(votes, truths) first")
+            raise FitError("the belief prefixes has not been fitted; call fit(labelled_votes) first")
         return replace(self.juries[min(views, len(self.juries) - 1)], ballot=self.ballot).pooled(views)
 
     def _sittings(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """The pictures with each number of views asked, the jury for it, and what it has heard."""
         if not self.juries:
-            raise FitError("the belief prefixes has not been fitted; call fit(votes, truths) first")
+            raise FitError("the belief prefixes has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
         counts = asked(votes)
@@ -193,16 +193,16 @@ def asked(votes: Votes) -> Places:
     return ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
 
 
-def fit_prefixes(votes: Votes, truths: Codes) -> tuple[Jury, ...]:
+def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
     """A jury for the first 0, 1 … S views of the panel, for pictures about which one stopped asking.
 
     They share the strength that suits the whole panel best, and each starts from the one before.
     """
-    whole = tabulate(votes, truths)
-    strength = choose_strength(whole, folds(len(votes)))
+    whole = tabulate(labelled)
+    strength = choose_strength(whole, folds(len(labelled)))
     theta, juries = np.zeros(3), []
-    for views in range(len(votes.panel) + 1):
-        patterns = tabulate(votes.under(range(views)), truths)
+    for views in range(len(labelled.panel) + 1):
+        patterns = tabulate(labelled.under(range(views)))
         theta = descend(patterns, strength, start=theta if views == 0 else widen(theta))
         juries.append(Jury()._holding(patterns, strength, theta))
     return tuple(juries)
@@ -237,21 +237,21 @@ class Patterns:
         return np.bincount(truth, minlength=len(self.options)).astype(np.float64)
 
 
-def tabulate(votes: Votes, truths: Codes) -> Patterns:
+def tabulate(labelled: LabelledVotes) -> Patterns:
     """Votes and truths as the patterns that a fit works on."""
-    _check_pairs(votes, truths)
-    codes = _codes(votes)
+    labelled.check()
+    codes = _codes(labelled)
     first = _first(codes)
     rows, kind = _distinct(first)
     named = rows == np.arange(rows.shape[1])
     count = named.sum(axis=1)
-    choice = np.column_stack([named, count < votes.classes])
-    column = _truth_columns(codes, truths)
-    _check_possible(choice[kind, column], votes)
+    choice = np.column_stack([named, count < labelled.classes])
+    column = _truth_columns(codes, labelled.truths)
+    _check_possible(choice[kind, column], labelled)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
     starts = np.searchsorted(owner, np.arange(len(rows)))
-    others = np.where(column < codes.shape[1], 1, votes.classes - count[kind])
+    others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
     return Patterns(options, starts, owner, place[kind, column], np.log(others))
 
 
@@ -282,12 +282,13 @@ def held_out_losses(patterns: Patterns, fold: Places, strength: float, start: Fl
     return held
 
 
-def grow_panel(votes: Votes, truths: Codes, longest: int) -> list[int]:
+def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
     """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
-    fold, panel, theta = folds(len(votes)), list[int](), np.zeros(3)
-    for _ in range(min(longest, len(votes.panel))):
+    fold, panel, theta = folds(len(labelled)), list[int](), np.zeros(3)
+    for _ in range(min(longest, len(labelled.panel))):
         start = widen(theta)
-        tables = {s: tabulate(votes.under([*panel, s]), truths) for s in range(len(votes.panel)) if s not in panel}
+        left = [s for s in range(len(labelled.panel)) if s not in panel]
+        tables = {s: tabulate(labelled.under([*panel, s])) for s in left}
         loss = {s: held_out_losses(table, fold, COMPARING, start).sum() for s, table in tables.items()}
         panel.append(min(loss, key=lambda s: loss[s]))
         theta = descend(tables[panel[-1]], COMPARING, start=start)
@@ -420,13 +421,6 @@ def _truth_columns(codes: Codes, truths: Codes) -> Places:
     """(n,): the first column that says the truth, or the one after the last if none does."""
     said = (codes == truths[:, None]) & (codes != MISSING)
     return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
-
-
-def _check_pairs(votes: Votes, truths: Codes) -> None:
-    if len(votes) == 0:
-        raise FitError("there are no labelled pictures to learn from; give at least 20")
-    if len(votes) != len(truths):
-        raise DataError(f"{len(votes)} pictures have votes, but {len(truths)} truths were given")
 
 
 def _check_possible(possible: NDArray[np.bool_], votes: Votes) -> None:

@@ -16,24 +16,24 @@ import numpy as np
 
 from looktwice.errors import DataError, FitError
 from looktwice.jury import Jury, Patterns, _Bowl, _descent, tabulate
-from looktwice.votes import Codes, Distribution, Floats, Votes
+from looktwice.votes import Codes, Distribution, Floats, LabelledVotes, Votes
 
 DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """The values of τ that are averaged over."""
 
 
-def fit_towards(prior: Jury, votes: Votes, truths: Codes) -> Jury:
+def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
     """The jury of the panel that `prior` was fitted on, learned from these pictures; with none it is `prior`."""
     if not prior.weights or not prior.covariance:
-        raise FitError("the prior jury has not been fitted; call Jury().fit(votes, truths) on the open model first")
-    if len(votes.panel) != len(prior.weights) - 1:
+        raise FitError("the prior jury has not been fitted; call Jury().fit(labelled_votes) on the open model first")
+    if len(labelled.panel) != len(prior.weights) - 1:
         raise DataError(
-            f"the prior jury was fitted on {len(prior.weights) - 1} views and cannot teach one of {len(votes.panel)}; "
-            "ask the same panel"
+            f"the prior jury was fitted on {len(prior.weights) - 1} views and cannot teach one of "
+            f"{len(labelled.panel)}; ask the same panel"
         )
-    if len(votes) == 0:
+    if len(labelled) == 0:
         return prior
-    patterns = tabulate(votes, truths)
+    patterns = tabulate(labelled)
     return _averaged(prior, [_posterior(prior, patterns, difference) for difference in DIFFERENCES])
 
 
@@ -44,9 +44,9 @@ class Pupil:
     name: ClassVar[str] = "borrowed jury"
     jury: Jury
 
-    def fit(self, votes: Votes, truths: Codes) -> Self:
+    def fit(self, labelled: LabelledVotes) -> Self:
         """The pupil that these pictures taught; few of them change it little."""
-        return replace(self, jury=fit_towards(self.jury, votes, truths))
+        return replace(self, jury=fit_towards(self.jury, labelled))
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the label that is believed."""

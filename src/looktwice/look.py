@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looktwice import __version__, decisions, explaining, figures, fitting, notebook
-from looktwice import scoring as metrics
+from looktwice import __version__, decisions, explaining, figures, fitting, metrics, notebook
 from looktwice.asking import Asker, Rounds
 from looktwice.beliefs import Belief, Constant, Naive, dump
 from looktwice.errors import DataError, FitError, UnscoredError
@@ -21,7 +20,7 @@ from looktwice.pictures import Picture
 from looktwice.practice import NEVER, Practice, stopped_kind
 from looktwice.profile import Adaptive, Profile, Result, results_html
 from looktwice.views import Panel, renderer
-from looktwice.votes import MISSING, Codes, Row, Votes, base_tally
+from looktwice.votes import MISSING, LabelledVotes, Row, Votes, base_tally, check_truths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,23 +71,23 @@ class Verdict:
 class Polled:
     """The answers about pictures under a panel, and the pictures that have none."""
 
-    votes: Votes
-    truths: tuple[str, ...] | None
-    """The truth of each picture that has votes; None where not all are known."""
+    votes: Votes | LabelledVotes
+    """Labelled if the truth of every picture is known."""
     unscored: tuple[Unscored, ...]
     panel: Panel
     fingerprint: str
     seed: int
 
-    def codes(self) -> Codes:
-        """The code of each truth; an error where there is nothing to learn from."""
+    def labelled(self) -> LabelledVotes:
+        """The votes with their truths; an error where there is nothing to learn from."""
         if len(self.votes) == 0 and self.unscored:
             raise UnscoredError(f"no labelled picture could be scored: {self.unscored[0].message}")
         if len(self.votes) == 0:
             raise FitError("there is no labelled picture to learn from")
-        if self.truths is None:
+        if not isinstance(self.votes, LabelledVotes):
             raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
-        return self.votes.codes(self.truths)
+        self.votes.check()
+        return self.votes
 
     def under(self, columns: Sequence[int]) -> Polled:
         """The same under some views of the panel, in this order."""
@@ -104,7 +103,13 @@ async def collect(
     classes: int | None = None,
     rounds: Rounds | None = None,
 ) -> Polled:
-    """Ask about every picture and hold all votes; truths come along where every picture has one."""
+    """Ask about every picture and hold all votes, labelled if every picture has a truth.
+
+    Nothing is asked if none of the truths is a label that the classifier is known to give.
+    """
+    truths, known = {picture.name: picture.truth for picture in pictures}, asker.classifier.labels or ()
+    if known:
+        check_truths(filter(None, truths.values()), (*known, *vocabulary))
     rows: list[Row] = []
     unscored: list[Unscored] = []
     async for row in asker.ask(pictures, panel, rounds):
@@ -112,16 +117,17 @@ async def collect(
             rows.append(row)
         else:
             unscored.append(row)
-    truths = {picture.name: picture.truth for picture in pictures}
-    kept = tuple(truth for row in rows if (truth := truths[row.name]) is not None)
-    votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or asker.classifier.labels or (), classes)
-    complete = kept if len(kept) == len(rows) else None
-    return Polled(votes, complete, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
+    kept = [truth for row in rows if (truth := truths[row.name]) is not None]
+    votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
+    votes = votes.labelled(kept) if len(kept) == len(rows) else votes
+    return Polled(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
 
 
 async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:
     """The answers about every picture under a profile's panel."""
     profile.check(asker.classifier.fingerprint)
+    if profile.pictures:  # a borrowed vocabulary may be of another classifier
+        check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     practice = practice or Practice.whole(profile)
     return await collect(asker, pictures, practice.panel, profile.vocabulary, profile.classes, practice.rounds)
 
@@ -141,17 +147,17 @@ def learn(
     that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims at the Brier
     score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
     """
-    votes, truths = polled.votes, polled.codes()
-    if not isinstance(belief, Jury) or len(votes.panel) < 2:
-        held_out = fitting.cross_fit(belief, votes, truths, teachers=teachers)
+    labelled = polled.labelled()
+    if not isinstance(belief, Jury) or len(labelled.panel) < 2:
+        held_out = fitting.cross_fit(belief, labelled, teachers=teachers)
         return _profile(polled, belief, description, teachers, held_out)
-    views = len(votes.panel)
+    views = len(labelled.panel)
     own = views if fixed is None else fixed
     if own < views:
-        order, trials = fitting.order(belief, votes, truths, own, teachers=teachers)
+        order, trials = fitting.order(belief, labelled, own, teachers=teachers)
         polled = polled.under(order)
     else:
-        trials = fitting.trials(belief, votes, truths, teachers=teachers)
+        trials = fitting.trials(belief, labelled, teachers=teachers)
     steps = fitting.steps(trials)
     aim = _aim(steps[own], own, max_error)
     price = fitting.price(trials, aim)
@@ -170,13 +176,13 @@ def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
 
 
 def _adaptive(belief: Jury, polled: Polled, teachers: int, aim: Aim, price: float, stopped: Outcome) -> Adaptive:
-    votes, truths = polled.votes, polled.codes()
-    prefixes = Prefixes(ballot=belief.ballot).fit(votes, truths)
-    growth = fitting.grow(prefixes.seated(), votes, truths)
+    labelled = polled.labelled()
+    prefixes = Prefixes(ballot=belief.ballot).fit(labelled)
+    growth = fitting.grow(prefixes.seated(), labelled)
     rule = fitting.rule(growth, aim, price)
     asked = rule.asked(growth.confidence())
-    first, views = int(asked.min()), len(votes.panel)
-    agree = base_tally(votes.under(range(first))).agree
+    first, views = int(asked.min()), len(labelled.panel)
+    agree = base_tally(labelled.under(range(first))).agree
     kinds = [stopped_kind(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
     return Adaptive(
         panel=str(polled.panel),
@@ -192,23 +198,23 @@ def _adaptive(belief: Jury, polled: Polled, teachers: int, aim: Aim, price: floa
 def _profile(
     polled: Polled, belief: Belief, description: str, teachers: int, held_out: Outcome, *others: Outcome
 ) -> Profile:
-    votes, truths = polled.votes, polled.codes()
-    judged = fitting.baselines(votes.take(slice(teachers, None)), truths[teachers:])
-    fitted = belief.fit(votes, truths)
+    labelled = polled.labelled()
+    judged = fitting.baselines(labelled.take(slice(teachers, None)))
+    fitted = belief.fit(labelled)
     return Profile(
         looktwice=__version__,
         classifier=description,
         fingerprint=polled.fingerprint,
-        vocabulary=votes.vocabulary,
-        classes=votes.classes,
+        vocabulary=labelled.vocabulary,
+        classes=labelled.classes,
         panel=str(polled.panel),
         seed=polled.seed,
         renderer=renderer(polled.panel),
         belief=dump(fitted),
-        pictures=len(votes),
+        pictures=len(labelled),
         results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),
-        held_out=held_out.held_out(fitting.outcome(fitted, votes, truths).since(teachers)),
-        kinds=_kinds(votes),
+        held_out=held_out.held_out(fitting.outcome(fitted, labelled).since(teachers)),
+        kinds=_kinds(labelled),
     )
 
 
@@ -219,12 +225,12 @@ def _kinds(votes: Votes) -> tuple[int, ...]:
 
 def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -> list[Result]:
     """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
-    truths = polled.codes()
+    labelled = polled.labelled()
     belief = (practice or Practice.whole(profile)).belief
     name = fitting.ADAPTIVE if isinstance(belief, Prefixes) else belief.name
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
-    plain = [fitting.outcome(each, polled.votes, truths) for each in (Naive(), *constant)]
-    return [outcome.result() for outcome in (*plain, fitting.outcome(belief, polled.votes, truths, name))]
+    plain = [fitting.outcome(each, labelled) for each in (Naive(), *constant)]
+    return [outcome.result() for outcome in (*plain, fitting.outcome(belief, labelled, name))]
 
 
 @dataclass(frozen=True)
@@ -253,15 +259,15 @@ class Promises:
 
 def promises(polled: Polled, practice: Practice) -> Promises:
     """How the promises of a practice hold on labelled pictures that took no part in fitting."""
-    votes, truths, found = polled.votes, polled.codes(), Promises()
+    votes, found = polled.labelled(), Promises()
     if practice.accept is not None:
         accepted = practice.belief.confidence(votes) >= practice.accept
-        wrong = (practice.belief.predict(votes) != truths)[accepted]
+        wrong = (practice.belief.predict(votes) != votes.truths)[accepted]
         found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
     if practice.sets is not None:
         distribution = practice.belief.distribution(votes)
         sets = practice.sets.sets(distribution)
-        covered, size = sets.hold(distribution, truths).mean(), sets.sizes().mean()
+        covered, size = sets.hold(distribution, votes.truths).mean(), sets.sizes().mean()
         found = replace(found, covered=float(covered), options=float(size))
     return found
 
@@ -281,10 +287,10 @@ class Evaluation:
 
     def to_frame(self) -> pd.DataFrame:
         """One picture a row: its truth, its verdict, and whether that was right."""
-        votes = self.polled.votes
+        votes = self.polled.labelled()
         columns = zip(
             votes.names,
-            self.polled.truths or (),
+            votes.words,
             self.outcome.label,
             self.outcome.confidence,
             self.outcome.correct,
@@ -312,7 +318,7 @@ class Evaluation:
 
 def evaluation(polled: Polled, profile: Profile, practice: Practice) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""
-    outcome = fitting.outcome(practice.belief, polled.votes, polled.codes())
+    outcome = fitting.outcome(practice.belief, polled.labelled())
     results = tuple(assess(polled, profile, practice))
     return Evaluation(profile, practice, polled, results, promises(polled, practice), outcome)
 

@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import track
 from rich.table import Table
 
-from looktwice import __version__, fitting, scoring
+from looktwice import __version__, fitting, metrics
 from looktwice import look as looking
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
 from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
@@ -169,7 +169,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
 def taught(prior: Jury, polled: Polled, description: str) -> Profile:
     """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
     profile = looking.learn(polled, Pupil(prior), description)
-    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.votes, polled.codes()))})
+    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.labelled()))})
 
 
 def _jury_of(profile: Profile, path: Path) -> Jury:
@@ -182,15 +182,15 @@ def _jury_of(profile: Profile, path: Path) -> Jury:
 
 def compare(chosen: Measured, told: Polled, jury: Polled) -> Transferred:
     """How the transferred belief and the others fare on pictures that they were not fitted on."""
-    truths = told.codes()
+    labelled = told.labelled()
     if jury.votes.names != told.votes.names:
         raise DataError("some pictures were answered under one panel only; run the same command again")
 
     def held_out(belief: Belief) -> Outcome:
-        return fitting.cross_fit(belief, told.votes, truths)
+        return fitting.cross_fit(belief, labelled)
 
     others = [held_out(belief) for belief in (Naive(), Constant(), Gaussian(), Probit())]
-    others.append(replace(fitting.cross_fit(Jury(), jury.votes, jury.codes()), name="jury, general panel"))
+    others.append(replace(fitting.cross_fit(Jury(), jury.labelled()), name="jury, general panel"))
     return Transferred(chosen, held_out(Transfer(noise=chosen.noise.cumulative)), tuple(others))
 
 
@@ -199,15 +199,15 @@ def judged(found: Transferred) -> list[str]:
     return [_sentence(name, difference) for name, difference in _differences(found).items()]
 
 
-def _differences(found: Transferred) -> dict[str, scoring.Difference]:
+def _differences(found: Transferred) -> dict[str, metrics.Difference]:
     return {
-        other.name: scoring.paired_difference(found.belief.brier, other.brier)
+        other.name: metrics.paired_difference(found.belief.brier, other.brier)
         for other in found.others
         if other.name not in (Naive.name, Constant.name)
     }
 
 
-def _sentence(name: str, difference: scoring.Difference) -> str:
+def _sentence(name: str, difference: metrics.Difference) -> str:
     figures = f"Brier {difference.mean:+.4f}, 95 % between {difference.low:+.4f} and {difference.high:+.4f}"
     verdict = "beats" if difference.high < 0 else "loses to" if difference.low > 0 else "cannot be told from"
     return f"The transferred belief [bold]{verdict}[/bold] {name} ({figures})."

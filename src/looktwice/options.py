@@ -25,6 +25,7 @@ LEDGER = "Where answers are kept: a path, postgresql://…, or off. In your data
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
+TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
 MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
@@ -39,6 +40,7 @@ ProfileOption = Annotated[Path, Help("--profile", "-p", help="What fit learned a
 PicturesArgument = Annotated[list[Path], typer.Argument(help="Pictures, folders or .npz files.", show_default=False)]
 LabelledArgument = Annotated[Path, typer.Argument(help=LABELLED, show_default=False)]
 TruthsOption = Annotated[Path | None, Help(help=TRUTHS)]
+TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
+COLUMN = "label"
+"""The column of truths in a CSV, unless another is named."""
 
 
 class Source(Protocol):
@@ -189,17 +191,23 @@ def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[P
     return [replace(picture, truth=truth) for picture, truth in zip(pictures, truths, strict=True)]
 
 
-def labelled(path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS) -> list[Picture]:
+def labelled(
+    path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS, column: str = COLUMN
+) -> list[Picture]:
     """The pictures of a collection with their truths, sorted by name.
 
     `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder a class, or an
-    `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere.
+    `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
+    `column` names the column of the CSV that holds the truths.
     """
     with _reading(path):
         if truths is None and (path / "labels.csv").is_file():
             truths = path / "labels.csv"
         if truths is not None:
-            return _with_table(path, truths, max_pixels)
+            return _with_table(path, truths, max_pixels, column)
+        if column != COLUMN:
+            what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
+            raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column")
         return _labelled_stack(path, max_pixels) if _is_npz(path) else _by_class(path, max_pixels)
 
 
@@ -296,8 +304,8 @@ def _class_folders(root: Path) -> list[str]:
         return [entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")]
 
 
-def _with_table(path: Path, table: Path, max_pixels: int) -> list[Picture]:
-    truths, where = _table(table), shown(str(table))
+def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
+    truths, where = _table(table, column), shown(str(table))
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
     bare = sorted(sources.keys() - truths.keys())
     if bare:
@@ -317,15 +325,15 @@ def _lies_below(root: Path, name: str) -> bool:
     return ".." not in PurePosixPath(name).parts and not name.startswith("/") and (root / name).is_file()
 
 
-def _table(path: Path) -> dict[str, str]:
-    """Truth of each file in a CSV with the columns `file` and `label`; other columns are ignored."""
+def _table(path: Path, column: str) -> dict[str, str]:
+    """Truth of each file in a CSV with a column `file` and this one; other columns are ignored."""
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
-    lacking = [column for column in ("file", "label") if column not in header]
+    lacking = [shown(name) for name in ("file", column) if name not in header]
     if lacking:
-        has = ", ".join(map(shown, header[:8])) or "nothing"
+        has = ", ".join(map(shown, header[:20])) or "nothing"
         raise DataError(f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}")
-    width, file, label = len(header), header.index("file"), header.index("label")
+    width, file, label = len(header), header.index("file"), header.index(column)
     table = [(number, row) for number, row in enumerate(rows, 2) if row]
     uneven = [f"row {number}" for number, row in table if len(row) != width or not row[file] or not row[label]]
     if uneven:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice import decisions, scoring
+from looktwice import decisions, metrics
 from looktwice.errors import DataError
 from looktwice.profile import HeldOut
 
@@ -57,6 +57,6 @@ def _errors(held_out: HeldOut) -> list[tuple[float, float]]:
     found = []
     for share in SHARES:
         kept = share * len(correct)
-        wrong = kept * (1.0 - scoring.accuracy_at_coverage(confidence, correct, share))
+        wrong = kept * (1.0 - metrics.accuracy_at_coverage(confidence, correct, share))
         found.append((share, (wrong + 0.5) / (kept + 1.0)))
     return found

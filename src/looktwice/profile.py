@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from looktwice import beliefs, decisions, figures, notebook
-from looktwice import scoring as metrics
+from looktwice import beliefs, decisions, figures, metrics, notebook
 from looktwice.decisions import AdaptiveRule, Conformal
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images import shown

@@ -24,6 +24,7 @@ from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
 from looktwice.session import ledger_place, micros
 from looktwice.views import GENERAL, Panel
+from looktwice.votes import LabelledVotes, Votes
 
 DRIFT = (
     "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
@@ -32,9 +33,9 @@ DRIFT = (
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
-def labelled(path: Path, truths: Path | None, take: str | None) -> Sequence[Picture]:
+def labelled(path: Path, truths: Path | None, column: str, take: str | None) -> Sequence[Picture]:
     """Pictures with their truths."""
-    return _some(datasets.open_labelled(path, truths), take)
+    return _some(datasets.open_labelled(path, truths, column=column), take)
 
 
 def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
@@ -69,9 +70,9 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
 
     polled = run(work)
     complain(polled.unscored)
-    _warn_of_strangers(polled)
     if options.votes:
-        voting.save(options.votes, polled.votes, polled.truths)
+        voting.save(options.votes, polled.votes)
+    _warn_of_strangers(polled.labelled())
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(polled, belief, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
@@ -83,9 +84,9 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     return not polled.unscored
 
 
-def _warn_of_strangers(polled: Polled) -> None:
+def _warn_of_strangers(labelled: LabelledVotes) -> None:
     """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
-    truths, said = set(polled.truths or ()), set(polled.votes.vocabulary)
+    truths, said = set(labelled.words), set(labelled.vocabulary)
     if truths - said and said - truths:
         never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
         told = f"{never} that the classifier never gave, and {others} that no picture has"
@@ -186,11 +187,11 @@ def evaluate(
     found = run(work)
     polled = found.polled
     if votes:
-        voting.save(votes, polled.votes, polled.truths)
+        voting.save(votes, polled.votes)
     complain(polled.unscored)
     if report:
         price = model.terms.price_micros
-        material = Material(found.profile, polled.votes, polled.truths, pictures, practice, price_micros=price)
+        material = Material(found.profile, polled.votes, pictures, practice, price_micros=price)
         _write(report, replace(material, days=_own_days(model)), decide)
     if output.json:
         figures = [result.model_dump() for result in found.results]
@@ -217,8 +218,7 @@ def report(
     shown = _shown(pictures) if pictures else []
     material = Material(
         profile,
-        saved.votes if saved else None,
-        (saved.truths or _truths(saved.votes, shown)) if saved else None,
+        _labelled(saved, shown) if saved else None,
         shown,
         replace(decide, max_error=None).of(profile),
         noise=NoiseFile.load(noise) if noise else None,
@@ -241,11 +241,11 @@ def _shown(path: Path) -> Sequence[Picture]:
         return picture.find([path])
 
 
-def _truths(votes: voting.Votes, pictures: Sequence[Picture]) -> tuple[str, ...] | None:
-    """The truth of each picture of the votes; None where not all are known."""
+def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
+    """The votes with the truths that they hold, else with those of the pictures if all are known."""
     known = {item.name: item.truth for item in pictures}
     found = [truth for name in votes.names if (truth := known.get(name)) is not None]
-    return tuple(found) if len(found) == len(votes) else None
+    return votes if isinstance(votes, LabelledVotes) or len(found) < len(votes) else votes.labelled(found)
 
 
 def _own_days(model: AsyncModel) -> list[ledger.DayCost]:

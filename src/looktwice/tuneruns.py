@@ -52,7 +52,7 @@ def tune(
     complain(chosen.polled.unscored)
     profile.save(out)
     if report:
-        write(report, Material(profile, tuned.polled.votes, tuned.polled.truths, pictures, price_micros=price))
+        write(report, Material(profile, tuned.polled.votes, pictures, price_micros=price))
         say(f"Report: {report}")
     out.with_suffix(".svg").write_text(curve_svg(profile.curve), "utf-8")
     if output.json:
@@ -89,7 +89,7 @@ def search(
     complain(polled.unscored)
     profile.save(out)
     if report:
-        write(report, Material(profile, polled.votes, polled.truths, pictures))
+        write(report, Material(profile, polled.votes, pictures))
         say(f"Report: {report}")
     if output.json:
         settings = {str(setting.view): setting.brier for setting in tuned.settings}

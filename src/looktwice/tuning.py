@@ -17,7 +17,7 @@ import numpy as np
 from looktwice import jury
 from looktwice.errors import FitError
 from looktwice.jury import Places
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Floats, LabelledVotes
 
 FEWEST = 200
 """Labelled pictures below which nothing is chosen."""
@@ -101,17 +101,18 @@ def _plan(pilot: int, rest: int, candidates: int, longest: int) -> Plan:
     )
 
 
-def survivors(votes: Votes, truths: Codes, keep: Sequence[int], count: int) -> list[int]:
+def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int) -> list[int]:
     """The `count` columns that go on to the next rung: those of `keep`, and those that add most, in their order."""
     left = count - len(keep)
-    ranked = [column for column in rank(votes, truths) if column not in keep]
+    ranked = [column for column in rank(labelled) if column not in keep]
     return sorted([*keep, *ranked[: max(0, left)]])
 
 
-def rank(votes: Votes, truths: Codes) -> list[int]:
+def rank(labelled: LabelledVotes) -> list[int]:
     """All columns, the one first whose jury with the base label alone is least surprised on held-out folds."""
-    fold = jury.folds(len(votes))
-    loss = [_held_out(votes, truths, [s], fold).sum() for s in range(len(votes.panel))]
+    fold = jury.folds(len(labelled))
+    tables = [jury.tabulate(labelled.under([s])) for s in range(len(labelled.panel))]
+    loss = [jury.held_out_losses(table, fold, jury.COMPARING).sum() for table in tables]
     return np.argsort(loss, kind="stable").tolist()
 
 
@@ -130,25 +131,25 @@ class Gain:
         return self.mean > (-self.error if self.pictures >= MANY else self.error)
 
 
-def gain(votes: Votes, truths: Codes, general: Sequence[int], longest: int) -> Gain:
+def gain(labelled: LabelledVotes, general: Sequence[int], longest: int) -> Gain:
     """What choosing is worth: on each third of the pictures, with panel and weights learned on the others."""
-    fold = jury.folds(len(votes), ROUNDS, seed=1)
-    gaps = np.zeros(len(votes))
+    fold = jury.folds(len(labelled), ROUNDS, seed=1)
+    gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):
         train, test = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        chosen = jury.grow_panel(votes.take(train), truths[train], longest)
-        ours, theirs = (_losses(votes.under(panel), truths, train, test) for panel in (chosen, general[:longest]))
+        chosen = jury.grow_panel(labelled.take(train), longest)
+        ours, theirs = (_losses(labelled.under(panel), train, test) for panel in (chosen, general[:longest]))
         gaps[test] = theirs - ours
     return Gain(float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps))), len(gaps))
 
 
-def choose(votes: Votes, truths: Codes, general: Sequence[int], longest: int) -> tuple[list[int], Gain]:
+def choose(labelled: LabelledVotes, general: Sequence[int], longest: int) -> tuple[list[int], Gain]:
     """The ordered panel of at most `longest` columns, and what choosing it gained.
 
     It is the general one, unless a panel grown from these votes is convincing.
     """
-    found = gain(votes, truths, general, longest)
-    return (jury.grow_panel(votes, truths, longest) if found.convincing() else list(general[:longest])), found
+    found = gain(labelled, general, longest)
+    return (jury.grow_panel(labelled, longest) if found.convincing() else list(general[:longest])), found
 
 
 def knee(losses: Sequence[float]) -> int:
@@ -157,11 +158,7 @@ def knee(losses: Sequence[float]) -> int:
     return int((fallen >= KEPT * fallen.max()).argmax())
 
 
-def _losses(votes: Votes, truths: Codes, train: Places, test: Places) -> Floats:
+def _losses(labelled: LabelledVotes, train: Places, test: Places) -> Floats:
     """(m,): log losses on the test pictures of the jury that the others teach."""
-    fitted = jury.Jury().fit(votes.take(train), truths[train])
-    return fitted.distribution(votes.take(test)).nll(truths[test])
-
-
-def _held_out(votes: Votes, truths: Codes, panel: Sequence[int], fold: Places) -> Floats:
-    return jury.held_out_losses(jury.tabulate(votes.under(panel), truths), fold, jury.COMPARING)
+    fitted, tested = jury.Jury().fit(labelled.take(train)), labelled.take(test)
+    return fitted.distribution(tested).nll(tested.truths)

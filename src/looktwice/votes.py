@@ -10,14 +10,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.errors import DataError, MissingExtra
+from looktwice.errors import DataError, FitError, MissingExtra
 
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
+Labels = Sequence[str | int | None] | NDArray[np.generic]
+LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
 MISSING = -1
 """The code of a view that was not asked, or whose answer held no label."""
@@ -93,7 +96,7 @@ class Votes:
             names.append(row.name)
             base.append(codes.setdefault(row.base, len(codes)))
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
-        return cls(
+        return Votes(
             tuple(names),
             tuple(panel),
             tuple(codes),
@@ -102,12 +105,64 @@ class Votes:
             max(classes or 0, len(codes), 2),
         )
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Votes:
-        """The same votes about some of the pictures."""
-        names = self.names[rows] if isinstance(rows, slice) else tuple(self.names[i] for i in rows)
-        return replace(self, names=names, base=self.base[rows], views=self.views[rows])
+    @overload
+    @classmethod
+    def from_labels(
+        cls, base: Labels, views: LabelTable, truths: None = None, vocabulary: Labels | None = None
+    ) -> Votes: ...
+    @overload
+    @classmethod
+    def from_labels(
+        cls, base: Labels, views: LabelTable, truths: Labels, vocabulary: Labels | None = None
+    ) -> LabelledVotes: ...
+    @classmethod
+    def from_labels(
+        cls, base: Labels, views: LabelTable, truths: Labels | None = None, vocabulary: Labels | None = None
+    ) -> Votes | LabelledVotes:
+        """Votes from labels in lists or arrays, as texts or as whole numbers, which become their decimal texts.
 
-    def under(self, columns: Sequence[int]) -> Votes:
+        `base` has shape (n,) and holds the label of each picture, `views` has shape (n, S) and holds those of its
+        views. None, a masked entry, an empty text or the number -1 in `views` is a view that was not asked, or whose
+        answer held no label. With `truths`, of shape (n,), the votes are labelled. `vocabulary` lists all labels that
+        the classifier can give; without it, these are the labels that appear.
+
+        >>> votes = Votes.from_labels(["cat", "dog"], [["cat", "cat"], ["dog", None]], truths=["cat", "fox"])
+        >>> votes.vocabulary, votes.base.tolist(), votes.views.tolist(), votes.truths.tolist()
+        (('cat', 'dog'), [0, 1], [[0, 0], [1, -1]], [0, -2])
+        """
+        own, others, words = _objects(base), _objects(views), _objects(() if vocabulary is None else vocabulary)
+        if own.ndim != 1 or others.ndim != 2 or len(own) != len(others) or words.ndim != 1:
+            shapes = f"base has shape {own.shape}, views have {others.shape}, the vocabulary has {words.shape}"
+            raise DataError(f"{shapes}; give (n,), (n, S) and (K,)")
+        own, others, words = _texts("base, views and vocabulary", own, others, words)
+        labels, table, known = _complete("base", own), others.tolist(), _complete("vocabulary", words)
+        if vocabulary is not None:
+            _check_vocabulary(known, {*labels, *others.flat} - {None})
+        rows = [Row(str(i), label, tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
+        votes = Votes.collect(rows, [f"view {s}" for s in range(1, others.shape[1] + 1)], known)
+        return votes if truths is None else votes._with_truths(_objects(truths))
+
+    def _with_truths(self, truths: NDArray[np.object_]) -> LabelledVotes:
+        """The same votes labelled; classes that only truths name count as classes too."""
+        if truths.shape != (len(self),):
+            raise DataError(f"truths have shape {truths.shape}; give one for each of {len(self)} pictures")
+        words = _complete("truths", *_texts("truths", truths))
+        check_truths(words, self.vocabulary)
+        classes = max(self.classes, len({*self.vocabulary, *words}))
+        return replace(self, classes=classes).labelled(words)
+
+    def labelled(self, truths: Iterable[str]) -> LabelledVotes:
+        """The same votes with the truth of each picture."""
+        words = tuple(truths)
+        return LabelledVotes(
+            self.names, self.panel, self.vocabulary, self.base, self.views, self.classes, self.codes(words), words
+        )
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """The same votes about some of the pictures."""
+        return replace(self, names=_taken(self.names, rows), base=self.base[rows], views=self.views[rows])
+
+    def under(self, columns: Sequence[int]) -> Self:
         """The same pictures under some of the views, in the order given."""
         panel = tuple(self.panel[c] for c in columns)
         return replace(self, panel=panel, views=self.views[:, list(columns)])
@@ -116,6 +171,98 @@ class Votes:
         """The code of each label, OUTSIDE for one that is not in the vocabulary."""
         known = {label: code for code, label in enumerate(self.vocabulary)}
         return np.array([known.get(label, OUTSIDE) for label in labels], np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledVotes(Votes):
+    """Votes about pictures whose truth is known: what a belief is fitted and judged on."""
+
+    truths: Codes
+    """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""
+    words: tuple[str, ...]
+    """(n,): the truths themselves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.truths.shape != (len(self),) or len(self.words) != len(self):
+            raise DataError(f"{len(self)} pictures have votes, but {len(self.words)} truths were given")
+        inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
+        if not (inside | (self.truths == OUTSIDE)).all():
+            raise DataError("truths hold a code that is not in the vocabulary; let `labelled` make the codes")
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """The same votes about some of the pictures, with their truths."""
+        return replace(
+            self,
+            names=_taken(self.names, rows),
+            base=self.base[rows],
+            views=self.views[rows],
+            truths=self.truths[rows],
+            words=_taken(self.words, rows),
+        )
+
+    def check(self) -> None:
+        """Refuse votes that teach nothing: about no picture, or with truths of which none is a label."""
+        if len(self) == 0:
+            raise FitError("there are no labelled pictures to learn from; give at least 20")
+        if (self.truths == OUTSIDE).all():
+            check_truths(self.words, self.vocabulary)
+
+
+def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
+    """Refuse truths of which none is among the labels: both mean the same things by other words."""
+    true, said = set(truths), set(labels)
+    if true and said and true.isdisjoint(said):
+        raise DataError(
+            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename the "
+            "labels in its description, or take the truths from another column with --truths-column"
+        )
+
+
+def _few(labels: Iterable[str]) -> str:
+    ordered = sorted(labels)
+    return ", ".join(repr(label[:40]) for label in ordered[:3]) + (", …" if len(ordered) > 3 else "")
+
+
+def _taken(texts: tuple[str, ...], rows: NDArray[np.intp] | slice) -> tuple[str, ...]:
+    return texts[rows] if isinstance(rows, slice) else tuple(texts[i] for i in rows)
+
+
+def _objects(labels: Labels | LabelTable) -> NDArray[np.object_]:
+    """The labels as Python's own texts and numbers, None where they are masked."""
+    try:
+        return np.array(labels.tolist() if isinstance(labels, np.ma.MaskedArray) else labels, dtype=object)
+    except ValueError:
+        raise DataError("labels are not in rows of one length; give None where a view was not asked") from None
+
+
+def _texts(what: str, *arrays: NDArray[np.object_]) -> list[NDArray[np.object_]]:
+    """Labels as texts, None where there is none; before, all of them were texts or all whole numbers."""
+    kinds = {type(label) for array in arrays for label in array.flat} - {type(None)}
+    numbers = all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds)
+    if not numbers and not all(issubclass(kind, str) for kind in kinds):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise DataError(f"{what} hold {names}; give texts or whole numbers alone, and None for a view not asked")
+
+    def text(label: object) -> str | None:
+        return None if label in (None, "", -1) else str(label)
+
+    return [np.array([text(label) for label in array.flat], object).reshape(array.shape) for array in arrays]
+
+
+def _complete(what: str, texts: NDArray[np.object_]) -> list[str]:
+    """The texts of one column, in which none may lack."""
+    column = texts.tolist()
+    if None in column:
+        raise DataError(f"{what}: no label at place {column.index(None)}; only views may have None, '' or -1")
+    return column
+
+
+def _check_vocabulary(words: list[str], said: set[str]) -> None:
+    if len(set(words)) < len(words):
+        raise DataError("the vocabulary holds a label twice; give each once")
+    if strangers := said - set(words):
+        raise DataError(f"the vocabulary ({_few(words)}) lacks labels that were given ({_few(strangers)}); add them")
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,21 +351,13 @@ class Distribution:
         return table
 
 
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """What a votes file holds; truths are labels, or None where they are not known."""
-
-    votes: Votes
-    truths: tuple[str, ...] | None
-
-
-def save(path: Path, votes: Votes, truths: Sequence[str] | None = None) -> None:
-    """Write votes, with truths where they are known, as .npz or .parquet by the ending."""
+def save(path: Path, votes: Votes) -> None:
+    """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
     texts = {
         "names": votes.names,
         "panel": votes.panel,
         "vocabulary": votes.vocabulary,
-        "truths": truths,
+        "truths": votes.words if isinstance(votes, LabelledVotes) else None,
         "classes": votes.classes,
     }
     if path.suffix == ".parquet":
@@ -229,8 +368,8 @@ def save(path: Path, votes: Votes, truths: Sequence[str] | None = None) -> None:
         np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
 
 
-def load(path: Path) -> Saved:
-    """Votes from a file that `save` wrote."""
+def load(path: Path) -> Votes | LabelledVotes:
+    """Votes from a file that `save` wrote, labelled if it holds truths."""
     try:
         base, views, packed = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
         texts = json.loads(packed)
@@ -252,7 +391,7 @@ def load(path: Path) -> Saved:
         raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
     if truths is not None and len(truths) != len(votes):
         raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
-    return Saved(votes, truths)
+    return votes if truths is None else votes.labelled(truths)
 
 
 def _strings(values: list[str]) -> tuple[str, ...]:

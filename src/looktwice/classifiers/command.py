@@ -91,9 +91,18 @@ class CommandClassifier:
         with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
             path = Path(folder) / f"image.{self._description.encoding.format}"
             path.write_bytes(file)
-            process = await self._start(path)
+            process = await self._started(path)
             output, errors = await self._watched(process)
             return self._answer(process.returncode or 0, output, errors)
+
+    async def _started(self, path: Path) -> Process:
+        """The program, running; if nobody waits any more it is ended, and never left half started."""
+        starting = asyncio.create_task(self._start(path))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await _end(await starting)
+            raise
 
     async def _start(self, path: Path) -> Process:
         words = [word.replace("{image}", str(path)) for word in self._words]

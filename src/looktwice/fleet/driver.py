@@ -153,17 +153,14 @@ class Run:
         from ray.exceptions import RayError
 
         done, _ = ray.wait([*self._starting, *self._working], timeout=seconds)
-        try:
-            for each in done:
-                if each in self._starting:
-                    ray.get(each)
-                    self._idle.append(self._starting.pop(each))
-                else:
-                    self._idle.append(self._working.pop(each))
-                    summary: Summary = ray.get(each)
-                    return summary
-        except RayError as error:
-            raise FleetError(f"the run on Ray broke off: {_shortly(error)}; run again to go on") from error
+        for each in done:
+            worker = self._starting.pop(each, None) or self._working.pop(each)
+            try:
+                summary: Summary | None = ray.get(each)
+            except RayError as error:
+                return Summary("", error=f"a worker on Ray failed: {_shortly(error)}")
+            self._idle.append(worker)
+            return summary
         return None
 
     def _tell(self) -> None:

@@ -220,12 +220,16 @@ class PostgresTables(Tables):
                 cursor.executemany(_marked(statement), rows)
 
     def claim_moments(self, fingerprint: str, seconds: float) -> float:
-        """In how many seconds a span of so many begins that nobody else has; everything is by the server's clock."""
-        [(wait,)] = self.execute(
+        """In how many seconds a span of so many begins that nobody else has; everything is by the server's clock.
+
+        The disk is not waited for: a server that crashes may forget the spans of its last second, and nothing else.
+        """
+        [(wait, _)] = self.execute(
             "INSERT INTO paces AS pace VALUES (?, extract(epoch FROM clock_timestamp()) + ?)"
             " ON CONFLICT (fingerprint) DO UPDATE"
             " SET next = GREATEST(pace.next, extract(epoch FROM clock_timestamp())) + ?"
-            " RETURNING pace.next - ? - extract(epoch FROM clock_timestamp())",
+            " RETURNING pace.next - ? - extract(epoch FROM clock_timestamp()),"
+            " set_config('synchronous_commit', 'off', true)",
             (fingerprint, seconds, seconds, seconds),
         )
         return max(0.0, float(wait or 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice import decisions, fitting, planning, scoring
+from looktwice import decisions, fitting, metrics, planning
 from looktwice.beliefs import Belief, Constant, Naive
 from looktwice.errors import DataError
 from looktwice.fitting import Outcome
@@ -17,7 +17,7 @@ from looktwice.ledger import DayCost
 from looktwice.practice import Practice
 from looktwice.profile import HeldOut, Profile
 from looktwice.report.material import Bools, Evidence, Judged
-from looktwice.votes import MISSING, Codes, Floats, Votes
+from looktwice.votes import MISSING, Codes, Floats, LabelledVotes, Votes
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """The promises that are tried beside the one that was asked for."""
@@ -101,8 +101,8 @@ def sets(practice: Practice, judged: Judged | None) -> Sets | None:
         return None
     distribution = practice.belief.distribution(judged.votes)
     found = practice.sets.sets(distribution)
-    known = judged.truths is not None
-    hold = float(found.hold(distribution, judged.votes.codes(judged.truths or ())).mean()) if known else None
+    labelled = judged.labelled()
+    hold = float(found.hold(distribution, labelled.truths).mean()) if labelled is not None else None
     return Sets(float(found.sizes().mean()), hold)
 
 
@@ -128,16 +128,18 @@ def steps(belief: Belief, judged: Judged) -> list[Step]:
 
     Nothing where the belief does not look at views or the pictures are too few; for long panels only some prefixes.
     """
-    votes = judged.votes
+    labelled = judged.labelled()
+    if isinstance(belief, Naive | Constant) or labelled is None or not labelled.panel:
+        return []
     # Pictures about which one stopped early would make the last prefixes look like the earlier ones.
-    whole = np.flatnonzero((votes.views != MISSING).all(axis=1))
-    if isinstance(belief, Naive | Constant) or judged.truths is None or len(whole) < CURVE_LEAST or not votes.panel:
+    whole = np.flatnonzero((labelled.views != MISSING).all(axis=1))
+    if len(whole) < CURVE_LEAST:
         return []
     rows = whole[np.linspace(0, len(whole) - 1, min(len(whole), CURVE_PICTURES)).astype(np.intp)]
-    some, truths = votes.take(rows), votes.codes(judged.truths)[rows]
+    some = labelled.take(rows)
     family = Jury(ballot=belief.ballot) if isinstance(belief, Prefixes) else belief
-    sizes = np.unique(np.linspace(0, len(votes.panel), CURVE_POINTS).astype(int)).tolist()
-    return [_step(_parts(family if size else Constant(), some.under(range(size)), truths), 1 + size) for size in sizes]
+    sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
+    return [_step(_parts(family if size else Constant(), some.under(range(size))), 1 + size) for size in sizes]
 
 
 def kept_steps(profile: Profile) -> list[Step]:
@@ -158,14 +160,11 @@ def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
     return next(step for step in found if step.brier <= goal)
 
 
-def _parts(belief: Belief, votes: Votes, truths: Codes) -> list[Outcome]:
+def _parts(belief: Belief, labelled: LabelledVotes) -> list[Outcome]:
     """How the belief fares on each fold when it is fitted on the others."""
-    fold = folds(len(votes))
+    fold = folds(len(labelled))
     parts = [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(int(fold.max()) + 1)]
-    return [
-        fitting.outcome(belief.fit(votes.take(train), truths[train]), votes.take(test), truths[test])
-        for train, test in parts
-    ]
+    return [fitting.outcome(belief.fit(labelled.take(train)), labelled.take(test)) for train, test in parts]
 
 
 def _step(parts: Sequence[Outcome], queries: int) -> Step:
@@ -173,13 +172,13 @@ def _step(parts: Sequence[Outcome], queries: int) -> Step:
     confidence, correct, brier = (
         np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
     )
-    ranks = [rank for part in parts if (rank := scoring.auroc(part.confidence, part.correct)) is not None]
+    ranks = [rank for part in parts if (rank := metrics.auroc(part.confidence, part.correct)) is not None]
     half = 1.96 * float(brier.std()) / len(brier) ** 0.5
     mean = float(brier.mean())
     return Step(
         queries,
         float(correct.mean()),
-        scoring.ece(confidence, correct),
+        metrics.ece(confidence, correct),
         float(np.mean(ranks)) if ranks else None,
         mean,
         mean - half,
@@ -211,14 +210,14 @@ class ClassRow:
     """What its pictures are mostly called when it is wrong, and how often."""
 
 
-def classes(judged: Judged, outcome: Outcome, truths: Sequence[str]) -> list[ClassRow]:
+def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
     """Every class that has pictures; those that are surely poor come first."""
-    words = (*judged.votes.vocabulary, *sorted(set(truths) - set(judged.votes.vocabulary)))
+    words = (*labelled.vocabulary, *sorted(set(labelled.words) - set(labelled.vocabulary)))
     code = {word: i for i, word in enumerate(words)}
-    truth = np.array([code[word] for word in truths], np.int32)
+    truth = np.array([code[word] for word in labelled.words], np.int32)
     count = np.bincount(truth, minlength=len(words))
     right = np.bincount(truth, outcome.correct, len(words)).astype(int)
-    low, high = scoring.wilson(right, count)
+    low, high = metrics.wilson(right, count)
     said = _said(outcome, len(words))
     mistakes = _mistakes(truth, outcome.label, outcome.correct)
     rows = [

@@ -20,7 +20,7 @@ from looktwice.pictures import Picture
 from looktwice.practice import Practice
 from looktwice.profile import HeldOut, Profile, Result
 from looktwice.views import Panel
-from looktwice.votes import Codes, Floats, Votes
+from looktwice.votes import Codes, Floats, LabelledVotes, Votes
 
 Bools = NDArray[np.bool_]
 
@@ -35,10 +35,8 @@ class Material:
     """What a report is made of; only the profile is needed, and each thing more makes it tell more."""
 
     profile: Profile
-    votes: Votes | None = None
-    """Answers under the profile's panel."""
-    truths: Sequence[str] | None = None
-    """The truth of each picture of the votes."""
+    votes: Votes | LabelledVotes | None = None
+    """Answers under the profile's panel; labelled if the truth of every picture is known."""
     pictures: Sequence[Picture] = ()
     """Where the pixels of the votes' pictures are, by their names."""
     practice: Practice | None = None
@@ -71,9 +69,12 @@ class Judged:
     confidence: Floats
     outcome: Outcome | None
     """How it turned out, where the truths are known."""
-    truths: tuple[str, ...] | None
     taught: bool
     """Whether the profile was fitted on these pictures, and each was judged by a belief fitted on others."""
+
+    def labelled(self) -> LabelledVotes | None:
+        """The votes if their truths are known."""
+        return self.votes if isinstance(self.votes, LabelledVotes) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,13 +98,10 @@ def judge(material: Material) -> Judged | None:
     if material.votes is None:
         return None
     votes = _fitting(material.votes, material.profile, material.using().panel)
-    if material.truths is None:
-        belief = material.using().belief
-        return Judged(votes, belief.predict(votes), belief.confidence(votes), None, None, taught=False)
-    if len(material.truths) != len(votes):
-        counts = f"{len(material.truths)} truths were given for the votes of {len(votes)} pictures"
-        raise DataError(f"{counts}; give one for each")
-    return _judged(material, votes, tuple(material.truths))
+    if isinstance(votes, LabelledVotes):
+        return _judged(material, votes)
+    belief = material.using().belief
+    return Judged(votes, belief.predict(votes), belief.confidence(votes), None, taught=False)
 
 
 def weigh(material: Material, judged: Judged | None) -> Evidence:
@@ -114,7 +112,7 @@ def weigh(material: Material, judged: Judged | None) -> Evidence:
         confidence, correct = np.array(held_out.confidence, float), np.array(held_out.correct, bool)
         source = _held_out(len(confidence))
     else:
-        outcome, results = judged.outcome, tuple(material.results) or _results(profile, judged)
+        outcome, results = judged.outcome, tuple(material.results) or _results(profile, judged, judged.outcome)
         confidence, correct = outcome.confidence, outcome.correct
         source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
     if not len(correct) or not results:
@@ -147,39 +145,39 @@ def _columns(asked: Sequence[str], wanted: Sequence[str]) -> list[int]:
     return [places[view].pop() for view in wanted if places[view]]
 
 
-def _judged(material: Material, votes: Votes, truths: tuple[str, ...]) -> Judged:
+def _judged(material: Material, labelled: LabelledVotes) -> Judged:
     """How the belief fares on these pictures.
 
     If the profile was fitted on them, asking its belief about them would flatter it: then each is judged by a belief
     that was fitted on others, and those on which the panel was chosen are not judged at all.
     """
-    practice, codes = material.using(), votes.codes(truths)
-    fair = _fair(material.profile, votes, codes)
+    labelled.check()
+    practice, fair = material.using(), _fair(material.profile, labelled)
     if fair is None:
-        outcome = fitting.outcome(practice.belief, votes, codes)
-        return Judged(votes, outcome.label, outcome.confidence, outcome, truths, taught=False)
+        outcome = fitting.outcome(practice.belief, labelled)
+        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
     if practice.rounds:
         raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
-    judged = slice(len(votes) - len(fair.label), None)
-    return Judged(votes.take(judged), fair.label, fair.confidence, fair, truths[judged], taught=True)
+    judged = slice(len(labelled) - len(fair.label), None)
+    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
 
 
-def _fair(profile: Profile, votes: Votes, truths: Codes) -> Outcome | None:
+def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     """The outcome by folds if these are the pictures that the profile was fitted on.
 
     They are if fitting anew leads to the same belief, and the answers are right for the same pictures. A jury has so
     many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
     """
     belief, kept = profile.believer(), profile.held_out
-    if len(votes) != profile.pictures or isinstance(belief, Naive | Constant):
+    if len(labelled) != profile.pictures or isinstance(belief, Naive | Constant):
         return None
-    said = votes.under(range(len(profile.views())))
+    said = labelled.under(range(len(profile.views())))
     if any(result.belief == Pupil.name for result in profile.results):
-        _check_borrowed(fitting.outcome(belief, said, truths), kept)
+        _check_borrowed(fitting.outcome(belief, said), kept)
         return None
-    if not np.allclose(belief.fit(said, truths).confidence(said), belief.confidence(said), atol=1e-6):
+    if not np.allclose(belief.fit(said).confidence(said), belief.confidence(said), atol=1e-6):
         return None
-    fair = fitting.cross_fit(belief, said, truths, teachers=len(votes) - len(kept.confidence))
+    fair = fitting.cross_fit(belief, said, teachers=len(labelled) - len(kept.confidence))
     same = isinstance(belief, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
 
@@ -190,14 +188,14 @@ def _check_borrowed(outcome: Outcome, kept: HeldOut) -> None:
         raise DataError("the borrowed jury was fitted on these pictures; report about others, or leave out the votes")
 
 
-def _results(profile: Profile, judged: Judged) -> tuple[Result, ...]:
+def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result, ...]:
     """The belief beside full and constant trust; as the profile has it if these are the pictures it was fitted on."""
-    if judged.taught:
+    labelled = judged.labelled()
+    if judged.taught or labelled is None:
         return profile.results
-    truths = judged.votes.codes(judged.truths or ())
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
-    plain = [fitting.outcome(each, judged.votes, truths) for each in (Naive(), *constant)]
-    return tuple(outcome.result() for outcome in (*plain, *([judged.outcome] if judged.outcome else [])))
+    plain = [fitting.outcome(each, labelled) for each in (Naive(), *constant)]
+    return tuple(each.result() for each in (*plain, outcome))
 
 
 def _row(results: Sequence[Result], name: str) -> Result:

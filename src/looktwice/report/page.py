@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from looktwice import __version__, figures, scoring
+from looktwice import __version__, figures, metrics
 from looktwice.errors import DataError
 from looktwice.figures import Line, upward
 from looktwice.ledger import DayCost
@@ -124,9 +124,9 @@ def roughly(count: int) -> str:
 
 def _charts(evidence: Evidence, chosen: Promise) -> dict[str, object]:
     confidence, correct = evidence.confidence, evidence.correct
-    curve = scoring.risk_coverage(confidence, correct)
+    curve = metrics.risk_coverage(confidence, correct)
     return {
-        "reliability": _drawn(figures.reliability_svg(scoring.reliability(confidence, correct))),
+        "reliability": _drawn(figures.reliability_svg(metrics.reliability(confidence, correct))),
         "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
     }
 
@@ -160,8 +160,9 @@ def _brier_svg(steps: Sequence[Step]) -> str:
 
 
 def _classes(judged: Judged | None) -> dict[str, object]:
-    known = judged is not None and judged.outcome is not None and judged.truths is not None
-    rows = findings.classes(judged, judged.outcome, judged.truths) if known else []  # type: ignore[union-attr,arg-type]
+    rows: list[findings.ClassRow] = []
+    if judged and judged.outcome and (labelled := judged.labelled()):
+        rows = findings.classes(labelled, judged.outcome)
     return {"classes": rows[: findings.CLASSES], "more_classes": max(0, len(rows) - findings.CLASSES)}
 
 

@@ -150,10 +150,11 @@ class _Weights:
 
 def _right(judged: Judged | None, places: list[int] | None) -> float | None:
     """How often views, or the pictures themselves, say the truth."""
-    if judged is None or judged.truths is None:
+    labelled = judged.labelled() if judged else None
+    if labelled is None:
         return None
-    truths = judged.votes.codes(judged.truths)
-    return float((judged.votes.base == truths).mean()) if places is None else _share(judged.votes, places, truths)
+    right = labelled.base == labelled.truths
+    return float(right.mean()) if places is None else _share(labelled, places, labelled.truths)
 
 
 def _share(votes: Votes, places: list[int], labels: Codes) -> float | None:
@@ -201,8 +202,9 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
     """The most doubtful, the confidently wrong, and those that the views set right; empty ones are left out."""
     known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
     found = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
-    if judged.outcome is not None:
-        correct, first = judged.outcome.correct, judged.votes.base == judged.votes.codes(judged.truths or ())
+    labelled = judged.labelled()
+    if judged.outcome is not None and labelled is not None:
+        correct, first = judged.outcome.correct, labelled.base == labelled.truths
         falling = rising[::-1]
         saved, spoilt = falling[(correct & ~first)[falling]], int((~correct & first).sum())
         found += [
@@ -238,10 +240,10 @@ def _gallery(judged: Judged, known: dict[str, Picture], heading: str, about: str
 
 
 def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
-    votes, words = judged.votes, judged.votes.vocabulary
+    votes, words, labelled = judged.votes, judged.votes.vocabulary, judged.labelled()
     name, label = votes.names[row], words[judged.label[row]]
     views = [words[code] for code in votes.views[row].tolist() if code != MISSING]
-    truth = judged.truths[row] if judged.truths else None
+    truth = None if labelled is None else labelled.words[row]
     right = bool(judged.outcome.correct[row]) if judged.outcome else None
     return Card(
         name,

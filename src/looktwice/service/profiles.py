@@ -7,7 +7,7 @@ import math
 import numpy as np
 from pydantic import BaseModel, Field
 
-from looktwice import figures, scoring
+from looktwice import figures, metrics
 from looktwice.practice import Practice
 from looktwice.profile import Result
 from looktwice.service.desk import Desk
@@ -83,5 +83,5 @@ def reliability(practice: Practice) -> str:
     held_out = practice.held_out
     if not held_out.correct:
         return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
-    curve = scoring.reliability(np.array(held_out.confidence), np.array(held_out.correct, bool))
+    curve = metrics.reliability(np.array(held_out.confidence), np.array(held_out.correct, bool))
     return figures.reliability_svg(curve, title="Confidence and how often it was right")

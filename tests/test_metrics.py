@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looktwice import scoring
+from looktwice import metrics
 from looktwice.errors import DataError
-from looktwice.scoring import Bools, Floats
+from looktwice.metrics import Bools, Floats
 
 # Ten answers, the most confident first. Bins of 1/15 end at 6/15 = 0.4, 9/15 = 0.6, 12/15 = 0.8, 14/15 and 1.
 TEN = np.array([1.00, 0.95, 0.95, 0.90, 0.80, 0.80, 0.60, 0.60, 0.40, 0.00])
@@ -47,103 +47,103 @@ def simulated(pictures: int, seed: int, overclaim: float = 0.0) -> tuple[Floats,
 
 
 def test_accuracy_of_ten_answers_by_hand() -> None:
-    assert scoring.accuracy(TEN, RIGHT) == 0.5
+    assert metrics.accuracy(TEN, RIGHT) == 0.5
 
 
 def test_ece_of_ten_answers_by_hand() -> None:
     # (14/15, 1]: 1 + .95 + .95 = 2.9 claimed, 2 right: .9     (13/15, 14/15]: .9 claimed, 1 right: .1
     # (11/15, 12/15]: 1.6 claimed, 1 right: .6                 (8/15, 9/15]: 1.2 claimed, 1 right: .2
     # (5/15, 6/15]: .4 claimed, 0 right: .4                    [0, 1/15]: 0 claimed, 0 right: 0
-    assert scoring.ece(TEN, RIGHT) == pytest.approx((0.9 + 0.1 + 0.6 + 0.2 + 0.4) / 10)
+    assert metrics.ece(TEN, RIGHT) == pytest.approx((0.9 + 0.1 + 0.6 + 0.2 + 0.4) / 10)
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below() -> None:
     # 0.6 = 9/15 ends a bin and 0.65 is in the next, so the gaps .6 and .35 do not cancel.
-    assert scoring.ece(np.array([0.6, 0.65]), np.array([False, True])) == pytest.approx((0.6 + 0.35) / 2)
+    assert metrics.ece(np.array([0.6, 0.65]), np.array([False, True])) == pytest.approx((0.6 + 0.35) / 2)
 
 
 @pytest.mark.parametrize("bins", range(1, 40))
 def test_shares_of_votes_lie_on_their_edges_whatever_the_number_of_bins(bins: int) -> None:
     shares = np.arange(1, bins + 1) / bins
-    assert scoring.reliability(shares, shares > 0.5, bins).count.tolist() == [1] * bins
+    assert metrics.reliability(shares, shares > 0.5, bins).count.tolist() == [1] * bins
 
 
 def test_zero_falls_into_the_first_bin() -> None:
     # 0 and 1/15 together: |(0 + 1/15) − 1| / 2
-    assert scoring.ece(np.array([0.0, 1 / 15]), np.array([True, False])) == pytest.approx((1 - 1 / 15) / 2)
+    assert metrics.ece(np.array([0.0, 1 / 15]), np.array([True, False])) == pytest.approx((1 - 1 / 15) / 2)
 
 
 def test_equal_mass_ece_of_ten_answers_by_hand() -> None:
     # Two bins, cut in the middle: 0, .4, .6, .6 claim 1.6, 1 right: .6; the others claim 5.4, 4 right: 1.4.
-    assert scoring.ece_equal_mass(TEN, RIGHT, bins=2) == pytest.approx((0.6 + 1.4) / 10)
+    assert metrics.ece_equal_mass(TEN, RIGHT, bins=2) == pytest.approx((0.6 + 1.4) / 10)
 
 
 def test_ties_on_the_cut_between_equal_masses_belong_to_the_upper_bin() -> None:
     # Two bins of .1, .5, .5, .9: the middle of the .5s is on the cut. .1 claimed, 1 right; 1.9 claimed, 1 right.
     confidence, correct = np.array([0.1, 0.5, 0.5, 0.9]), np.array([True, False, False, True])
-    assert scoring.ece_equal_mass(confidence, correct, bins=2) == pytest.approx((0.9 + 0.9) / 4)
+    assert metrics.ece_equal_mass(confidence, correct, bins=2) == pytest.approx((0.9 + 0.9) / 4)
 
 
 def test_debiased_ece_of_ten_answers_by_hand() -> None:
     # One bin: .7 claimed, .5 right, variance .5 · .5 / 9.
-    assert scoring.ece_debiased(TEN, RIGHT, bins=1) == pytest.approx((0.2**2 - 0.25 / 9) ** 0.5)
+    assert metrics.ece_debiased(TEN, RIGHT, bins=1) == pytest.approx((0.2**2 - 0.25 / 9) ** 0.5)
     # Two bins: .15² − .25 · .75 / 3 = −.04 for four; (.9 − 4/6)² − (4/6)(2/6)/5 = .01 for six: below zero in all.
-    assert scoring.ece_debiased(TEN, RIGHT, bins=2) == 0.0
+    assert metrics.ece_debiased(TEN, RIGHT, bins=2) == 0.0
 
 
 def test_brier_of_ten_answers_by_hand() -> None:
     # 0 + .05² + .95² + .1² + .2² + .8² + .4² + .6² + .4² + 0
-    assert scoring.brier_top(TEN, RIGHT) == pytest.approx(2.275 / 10)
+    assert metrics.brier_top(TEN, RIGHT) == pytest.approx(2.275 / 10)
     # Three classes, q = (1 − p)/2. Right, (1 − p)² + 2q²: 0, .00375, .015, .06, .24.
     # Wrong, p² + (1 − q)² + q²: .95 → .9025 + .950625 + .000625; .8 → .64 + .81 + .01; .6 → .36 + .64 + .04;
     # .4 → .16 + .49 + .09; 0 → 0 + .25 + .25.
     right, wrong = 0.00375 + 0.015 + 0.06 + 0.24, 1.85375 + 1.46 + 1.04 + 0.74 + 0.5
-    assert scoring.brier_even(TEN, RIGHT, classes=3) == pytest.approx((right + wrong) / 10)
+    assert metrics.brier_even(TEN, RIGHT, classes=3) == pytest.approx((right + wrong) / 10)
 
 
 def test_log_loss_of_ten_answers_by_hand() -> None:
     # What the truth was given: p if right, (1 − p)/2 if wrong.
     truth = [1, 0.95, 0.025, 0.9, 0.8, 0.1, 0.6, 0.2, 0.3, 0.5]
-    assert scoring.nll_even(TEN, RIGHT, classes=3) == pytest.approx(-np.log(truth).mean())
+    assert metrics.nll_even(TEN, RIGHT, classes=3) == pytest.approx(-np.log(truth).mean())
     came_true = [1, 0.95, 0.05, 0.9, 0.8, 0.2, 0.6, 0.4, 0.6, 1]
-    assert scoring.nll_top(TEN, RIGHT) == pytest.approx(-np.log(came_true).mean())
+    assert metrics.nll_top(TEN, RIGHT) == pytest.approx(-np.log(came_true).mean())
 
 
 def test_a_certain_mistake_costs_much_but_not_everything() -> None:
-    losses = scoring.nll_even_losses(np.array([1.0, 0.0]), np.array([False, True]), classes=10)
+    losses = metrics.nll_even_losses(np.array([1.0, 0.0]), np.array([False, True]), classes=10)
     assert losses == pytest.approx([27.63102, 27.63102])
 
 
 def test_auroc_of_ten_answers_by_hand() -> None:
     # Right answers beat, of .95, .8, .6, .4, 0: 1 → 5; .95 → ½ + 4; .9 → 4; .8 → ½ + 3; .6 → ½ + 2.
-    assert scoring.auroc(TEN, RIGHT) == (5 + 4.5 + 4 + 3.5 + 2.5) / 25
+    assert metrics.auroc(TEN, RIGHT) == (5 + 4.5 + 4 + 3.5 + 2.5) / 25
 
 
 def test_aurc_of_ten_answers_by_hand() -> None:
     # Expected wrong answers among the first i: 0, ½, 1, 1, 1½, 2, 2½, 3, 4, 5.
     risks = [0, 0.5 / 2, 1 / 3, 1 / 4, 1.5 / 5, 2 / 6, 2.5 / 7, 3 / 8, 4 / 9, 5 / 10]
-    assert scoring.aurc(TEN, RIGHT) == pytest.approx(sum(risks) / 10)
+    assert metrics.aurc(TEN, RIGHT) == pytest.approx(sum(risks) / 10)
     # At best the five wrong answers come last: 1/6, 2/7, 3/8, 4/9, 5/10.
     best = [1 / 6, 2 / 7, 3 / 8, 4 / 9, 5 / 10]
-    assert scoring.eaurc(TEN, RIGHT) == pytest.approx((sum(risks) - sum(best)) / 10)
+    assert metrics.eaurc(TEN, RIGHT) == pytest.approx((sum(risks) - sum(best)) / 10)
 
 
 def test_accuracy_at_coverage_of_ten_answers_by_hand() -> None:
     # The first four hold 3 right; the fifth is one of two at .8, half right.
-    assert scoring.accuracy_at_coverage(TEN, RIGHT, 0.5) == pytest.approx(3.5 / 5)
-    assert scoring.accuracy_at_coverage(TEN, RIGHT, 0.01) == 1.0
-    assert scoring.accuracy_at_coverage(TEN, RIGHT, 1.0) == 0.5
+    assert metrics.accuracy_at_coverage(TEN, RIGHT, 0.5) == pytest.approx(3.5 / 5)
+    assert metrics.accuracy_at_coverage(TEN, RIGHT, 0.01) == 1.0
+    assert metrics.accuracy_at_coverage(TEN, RIGHT, 1.0) == 0.5
 
 
 def test_coverage_is_not_rounded_up_by_floating_point() -> None:
     confidence = np.linspace(1, 0, 100)
     correct = np.arange(100) < 7
     assert 0.07 * 100 > 7
-    assert scoring.accuracy_at_coverage(confidence, correct, 0.07) == 1.0
+    assert metrics.accuracy_at_coverage(confidence, correct, 0.07) == 1.0
 
 
 def test_reliability_of_ten_answers_by_hand() -> None:
-    curve = scoring.reliability(TEN, RIGHT)
+    curve = metrics.reliability(TEN, RIGHT)
     assert curve.count.tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 2, 0, 1, 3]
     assert curve.confidence[[0, 5, 8, 11, 13, 14]] == pytest.approx([0, 0.4, 0.6, 0.8, 0.9, 2.9 / 3])
     assert curve.accuracy[[0, 5, 8, 11, 13, 14]] == pytest.approx([0, 0, 0.5, 0.5, 1, 2 / 3])
@@ -158,7 +158,7 @@ def test_reliability_of_ten_answers_by_hand() -> None:
 
 
 def test_risk_coverage_of_ten_answers_by_hand() -> None:
-    curve = scoring.risk_coverage(TEN, RIGHT)
+    curve = metrics.risk_coverage(TEN, RIGHT)
     assert curve.threshold.tolist() == [1, 0.95, 0.9, 0.8, 0.6, 0.4, 0]
     assert curve.coverage == pytest.approx([0.1, 0.3, 0.4, 0.6, 0.8, 0.9, 1])
     assert curve.risk == pytest.approx([0, 1 / 3, 1 / 4, 2 / 6, 3 / 8, 4 / 9, 5 / 10])
@@ -166,14 +166,14 @@ def test_risk_coverage_of_ten_answers_by_hand() -> None:
 
 def test_wilson_by_hand() -> None:
     # k = 8 of 10, z = 1.96: middle (8 + 1.9207)/(13.8415) = .71674, half 1.96 · √(1.6 + .96036)/13.8415 = .22658.
-    low, high = scoring.wilson([8, 0, 10, 0], [10, 10, 10, 0])
+    low, high = metrics.wilson([8, 0, 10, 0], [10, 10, 10, 0])
     assert low == pytest.approx([0.490162, 0, 0.722467, 0], abs=2e-6)
     assert high == pytest.approx([0.943318, 0.277533, 1, 1], abs=2e-6)
 
 
 def test_clopper_pearson_by_hand() -> None:
     # With k = n the low end solves pⁿ = .025; with k = 0 the high end solves (1 − p)ⁿ = .025.
-    low, high = scoring.clopper_pearson([10, 0, 0], [10, 10, 0])
+    low, high = metrics.clopper_pearson([10, 0, 0], [10, 10, 0])
     assert low == pytest.approx([0.025**0.1, 0, 0])
     assert high == pytest.approx([1, 1 - 0.025**0.1, 1])
 
@@ -185,7 +185,7 @@ def test_clopper_pearson_by_hand() -> None:
 @given(answers(), st.integers(2, 1000))
 def test_naive_brier_is_twice_the_error_rate(data: tuple[Floats, Bools], classes: int) -> None:
     correct = data[1]
-    naive = scoring.brier_even(np.ones(len(correct)), correct, classes)
+    naive = metrics.brier_even(np.ones(len(correct)), correct, classes)
     assert naive == pytest.approx(2 * (1 - correct.mean()))
 
 
@@ -197,9 +197,9 @@ def test_even_losses_are_those_of_the_dense_distribution(data: tuple[Floats, Boo
     dense[:, 0] = confidence
     truth = np.eye(classes)[np.where(correct, 0, 1)]
     brier = ((dense - truth) ** 2).sum(axis=1)
-    assert scoring.brier_even_losses(confidence, correct, classes) == pytest.approx(brier)
+    assert metrics.brier_even_losses(confidence, correct, classes) == pytest.approx(brier)
     nll = -np.log(np.maximum((dense * truth).sum(axis=1), 1e-12))
-    assert scoring.nll_even_losses(confidence, correct, classes) == pytest.approx(nll)
+    assert metrics.nll_even_losses(confidence, correct, classes) == pytest.approx(nll)
 
 
 @unhurried
@@ -207,10 +207,10 @@ def test_even_losses_are_those_of_the_dense_distribution(data: tuple[Floats, Boo
 def test_a_constant_confidence_ranks_nothing(data: tuple[Floats, Bools], constant: float) -> None:
     correct = data[1]
     confidence = np.full(len(correct), constant)
-    assert scoring.auroc(confidence, correct) == (0.5 if 0 < correct.mean() < 1 else None)
-    assert scoring.aurc(confidence, correct) == pytest.approx(1 - correct.mean())
-    assert scoring.ece(confidence, correct) == pytest.approx(abs(constant - correct.mean()))
-    assert scoring.accuracy_at_coverage(confidence, correct, 0.3) == pytest.approx(correct.mean())
+    assert metrics.auroc(confidence, correct) == (0.5 if 0 < correct.mean() < 1 else None)
+    assert metrics.aurc(confidence, correct) == pytest.approx(1 - correct.mean())
+    assert metrics.ece(confidence, correct) == pytest.approx(abs(constant - correct.mean()))
+    assert metrics.accuracy_at_coverage(confidence, correct, 0.3) == pytest.approx(correct.mean())
 
 
 @unhurried
@@ -218,7 +218,7 @@ def test_a_constant_confidence_ranks_nothing(data: tuple[Floats, Bools], constan
 def test_no_figure_depends_on_the_order_of_the_rows(data: tuple[Floats, Bools], seed: int) -> None:
     confidence, correct = data
     shuffled = np.random.default_rng(seed).permutation(len(correct))
-    for figure in (scoring.ece, scoring.ece_equal_mass, scoring.ece_debiased, scoring.auroc, scoring.aurc):
+    for figure in (metrics.ece, metrics.ece_equal_mass, metrics.ece_debiased, metrics.auroc, metrics.aurc):
         before, after = figure(confidence, correct), figure(confidence[shuffled], correct[shuffled])
         assert after == (None if before is None else pytest.approx(before, abs=1e-7))
 
@@ -233,34 +233,34 @@ def test_ties_are_averaged_over_all_orders(rows: list[tuple[float, bool]]) -> No
         wrong = np.cumsum(~correct[ranked])
         areas.append((wrong / np.arange(1, len(rows) + 1)).mean())
         kept.append(correct[ranked[: -(-len(rows) // 2)]].mean())
-    assert scoring.aurc(confidence, correct) == pytest.approx(np.mean(areas))
-    assert scoring.accuracy_at_coverage(confidence, correct, 0.5) == pytest.approx(np.mean(kept))
+    assert metrics.aurc(confidence, correct) == pytest.approx(np.mean(areas))
+    assert metrics.accuracy_at_coverage(confidence, correct, 0.5) == pytest.approx(np.mean(kept))
 
 
 @unhurried
 @given(answers())
 def test_figures_stay_in_their_ranges(data: tuple[Floats, Bools]) -> None:
     confidence, correct = data
-    for figure in (scoring.ece, scoring.ece_equal_mass, scoring.ece_debiased, scoring.brier_top, scoring.aurc):
+    for figure in (metrics.ece, metrics.ece_equal_mass, metrics.ece_debiased, metrics.brier_top, metrics.aurc):
         assert -1e-12 <= figure(confidence, correct) <= 1 + 1e-12
-    assert 0 <= scoring.brier_even(confidence, correct, 10) <= 2 + 1e-12
-    assert -1e-9 <= scoring.eaurc(confidence, correct) <= 1
+    assert 0 <= metrics.brier_even(confidence, correct, 10) <= 2 + 1e-12
+    assert -1e-9 <= metrics.eaurc(confidence, correct) <= 1
 
 
 @unhurried
 @given(answers())
 def test_reliability_holds_every_picture_and_the_ece(data: tuple[Floats, Bools]) -> None:
-    curve = scoring.reliability(*data)
+    curve = metrics.reliability(*data)
     assert curve.count.sum() == len(data[0])
     gaps = np.nan_to_num(np.abs(curve.confidence - curve.accuracy))
-    assert gaps @ curve.count / curve.count.sum() == pytest.approx(scoring.ece(*data), abs=1e-12)
+    assert gaps @ curve.count / curve.count.sum() == pytest.approx(metrics.ece(*data), abs=1e-12)
 
 
 @unhurried
 @given(answers())
 def test_risk_coverage_points_are_what_each_threshold_gives(data: tuple[Floats, Bools]) -> None:
     confidence, correct = data
-    curve = scoring.risk_coverage(confidence, correct)
+    curve = metrics.risk_coverage(confidence, correct)
     for coverage, risk, threshold in zip(curve.coverage, curve.risk, curve.threshold, strict=True):
         kept = confidence >= threshold
         assert (coverage, risk) == pytest.approx((kept.mean(), 1 - correct[kept].mean()))
@@ -268,8 +268,8 @@ def test_risk_coverage_points_are_what_each_threshold_gives(data: tuple[Floats, 
 
 def test_debiased_ece_takes_off_what_chance_adds() -> None:
     sets = [simulated(600, seed, overclaim=0.0) for seed in range(30)]
-    plain = np.mean([scoring.ece(*data) for data in sets])
-    debiased = np.mean([scoring.ece_debiased(*data) for data in sets])
+    plain = np.mean([metrics.ece(*data) for data in sets])
+    debiased = np.mean([metrics.ece_debiased(*data) for data in sets])
     assert plain > 0.02
     assert debiased < plain / 2
 
@@ -278,7 +278,7 @@ def test_debiased_ece_takes_off_what_chance_adds() -> None:
 @given(st.integers(0, 50), st.integers(0, 50), st.floats(0.5, 0.99))
 def test_intervals_of_shares_hold_the_share_and_widen_with_the_level(k: int, more: int, level: float) -> None:
     n = k + more
-    for interval in (scoring.wilson, scoring.clopper_pearson):
+    for interval in (metrics.wilson, metrics.clopper_pearson):
         low, high = interval(k, n, level)
         assert 0 <= low <= high <= 1
         assert n == 0 or low <= k / n <= high
@@ -296,14 +296,14 @@ def test_figures_agree_with_scikit_learn(data: tuple[Floats, Bools]) -> None:
     from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
     confidence, correct = data
-    assert scoring.brier_top(confidence, correct) == pytest.approx(
+    assert metrics.brier_top(confidence, correct) == pytest.approx(
         brier_score_loss(correct, confidence, pos_label=True)
     )
     inner = np.clip(confidence, 1e-9, 1 - 1e-9)
     expected = log_loss(correct, inner, labels=[False, True])
-    assert scoring.nll_top(inner, correct) == pytest.approx(expected, abs=1e-12)
+    assert metrics.nll_top(inner, correct) == pytest.approx(expected, abs=1e-12)
     if 0 < correct.mean() < 1:
-        assert scoring.auroc(confidence, correct) == pytest.approx(roc_auc_score(correct, confidence))
+        assert metrics.auroc(confidence, correct) == pytest.approx(roc_auc_score(correct, confidence))
 
 
 @unhurried
@@ -312,7 +312,7 @@ def test_wilson_and_clopper_pearson_agree_with_scipy(data: tuple[Floats, Bools])
     from scipy.stats import binomtest
 
     k, n = int(data[1].sum()), len(data[1])
-    for ours, method in ((scoring.wilson, "wilson"), (scoring.clopper_pearson, "exact")):
+    for ours, method in ((metrics.wilson, "wilson"), (metrics.clopper_pearson, "exact")):
         theirs = binomtest(k, n).proportion_ci(0.9, method=method)
         assert np.array(ours(k, n, 0.9)) == pytest.approx([theirs.low, theirs.high], abs=1e-9)
 
@@ -325,7 +325,7 @@ def test_ece_agrees_with_relplot_off_the_edges(rows: list[tuple[float, bool]], b
     confidence, correct = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     on_edge = np.abs(confidence * bins - np.rint(confidence * bins)) < 1e-9
     confidence = np.where(on_edge, confidence + 0.0003, confidence)
-    assert scoring.ece(confidence, correct, bins) == pytest.approx(binnedECE(confidence, correct, bins), abs=1e-12)
+    assert metrics.ece(confidence, correct, bins) == pytest.approx(binnedECE(confidence, correct, bins), abs=1e-12)
 
 
 def peers_data() -> tuple[Floats, Bools]:
@@ -339,47 +339,47 @@ def test_figures_agree_with_netcal_and_torchmetrics() -> None:
     confidence, correct = peers_data()
     assert correct.sum() == 202
     # netcal.metrics.ECE(15) and torchmetrics binary_calibration_error(n_bins=15), float64
-    assert scoring.ece(confidence, correct) == pytest.approx(0.0734804751386385, abs=1e-14)
+    assert metrics.ece(confidence, correct) == pytest.approx(0.0734804751386385, abs=1e-14)
     # netcal.metrics.ECE(15, equal_intervals=False)
-    assert scoring.ece_equal_mass(confidence, correct) == pytest.approx(0.09181725356552124, abs=1e-14)
+    assert metrics.ece_equal_mass(confidence, correct) == pytest.approx(0.09181725356552124, abs=1e-14)
     # torchmetrics' l2 norm with its debiasing switched on, over netcal's quantile edges
-    assert scoring.ece_debiased(confidence, correct) == pytest.approx(0.04925383151751216, abs=1e-14)
+    assert metrics.ece_debiased(confidence, correct) == pytest.approx(0.04925383151751216, abs=1e-14)
     # torchmetrics binary_auroc, which computes in float32
-    assert scoring.auroc(confidence, correct) == pytest.approx(0.7267630100250244, abs=1e-6)
+    assert metrics.auroc(confidence, correct) == pytest.approx(0.7267630100250244, abs=1e-6)
 
 
 def test_where_other_libraries_bin_differently() -> None:
     # They use [lo, hi): 0.6 and 0.65 share a bin there, and netcal, torchmetrics and relplot all give 0.125.
-    assert scoring.ece(np.array([0.6, 0.65]), np.array([False, True])) == pytest.approx(0.475)
+    assert metrics.ece(np.array([0.6, 0.65]), np.array([False, True])) == pytest.approx(0.475)
     # 1.0 has a bin of its own in torchmetrics and relplot, 0.515; netcal closes the last bin as we do, 0.485.
-    assert scoring.ece(np.array([1.0, 0.97]), np.array([False, True])) == pytest.approx(0.485)
+    assert metrics.ece(np.array([1.0, 0.97]), np.array([False, True])) == pytest.approx(0.485)
 
 
 # Scores and intervals
 
 
 def losses_of(confidence: Floats, correct: Bools) -> tuple[Floats, Floats]:
-    return scoring.brier_even_losses(confidence, correct, 10), scoring.nll_even_losses(confidence, correct, 10)
+    return metrics.brier_even_losses(confidence, correct, 10), metrics.nll_even_losses(confidence, correct, 10)
 
 
 def test_scores_are_the_single_figures() -> None:
     brier, nll = losses_of(TEN, RIGHT)
-    assert asdict(scoring.score(TEN, RIGHT, brier, nll)) == pytest.approx(
+    assert asdict(metrics.score(TEN, RIGHT, brier, nll)) == pytest.approx(
         {
-            "accuracy": scoring.accuracy(TEN, RIGHT),
-            "ece": scoring.ece(TEN, RIGHT),
-            "auroc": scoring.auroc(TEN, RIGHT),
-            "aurc": scoring.aurc(TEN, RIGHT),
-            "brier": scoring.brier_even(TEN, RIGHT, 10),
-            "brier_top": scoring.brier_top(TEN, RIGHT),
-            "nll": scoring.nll_even(TEN, RIGHT, 10),
+            "accuracy": metrics.accuracy(TEN, RIGHT),
+            "ece": metrics.ece(TEN, RIGHT),
+            "auroc": metrics.auroc(TEN, RIGHT),
+            "aurc": metrics.aurc(TEN, RIGHT),
+            "brier": metrics.brier_even(TEN, RIGHT, 10),
+            "brier_top": metrics.brier_top(TEN, RIGHT),
+            "nll": metrics.nll_even(TEN, RIGHT, 10),
         }
     )
 
 
 def test_scores_and_intervals_name_the_same_figures() -> None:
-    names = [field.name for field in fields(scoring.Scores)]
-    assert names == [field.name for field in fields(scoring.Intervals)]
+    names = [field.name for field in fields(metrics.Scores)]
+    assert names == [field.name for field in fields(metrics.Intervals)]
 
 
 @pytest.mark.parametrize("decimals", [1, 12])
@@ -388,45 +388,45 @@ def test_bootstrap_is_the_direct_one_on_the_same_draws(decimals: int) -> None:
     confidence = np.round(confidence, decimals)
     brier, nll = losses_of(confidence, correct)
     direct = [
-        asdict(scoring.score(confidence[rows], correct[rows], brier[rows], nll[rows]))
-        for rows in scoring.draws(200, 60, seed=5)
+        asdict(metrics.score(confidence[rows], correct[rows], brier[rows], nll[rows]))
+        for rows in metrics.draws(200, 60, seed=5)
     ]
-    intervals = asdict(scoring.bootstrap(confidence, correct, brier, nll, resamples=60, seed=5))
+    intervals = asdict(metrics.bootstrap(confidence, correct, brier, nll, resamples=60, seed=5))
     for name, interval in intervals.items():
         low, high = np.percentile([scores[name] for scores in direct], [2.5, 97.5])
         if name == "ece":
-            estimate = scoring.ece(confidence, correct)
+            estimate = metrics.ece(confidence, correct)
             low, high = max(0, 2 * estimate - high), max(estimate, 2 * estimate - low)
         assert interval == pytest.approx((low, high), abs=1e-12), name
 
 
 def test_draws_are_reproducible_and_more_of_them_leave_the_first_alone() -> None:
-    few, many = list(scoring.draws(50, 3, seed=1)), list(scoring.draws(50, 8, seed=1))
+    few, many = list(metrics.draws(50, 3, seed=1)), list(metrics.draws(50, 8, seed=1))
     assert np.array_equal(few, many[:3])
-    assert not np.array_equal(few, list(scoring.draws(50, 3, seed=2)))
+    assert not np.array_equal(few, list(metrics.draws(50, 3, seed=2)))
 
 
 def test_the_blocks_in_which_draws_are_made_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = [rng.integers(7, size=7) for rng in [np.random.default_rng(9)] for _ in range(20)]
     for block in (1, 7, 50, 10**6):
-        monkeypatch.setattr(scoring, "_BLOCK", block)
-        assert np.array_equal(list(scoring.draws(7, 20, seed=9)), one_by_one)
+        monkeypatch.setattr(metrics, "_BLOCK", block)
+        assert np.array_equal(list(metrics.draws(7, 20, seed=9)), one_by_one)
 
 
 def test_bootstrap_is_reproducible_with_its_seed() -> None:
     confidence, correct = simulated(300, seed=1)
     brier, nll = losses_of(confidence, correct)
-    first = scoring.bootstrap(confidence, correct, brier, nll, resamples=50, seed=4)
-    assert scoring.bootstrap(confidence, correct, brier, nll, resamples=50, seed=4) == first
-    assert scoring.bootstrap(confidence, correct, brier, nll, resamples=50, seed=5) != first
+    first = metrics.bootstrap(confidence, correct, brier, nll, resamples=50, seed=4)
+    assert metrics.bootstrap(confidence, correct, brier, nll, resamples=50, seed=4) == first
+    assert metrics.bootstrap(confidence, correct, brier, nll, resamples=50, seed=5) != first
 
 
 @pytest.mark.parametrize("overclaim", [0.0, 0.02, 0.1])
 def test_intervals_hold_their_estimates(overclaim: float) -> None:
     confidence, correct = simulated(2000, seed=2, overclaim=overclaim)
     brier, nll = losses_of(confidence, correct)
-    scores = asdict(scoring.score(confidence, correct, brier, nll))
-    intervals = asdict(scoring.bootstrap(confidence, correct, brier, nll, resamples=200))
+    scores = asdict(metrics.score(confidence, correct, brier, nll))
+    intervals = asdict(metrics.bootstrap(confidence, correct, brier, nll, resamples=200))
     for name, (low, high) in intervals.items():
         assert low <= scores[name] <= high, name
         assert high > low, name
@@ -434,7 +434,7 @@ def test_intervals_hold_their_estimates(overclaim: float) -> None:
 
 def test_interval_of_accuracy_is_as_wide_as_theory_says() -> None:
     confidence, correct = simulated(2000, seed=2)
-    low, high = scoring.bootstrap(confidence, correct, *losses_of(confidence, correct)).accuracy
+    low, high = metrics.bootstrap(confidence, correct, *losses_of(confidence, correct)).accuracy
     share = correct.mean()
     assert high - low == pytest.approx(2 * 1.96 * (share * (1 - share) / 2000) ** 0.5, rel=0.1)
 
@@ -445,9 +445,9 @@ def test_ece_interval_holds_a_small_true_error_that_percentiles_miss() -> None:
         confidence, correct = simulated(1000, seed, overclaim=0.02)
         truth = float(np.minimum(confidence, 0.02).mean())
         zeros = np.zeros(1000)
-        low, high = scoring.bootstrap(confidence, correct, zeros, zeros, resamples=100).ece
+        low, high = metrics.bootstrap(confidence, correct, zeros, zeros, resamples=100).ece
         held += int(low <= truth <= high)
-        estimates = [scoring.ece(confidence[rows], correct[rows]) for rows in scoring.draws(1000, 100, 0)]
+        estimates = [metrics.ece(confidence[rows], correct[rows]) for rows in metrics.draws(1000, 100, 0)]
         missed += int(truth < np.percentile(estimates, 2.5))
     assert held >= 32
     assert missed >= 24
@@ -456,18 +456,18 @@ def test_ece_interval_holds_a_small_true_error_that_percentiles_miss() -> None:
 def test_auroc_without_both_kinds_of_answer_is_not_a_number_of_any_sort() -> None:
     confidence, _ = simulated(50, seed=0)
     every = np.ones(50, dtype=bool)
-    assert scoring.auroc(confidence, every) is None
-    assert scoring.auroc(confidence, ~every) is None
+    assert metrics.auroc(confidence, every) is None
+    assert metrics.auroc(confidence, ~every) is None
     zeros = np.zeros(50)
-    assert scoring.score(confidence, every, zeros, zeros).auroc is None
-    assert scoring.bootstrap(confidence, every, zeros, zeros, resamples=20).auroc is None
+    assert metrics.score(confidence, every, zeros, zeros).auroc is None
+    assert metrics.bootstrap(confidence, every, zeros, zeros, resamples=20).auroc is None
 
 
 def test_auroc_interval_leaves_out_resamples_that_do_not_define_it() -> None:
     # One wrong answer in 50 is missing from 36 % of the resamples.
     confidence, correct = np.linspace(0, 1, 50), np.arange(50) != 10
     zeros = np.zeros(50)
-    interval = scoring.bootstrap(confidence, correct, zeros, zeros, resamples=200).auroc
+    interval = metrics.bootstrap(confidence, correct, zeros, zeros, resamples=200).auroc
     assert interval is not None
     assert 0.5 < interval[0] < interval[1] < 1
 
@@ -476,15 +476,15 @@ def test_paired_difference_sees_a_small_but_steady_gain() -> None:
     rng = np.random.default_rng(0)
     hard = rng.random(500)
     better = hard - 0.01 + 0.01 * rng.random(500)
-    mean, low, high = scoring.paired_difference(better, hard)
+    mean, low, high = metrics.paired_difference(better, hard)
     assert mean == pytest.approx(float((better - hard).mean()))
     assert low < mean < high < 0
-    assert scoring.paired_difference(hard, better) == pytest.approx((-mean, -high, -low))
+    assert metrics.paired_difference(hard, better) == pytest.approx((-mean, -high, -low))
 
 
 def test_paired_difference_of_a_thing_with_itself_is_zero() -> None:
     losses = np.random.default_rng(0).random(30)
-    assert scoring.paired_difference(losses, losses, resamples=10) == (0, 0, 0)
+    assert metrics.paired_difference(losses, losses, resamples=10) == (0, 0, 0)
 
 
 # What is refused
@@ -507,17 +507,17 @@ BOTH = np.array([True, False])
 )
 def test_unfit_answers_are_refused_by_every_figure(confidence: Floats, correct: Bools, words: str) -> None:
     for figure in (
-        scoring.accuracy,
-        scoring.ece,
-        scoring.ece_equal_mass,
-        scoring.ece_debiased,
-        scoring.brier_top,
-        scoring.nll_top,
-        scoring.auroc,
-        scoring.aurc,
-        scoring.eaurc,
-        scoring.reliability,
-        scoring.risk_coverage,
+        metrics.accuracy,
+        metrics.ece,
+        metrics.ece_equal_mass,
+        metrics.ece_debiased,
+        metrics.brier_top,
+        metrics.nll_top,
+        metrics.auroc,
+        metrics.aurc,
+        metrics.eaurc,
+        metrics.reliability,
+        metrics.risk_coverage,
     ):
         with pytest.raises(DataError, match=words):
             figure(confidence, correct)
@@ -525,32 +525,32 @@ def test_unfit_answers_are_refused_by_every_figure(confidence: Floats, correct: 
 
 def test_unfit_losses_are_refused() -> None:
     with pytest.raises(DataError, match=r"brier has shape \(1,\) for 2 pictures"):
-        scoring.score(HALF, BOTH, np.zeros(1), np.zeros(2))
+        metrics.score(HALF, BOTH, np.zeros(1), np.zeros(2))
     with pytest.raises(DataError, match="nll inf in row 1"):
-        scoring.bootstrap(HALF, BOTH, np.zeros(2), np.array([0, np.inf]))
+        metrics.bootstrap(HALF, BOTH, np.zeros(2), np.array([0, np.inf]))
     with pytest.raises(DataError, match=r"losses_b has shape \(3,\) for 2 pictures"):
-        scoring.paired_difference(np.zeros(2), np.zeros(3))
+        metrics.paired_difference(np.zeros(2), np.zeros(3))
     with pytest.raises(DataError, match="at least one"):
-        scoring.paired_difference(np.zeros(0), np.zeros(0))
+        metrics.paired_difference(np.zeros(0), np.zeros(0))
 
 
 def test_unfit_settings_are_refused() -> None:
     with pytest.raises(DataError, match="0 bins"):
-        scoring.ece(HALF, BOTH, bins=0)
+        metrics.ece(HALF, BOTH, bins=0)
     with pytest.raises(DataError, match="1 classes"):
-        scoring.brier_even(HALF, BOTH, classes=1)
+        metrics.brier_even(HALF, BOTH, classes=1)
     for coverage in (0.0, 1.1, float("nan")):
         with pytest.raises(DataError, match="coverage is"):
-            scoring.accuracy_at_coverage(HALF, BOTH, coverage)
+            metrics.accuracy_at_coverage(HALF, BOTH, coverage)
     with pytest.raises(DataError, match="0 resamples"):
-        scoring.bootstrap(HALF, BOTH, np.zeros(2), np.zeros(2), resamples=0)
+        metrics.bootstrap(HALF, BOTH, np.zeros(2), np.zeros(2), resamples=0)
     with pytest.raises(DataError, match="not a share"):
-        scoring.wilson(3, 2)
+        metrics.wilson(3, 2)
     with pytest.raises(DataError, match="level is 1"):
-        scoring.clopper_pearson(1, 2, level=1)
+        metrics.clopper_pearson(1, 2, level=1)
 
 
-def test_importing_scoring_leaves_the_slow_libraries_alone() -> None:
-    script = "import sys, looktwice.scoring; print([m for m in ('scipy', 'sklearn') if m in sys.modules])"
+def test_importing_metrics_leaves_the_slow_libraries_alone() -> None:
+    script = "import sys, looktwice.metrics; print([m for m in ('scipy', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

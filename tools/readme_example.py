@@ -1,0 +1,76 @@
+"""Runs the Python example of the README in a folder with what it takes for granted: python tools/readme_example.py
+
+An API at a port of this machine answers with the embedded classifier; labelled/, others/, photos/ and cat.jpg hold
+embedded pictures. It needs what the README's install line installs, and nothing else.
+"""
+
+import asyncio
+import json
+import os
+import re
+import sys
+import tempfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from threading import Thread
+
+from looktwice.classifiers import connect
+from looktwice.images import decode, encode_png
+from looktwice.pictures import labelled
+
+DEMO = Path(str(files("looktwice") / "demo"))
+EXAMPLE = re.compile(r"^In Python:\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+MODEL = connect(DEMO / "fashion.toml")
+
+
+class Api(BaseHTTPRequestHandler):
+    """Takes a PNG and answers with a label."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        picture = decode(self.rfile.read(int(self.headers["content-length"])), "upload")
+        (answer,) = asyncio.run(MODEL.label([MODEL.prepare(picture.pixels)]))
+        reply = json.dumps({"label": answer.label}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, format: str, *_: object) -> None:
+        pass
+
+
+def furnish(port: int) -> None:
+    """Put what the example names into the current folder."""
+    pictures = labelled(DEMO / "pictures.npz")
+    for folder, some in {"labelled": pictures[:60], "others": pictures[60:100], "photos": pictures[100:110]}.items():
+        Path(folder).mkdir()
+        rows = ["file,label", *(f"{n}.png,{picture.truth}" for n, picture in enumerate(some))]
+        for n, picture in enumerate(some):
+            (Path(folder) / f"{n}.png").write_bytes(encode_png(picture.image().pixels))
+        if folder != "photos":
+            (Path(folder) / "labels.csv").write_text("\n".join(rows) + "\n")
+    Path("cat.jpg").write_bytes(encode_png(pictures[200].image().pixels))
+    Path("my-api.toml").write_text(f'connector = "http"\nurl = "http://127.0.0.1:{port}/"\nlabel = "label"\n')
+
+
+def main(readme: Path) -> None:
+    (code,) = EXAMPLE.findall(readme.read_text("utf-8"))
+    with tempfile.TemporaryDirectory() as folder, ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        os.chdir(folder)
+        os.environ["XDG_DATA_HOME"] = folder
+        furnish(server.server_address[1])
+        names: dict[str, object] = {"__name__": "example"}
+        exec(compile(code, "README.md", "exec"), names)
+        names["model"].close()  # type: ignore[attr-defined]
+        assert Path("profile.json").stat().st_size
+        print(f"The README's example runs: {names['evaluation'].results[-1].figures['accuracy']}")  # type: ignore[attr-defined]
+        server.shutdown()
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).parent.parent / "README.md")
