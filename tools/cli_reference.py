@@ -17,7 +17,7 @@ INTRO = """\
 # Commands
 
 Made by `python tools/cli_reference.py` from the commands themselves. `looktwice COMMAND --help` shows the same.
-Exit codes: 0 done, 1 an error, 2 not understood, 3 some pictures have no verdict, 130 left by a second Ctrl-C.
+Exit codes: 0 done, 1 an error ended it, 2 not understood, 3 some pictures were not scored, 130 left by a second Ctrl-C.
 """
 
 

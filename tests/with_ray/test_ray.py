@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from faults import Running, fault_server
+from parity import ROWS, arguments, check, of_row, write_place
 from postgres_server import Server, unbalanced
 from postgres_server import server as postgres_server
 from ray.cluster_utils import Cluster
@@ -34,6 +35,9 @@ import looktwice
 from looktwice.fleet.sources import filesystem
 from looktwice.images import encode_png
 from looktwice.ledger.postgres import PostgresLedger
+from looktwice.look import Verdict
+from looktwice.model import Model
+from looktwice.practice import DecisionKeywords
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 QUESTIONS = 1 + len(PANEL)
@@ -237,6 +241,24 @@ def test_2000_pictures_get_the_verdicts_of_one_machine(cluster: str, tmp_path: P
     one = rows(tmp_path / "one.parquet")
     assert len(one) == 2000
     assert rows(tmp_path / "out") == one
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_place(tmp_path_factory.mktemp("judged"))
+
+
+@pytest.mark.parametrize("options", ROWS)
+def test_every_decision_option_works_on_ray_as_at_any_door(
+    cluster: str, judged: Path, tmp_path: Path, options: DecisionKeywords
+) -> None:
+    profile, pictures = judged / "profile.json", judged / "pictures"
+    with Model.load(profile) as model:
+        expected = [verdict for verdict in model.score(pictures, **options) if isinstance(verdict, Verdict)]
+    on_ray = ("--engine", "ray", "--address", cluster, *arguments(options))
+    run(command("score", pictures, "-p", profile, "-o", tmp_path / "out", *on_ray))
+    found = rows(tmp_path / "out")
+    check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
 
 
 # --- kills
