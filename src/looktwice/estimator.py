@@ -48,8 +48,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         views: The panel; the general one where None.
         belief: The name of a belief, or a belief.
         seed: Seed of the random views.
-        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None for the default
-            path.
+        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
+            path, or none if the classifier is local.
         budget: Queries: a total for this ledger and classifier, or `"+500"` for so many more in each call.
         money: The same in money.
         price: The price of one query; the classifier's description where None.
