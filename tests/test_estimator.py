@@ -91,7 +91,7 @@ def test_labels_that_only_the_classifier_says_get_no_column_and_are_never_predic
     assert model.predict_set(images).any(axis=1).all()
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.str_, object])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float64, np.str_, object])
 def test_classes_have_the_type_of_the_labels(kind: type) -> None:
     def bright(image: np.ndarray) -> int:
         return int(image.mean() > 128)

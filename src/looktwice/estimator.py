@@ -48,8 +48,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         views: The panel; the general one where None.
         belief: The name of a belief, or a belief.
         seed: Seed of the random views.
-        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None for the default
-            path.
+        ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
+            path, or none if the classifier is local.
         budget: Queries: a total for this ledger and classifier, or `"+500"` for so many more in each call.
         money: The same in money.
         price: The price of one query; the classifier's description where None.
@@ -108,7 +108,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         truths = column_or_1d(y, warn=True)
         check_classification_targets(truths)
-        pictures = with_truths(_pictures(X), truths.tolist())
+        pictures = with_truths(_pictures(X), _texts(truths))
         panel, belief = panel_of(self.views), beliefs.named(self.belief)
         with self._opened(None, self.seed) as model:
             self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), belief)
@@ -149,7 +149,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _codes(self, votes: Votes) -> Codes:
         """(len(classes_),): the code of each class."""
-        return votes.codes(map(str, self.classes_.tolist()))
+        return votes.codes(_texts(self.classes_))
 
     def _probabilities(self, votes: Votes) -> Floats:
         distribution = self.profile_.believer().distribution(votes)
@@ -199,6 +199,11 @@ def _pictures(X: PicturesLike) -> list[Picture]:
     if isinstance(X, str | Path):
         return list(many(X))
     return [one(item, f"picture {place}") for place, item in enumerate(X)]
+
+
+def _texts(labels: NDArray[np.generic]) -> list[str]:
+    """Labels as a classifier says them; floats, which scikit-learn allows if they are whole, as whole numbers."""
+    return [str(label) for label in (labels.astype(np.int64) if labels.dtype.kind == "f" else labels).tolist()]
 
 
 def _complete(polled: Polled) -> Polled:
