@@ -265,7 +265,7 @@ def test_a_pickle_that_runs_a_command_is_refused_and_nothing_runs(tmp_path: Path
     root, mark = cifar_10(tmp_path / "cifar-10-batches-py"), tmp_path / "ran"
     evil = {b"data": pixels(), b"labels": [0] * 5, b"more": Shell(mark)}
     (root / "test_batch").write_bytes(pickle.dumps(evil, protocol))
-    assert "in no official file" in complaint(cifar, root)
+    assert "official" in complaint(cifar, root)
     assert not mark.exists()
 
 

@@ -6,13 +6,15 @@ no others, and builds nothing but dicts, lists, tuples, numbers, texts and array
 """
 
 import csv
+import io
 import os
-import pickletools
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +169,7 @@ def _pickled_classes(path: Path) -> list[str]:
 
 def _content(path: Path) -> dict[object, object]:
     with _decoding(path):
-        content = _unpickled(path.read_bytes())
+        content = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()
     if not isinstance(content, dict):
         raise DataError(f"{shown(str(path))}: this pickle holds no dict; get it anew at {CIFAR_HOME}")
     return content
@@ -223,126 +225,58 @@ _LAYOUTS = (
 # --- pickles
 
 
-@dataclass(slots=True)
+class _Uint8:
+    """Stands for numpy's kind of bytes."""
+
+    def __init__(self, name: str, *_: object) -> None:
+        if name != "u1":
+            raise ValueError("it holds numbers that are no bytes")
+
+    def __setstate__(self, _: object) -> None:
+        """What numpy adds is known already."""
+
+
 class _Array:
-    """Stands for a numpy array of bytes while and after it is put together."""
+    """Stands for a numpy array of bytes, so that nothing of numpy runs while a pickle is read."""
 
-    values: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    values: NDArray[np.uint8] = np.empty(0, np.uint8)
 
-
-@dataclass(frozen=True, slots=True)
-class _Global:
-    """Stands for a function or class that a pickle names."""
-
-    name: str
-
-
-_UINT8 = _Global("uint8")
-_MAKE_ARRAY = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
-_KNOWN = (*_MAKE_ARRAY, "numpy ndarray", "numpy dtype", "_codecs encode")
+    def __setstate__(self, state: object) -> None:
+        match state:
+            case (_, tuple(shape), _Uint8(), bool(fortran), str(raw)):
+                flat = np.frombuffer(raw.encode("latin-1"), np.uint8)
+                self.values = flat.reshape(shape, order="F" if fortran else "C")
+            case _:
+                raise ValueError("it changes something else than an array of bytes")
 
 
-def _unpickled(data: bytes) -> object:
-    """What the pickle builds; byte strings come as texts, each character a byte, as Python 2 wrote them."""
-    stack: list[object] = []
-    marks: list[int] = []
-    memo: dict[object, object] = {}
-    for step, value, _ in pickletools.genops(data):
-        if step.name in _VALUES:
-            stack.append(value)
-        elif step.name in ("BINPUT", "LONG_BINPUT"):
-            memo[value] = stack[-1]
-        elif step.name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[value])
-        elif step.name == "MARK":
-            marks.append(len(stack))
-        elif step.name in _MADE:
-            number, make = _MADE[step.name]
-            stack.append(make(_taken(stack, marks.pop() if number is None else len(stack) - number)))
-        elif step.name in _FILLED:
-            number, fill = _FILLED[step.name]
-            fill(_taken(stack, marks.pop() if number is None else len(stack) - number), stack[-1])
-        elif step.name == "GLOBAL":
-            stack.append(_named(value))
-        elif step.name == "STOP":
-            return stack.pop()
-        elif step.name != "PROTO":
-            raise ValueError(f"the instruction {step.name} is in no official file")
-    raise ValueError("it has no end")
+def _bytes(text: str, encoding: str) -> str:
+    """Bytes as Python 3 writes them for Python 2: a text, each character a byte."""
+    if encoding != "latin1":
+        raise ValueError("it holds texts that are no bytes")
+    return text
 
 
-def _taken(stack: list[object], start: int) -> list[object]:
-    if start < 0:
-        raise ValueError("it takes more than it made")
-    items = stack[start:]
-    del stack[start:]
-    return items
-
-
-def _named(name: object) -> _Global:
-    if name not in _KNOWN:
-        raise ValueError(f"it asks for {name}, which is in no official file; do not open it with anything else")
-    return _Global(str(name))
-
-
-def _called(items: list[object]) -> object:
-    """What a call gives: an array to be filled, the kind uint8, or bytes that Python 3 wrote as Latin-1 text."""
-    match items:
-        case [_Global(name), _] if name in _MAKE_ARRAY:
-            return _Array()
-        case [_Global("numpy dtype"), ("u1", *_)]:
-            return _UINT8
-        case [_Global("_codecs encode"), (str(text), "latin1")]:
-            return text
-    raise ValueError("it makes something else than texts, numbers and arrays of bytes")
-
-
-def _extend(items: list[object], target: object) -> None:
-    if not isinstance(target, list):
-        raise ValueError("it appends to what is no list")
-    target.extend(items)
-
-
-def _update(items: list[object], target: object) -> None:
-    if not isinstance(target, dict):
-        raise ValueError("it sets a key in what is no dict")
-    target.update(zip(items[::2], items[1::2], strict=True))
-
-
-def _fill(items: list[object], target: object) -> None:
-    """Gives an array its shape and bytes; what numpy says about the kind uint8 is known already."""
-    match target, items:
-        case _Array(), [(_, tuple(shape), kind, bool(fortran), str(raw))] if kind is _UINT8:
-            flat = np.frombuffer(raw.encode("latin-1"), np.uint8)
-            target.values = flat.reshape(shape, order="F" if fortran else "C")
-        case _Global("uint8"), _:
-            pass
-        case _:
-            raise ValueError("it changes something else than an array of bytes")
-
-
-_VALUES = ("BININT", "BININT1", "BININT2", "SHORT_BINSTRING", "BINSTRING", "BINUNICODE")
-_MADE: dict[str, tuple[int | None, Callable[[list[object]], object]]] = {
-    "NONE": (0, lambda _: None),
-    "NEWTRUE": (0, lambda _: True),
-    "NEWFALSE": (0, lambda _: False),
-    "EMPTY_DICT": (0, lambda _: {}),
-    "EMPTY_LIST": (0, lambda _: []),
-    "TUPLE1": (1, tuple),
-    "TUPLE2": (2, tuple),
-    "TUPLE3": (3, tuple),
-    "TUPLE": (None, tuple),
-    "REDUCE": (2, _called),
+_STAND_INS: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Uint8,
+    ("_codecs", "encode"): _bytes,
 }
-"""Instructions that take so many things from the stack (None: all down to the mark) and put one thing there."""
-_FILLED: dict[str, tuple[int | None, Callable[[list[object], object], None]]] = {
-    "APPEND": (1, _extend),
-    "APPENDS": (None, _extend),
-    "SETITEM": (2, _update),
-    "SETITEMS": (None, _update),
-    "BUILD": (1, _fill),
-}
-"""Instructions that take things from the stack and put them into the one below."""
+
+
+class _Reader(pickle._Unpickler):
+    """Reads a pickle with nothing but stand-ins; Python's own is used, as C's can be made to reserve any memory."""
+
+    dispatch: ClassVar = {c: step for c, step in pickle._Unpickler.dispatch.items() if c != pickle.BYTEARRAY8[0]}
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _STAND_INS:
+            raise ValueError(
+                f"it asks for {module} {name}, which is in no official file; do not open it with anything else"
+            )
+        return _STAND_INS[module, name]
 
 
 # --- ILSVRC2012
