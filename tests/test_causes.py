@@ -18,13 +18,11 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Service, started
-from workshop import command, run, write_profile
+from workshop import command, run
 
 from looktwice.outcome import Cause
 from looktwice.service.desk import REFUSALS
-from looktwice.views import Panel
 
-PANEL = Panel.parse("mirror")
 SIDE, SMALLEST = 16, 8
 NO_LABEL, GARBAGE, SLOW, FORBIDDEN, NEW = 60, 90, 120, 150, 180
 """Levels of grey that the classifier does not answer as it should, and one that is answered well."""
@@ -98,7 +96,7 @@ class Place:
     def words(self, name: str, tmp_path: Path, pictures: Path) -> tuple[object, ...]:
         """The command that asks about these pictures."""
         profile = ("--profile", self.folder / "profile.json")
-        learning = ("-c", self.folder / "grey.toml", "--views", PANEL, "--belief", "probit")
+        learning = ("-c", self.folder / "grey.toml", "--views", "mirror", "--belief", "probit")
         own: dict[str, tuple[object, ...]] = {
             "look": profile,
             "score": (*profile, "--out", tmp_path / "verdicts.csv"),
@@ -114,11 +112,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with grey() as classifier:
         lines = ['connector = "http"', f'url = "{classifier.url}"', 'label = "label"', "concurrency = 1"]
         (folder / "grey.toml").write_text("\n".join([*lines, f"encoding = {{ min_side = {SMALLEST} }}"]))
-        write_profile(folder / "profile.json", folder / "grey.toml", PANEL)
         found = Place(folder, classifier)
         write_good(folder / "good")
         done = run(*found.words("fit", folder, folder / "good"))
         assert done.returncode == 0, done.stderr
+        (folder / "new.json").rename(folder / "profile.json")
         yield found
 
 

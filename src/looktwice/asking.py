@@ -168,9 +168,9 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            if self._sender.halt and isinstance(pictures, Sequence):
+            if (halt := self._sender.halt) and isinstance(pictures, Sequence):
                 for picture in source:
-                    left = Unscored(picture.name, self._sender.halt.cause, self._sender.halt.message)
+                    left = Unscored(picture.name, Cause.STOPPED, halt.message)
                     self._count(left)
                     yield left
         except BaseException:
