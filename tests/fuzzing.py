@@ -33,7 +33,8 @@ from looktwice.classifiers import AnyClassifier, connect, read_labels
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
-from looktwice.classifiers.transport import Door, Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.images import MAX_PIXELS, decode
 from looktwice.jury import Jury

@@ -27,7 +27,8 @@ from looktwice.classifiers import AnyClassifier, Pixels, connect
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.http import preset, presets
-from looktwice.classifiers.transport import Secrets, retry_after
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import retry_after
 from looktwice.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)

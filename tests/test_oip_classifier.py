@@ -23,7 +23,8 @@ from looktwice.classifiers import connect, read_toml
 from looktwice.classifiers.oip import Model, OipClassifier, Reading
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.replies import Garbled
-from looktwice.classifiers.transport import Reply, Secrets
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Reply
 from looktwice.errors import PassingError, PermanentError
 from looktwice.votes import Answer
 

@@ -27,12 +27,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from yarl import URL
 
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.replies import Garbled, Paths, Reader
-from looktwice.classifiers.transport import Manners, Secrets, retry_after
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
 from looktwice.votes import NO_LABEL, Answer
 
@@ -78,6 +80,14 @@ class Account(Manners):
     region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
     endpoint_url: str | None = Field(default=None, description="of a private endpoint")
     encoding: Encoding
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _writes_no_secret(cls, text: str | None) -> str | None:
+        url = URL(text or "")
+        if url.user or url.password or url.raw_query_string:
+            raise ValueError("it holds a user, password or query; leave the credentials to AWS_PROFILE and its like")
+        return text
 
 
 class Rekognition(Account):
@@ -155,8 +165,9 @@ class RekognitionClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            return Answer(found.label, None if found.score is None else found.score / 100, 200, raw)
-        raise garbled(f"the reply of Rekognition {self._service.masked(problem)}")
+            score = None if found.score is None else found.score / 100
+            return self._service.secrets().answer(found.label, score, 200, raw)
+        raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
 class SageMakerClassifier:
@@ -195,8 +206,8 @@ class SageMakerClassifier:
         except (Garbled, ValueError, RecursionError) as why:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
-            return Answer(found.label, found.score, 200, body)
-        words = self._service.masked(f"{problem}: {body.decode('utf-8', 'replace')}")
+            return self._service.secrets().answer(found.label, found.score, 200, body)
+        words = self._service.secrets().line(f"{problem}: {body.decode('utf-8', 'replace')}")
         raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 
 
@@ -229,6 +240,7 @@ class Service:
         self._account = account
         self._session = _boto3().Session(region_name=account.region)
         self._lock = threading.Lock()
+        self._secrets = Secrets()
         self._client: Any = None
         self._threads: ThreadPoolExecutor | None = None
         if not self._session.region_name:
@@ -306,7 +318,7 @@ class Service:
             return PermanentError(f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         if isinstance(error, known.ClientError):
             return self._refused(error)
-        words = self.masked(str(error))
+        words = self.secrets().line(str(error))
         if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
             return PassingError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
         if isinstance(error, known.HTTPClientError):
@@ -318,7 +330,8 @@ class Service:
     def _refused(self, error: Any) -> ClassifierError:
         told = error.response.get("Error", {})
         code, status = told.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        words = f"{self._name} answered {code} ({status}): {self.masked(told.get('Message') or 'nothing more')}"
+        said = self.secrets().line(f"{code} ({status}): {told.get('Message') or 'nothing more'}")
+        words = f"{self._name} answered {said}"
         if code in QUOTA or status == 402:
             return QuotaError(f"{words}; the account needs a higher limit; go on with the same command afterwards")
         behind = error.response.get("OriginalStatusCode", status)
@@ -327,14 +340,14 @@ class Service:
             return PassingError(f"{words}; try later", status=status, retry_after=retry_after(headers))
         return PermanentError(f"{words}; {ADVICE.get(code, 'compare the description with the manual of the service')}")
 
-    def masked(self, text: str) -> str:
-        """One short line of a text, without the keys that are in use."""
-        secrets = Secrets()
-        keys = self._session.get_credentials()
-        for value in keys.get_frozen_credentials() if keys else ():
-            if value:
-                secrets.add("AWS", value)
-        return " ".join(secrets.mask(text).split())[:300]
+    def secrets(self) -> Secrets:
+        """The credentials that are in use; those of a role change while it runs."""
+        found = self._session.get_credentials()
+        keys = found.get_frozen_credentials() if found else None
+        with self._lock:
+            for value in filter(None, (keys.access_key, keys.secret_key, keys.token) if keys else ()):
+                self._secrets.hide(value, "one of the AWS credentials")
+        return self._secrets
 
 
 def garbled(message: str) -> PassingError:

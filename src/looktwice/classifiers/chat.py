@@ -25,15 +25,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import NO_LABEL, Answer
 
@@ -75,6 +76,18 @@ class Description(Manners):
         if "{labels}" not in prompt:
             raise ValueError("the prompt must say {labels} where the labels are to be listed")
         return prompt
+
+    @field_validator("key")
+    @classmethod
+    def _names_a_variable(cls, key: str | None) -> str | None:
+        if key is not None and not (key.isidentifier() and key.isascii()):
+            raise ValueError("it is the NAME of the environment variable that holds the key, not the key itself")
+        return key
+
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        refuse_literals([("url", self.url or ""), ("model", self.model), ("prompt", self.prompt)], self.public)
+        return self
 
 
 class OpenAI(Description):
@@ -148,7 +161,7 @@ class ChatClassifier:
             pass
         else:
             label = NO_LABEL if said is None else self._lexicon.label(said)
-            return Answer(label, None, reply.status, self._secrets.mask_bytes(reply.body))
+            return self._secrets.answer(label, None, reply.status, reply.body)
         raise self._door.garbled("is not the answer of a chat model", reply)
 
 

@@ -28,19 +28,19 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint, read_labels
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.http import SECRET_NAME
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import Garbled
-from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
 
@@ -76,13 +76,10 @@ class Description(Manners, Preprocessing):
     batch: int | None = Field(default=None, ge=1, description="by the shape if left out")
     encoding: Encoding = Encoding()
 
-    @field_validator("headers")
-    @classmethod
-    def _writes_no_secret(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name, value in headers.items():
-            if SECRET_NAME.search(name) and "${" not in value:
-                raise ValueError(f"{name!r} looks like a secret; put it into an environment variable, write ${{NAME}}")
-        return headers
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        refuse_literals([("url", self.url), *self.headers.items()], self.public)
+        return self
 
 
 class Told(BaseModel):
@@ -442,12 +439,12 @@ class Reading(NamedTuple):
 
     def answers(self, reply: Reply, secrets: Secrets) -> list[Answer]:
         output, values = self._found(reply)
-        raw = secrets.mask_bytes(reply.body) if self.pictures == 1 else None
+        body = reply.body if self.pictures == 1 else None
         if output.datatype == "BYTES":
             told = [self._text(row) for row in self._rows(values)]
         else:
             told = [self._scored(np.asarray(row)) for row in self._rows(values)]
-        return [Answer(label, score, reply.status, raw) for label, score in told]
+        return [secrets.answer(label, score, reply.status, body) for label, score in told]
 
     def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
         """The output that was asked for, and its values in one row."""
