@@ -24,15 +24,15 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.replies import Garbled, Paths, Reader
+from looktwice.classifiers.naming import Names
+from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
@@ -131,10 +131,13 @@ class RekognitionClassifier:
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
         self._description = description
         self._service = Service("rekognition", description)
-        self._reader = Reader(Paths(label="[].Name", score="[].Confidence", empty=description.empty), None)
+        self._reader = Reader(Paths(label="[].Name", score="[].Confidence"), None)
         self.labels = labels
+        self.names = Names(empty=description.empty)
         self.terms = description.terms()
-        self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region, labels))
+        parts = _parts(description, self._service.region)
+        # Which word counts depends on the labels, and the others of a reply are not kept.
+        self.fingerprint = fingerprint("rekognition", {**parts, "labels": labels})
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -166,7 +169,7 @@ class RekognitionClassifier:
             problem = str(why)
         else:
             score = None if found.score is None else found.score / 100
-            return self._service.secrets().answer(found.label, score, 200, raw)
+            return self._service.secrets().answer(found.word, score, 200, raw)
         raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
@@ -185,9 +188,10 @@ class SageMakerClassifier:
             "TargetModel": description.model,
             "InferenceComponentName": description.component,
         }
-        self.labels = labels
+        self.names = Names(labels, description.rename, description.empty)
+        self.labels = self.names.labels
         self.terms = description.terms()
-        self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region, labels))
+        self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -206,7 +210,7 @@ class SageMakerClassifier:
         except (Garbled, ValueError, RecursionError) as why:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
-            return self._service.secrets().answer(found.label, found.score, 200, body)
+            return self._service.secrets().answer(found.word, found.score, 200, body)
         words = self._service.secrets().line(f"{problem}: {body.decode('utf-8', 'replace')}")
         raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 
@@ -224,12 +228,12 @@ def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
 
 
 def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
-    return read_labels(Path(str(settings.get("folder", "."))) / labels) if isinstance(labels, str) else labels
+    return read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels
 
 
-def _parts(description: Account, region: str, labels: tuple[str, ...] | None) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, "labels", "encoding", "region", "error"})
-    return {**told, "region": region, "labels": labels, "encoding": description.encoding.parts()}
+def _parts(description: Account, region: str) -> dict[str, object]:
+    told = description.model_dump(exclude={*Manners.model_fields, *NAMING, "encoding", "region", "error"})
+    return {**told, "region": region, "encoding": description.encoding.parts()}
 
 
 class Service:

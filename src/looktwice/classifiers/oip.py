@@ -27,7 +27,6 @@ import struct
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -35,8 +34,19 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint, read_labels
+from looktwice.classifiers import (
+    Classifier,
+    Pixels,
+    Settings,
+    Terms,
+    described,
+    fingerprint,
+    folder_of,
+    naming,
+    read_labels,
+)
 from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
@@ -137,7 +147,8 @@ class OipClassifier:
         self._lock = threading.Lock()
         self._learned: Model | None = None
         self.labels = labels
-        self.fingerprint = fingerprint("oip", _parts(description, self._address, labels))
+        self.names = Names(labels)
+        self.fingerprint = fingerprint("oip", _parts(description, self._address))
 
     @property
     def terms(self) -> Terms:
@@ -228,8 +239,7 @@ def connect_tls(address: str, settings: Settings) -> Classifier[Tensor]:
 def _connect(settings: Settings) -> OipClassifier:
     description = described(Description, settings)
     labels = description.labels
-    folder = Path(str(settings.get("folder", ".")))
-    return OipClassifier(description, read_labels(folder / labels) if isinstance(labels, str) else labels)
+    return OipClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
 
 
 class _Address(NamedTuple):
@@ -254,9 +264,11 @@ class _Address(NamedTuple):
         return cls(server, f"{server}/models/{found['model']}{version}")
 
 
-def _parts(description: Description, address: _Address, labels: tuple[str, ...] | None) -> dict[str, object]:
+def _parts(description: Description, address: _Address) -> dict[str, object]:
     told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
-    return {**told, "url": address.model, "labels": labels, "encoding": description.encoding.parts()}
+    # A server that can name the classes itself is asked to where the description does not.
+    named = description.labels is not None
+    return {**told, "url": address.model, "named": named, "encoding": description.encoding.parts()}
 
 
 def _described(description: Description) -> Model | None:
@@ -470,11 +482,12 @@ class Reading(NamedTuple):
     def _text(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
         text = str(row[0])
         if not self.model.classification:
-            return text, None
+            return naming.text(text), None
         found = CLASS.fullmatch(text)
         if found is None:
             raise Garbled(f"has {text!r} where value:index:label should be")
-        return found["label"] or found["index"], _claim(float(found["value"]))
+        word = naming.text(found["label"]) if found["label"] else naming.position(int(found["index"]))
+        return word, _claim(float(found["value"]))
 
     def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
         if row.size == 1 and row.dtype.kind in "iu":
@@ -494,11 +507,9 @@ class Reading(NamedTuple):
         return self._at(best), float(numbers[best]) if shares else None
 
     def _at(self, index: int) -> str:
-        if self.labels is None:
-            return str(index)
-        if not 0 <= index < len(self.labels):
+        if self.labels is not None and not 0 <= index < len(self.labels):
             raise Garbled(f"has {index} where the position of one of {len(self.labels)} labels should be")
-        return self.labels[index]
+        return naming.position(index) if index >= 0 else str(index)
 
 
 def _claim(value: float) -> float | None:
