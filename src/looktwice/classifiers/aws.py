@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,7 @@ PASSING = {
     "TooManyRequestsException",
 }
 QUOTA = {"LimitExceededException", "ServiceQuotaExceededException", "SubscriptionRequiredException", "OptInRequired"}
+CODE = re.compile(r"[A-Z][A-Za-z]{2,60}")
 ADVICE = {
     "AccessDeniedException": "give these credentials the right to call it",
     "ExpiredTokenException": "sign in again",
@@ -334,7 +336,9 @@ class Service:
     def _refused(self, error: Any) -> ClassifierError:
         told = error.response.get("Error", {})
         code, status = told.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        said = self.secrets().line(f"{code} ({status}): {told.get('Message') or 'nothing more'}")
+        # botocore cuts a code at its signs, so that half a key could be left of one that is none.
+        name = code if CODE.fullmatch(code) else "an error"
+        said = self.secrets().line(f"{name} ({status}): {told.get('Message') or 'nothing more'}")
         words = f"{self._name} answered {said}"
         if code in QUOTA or status == 402:
             return QuotaError(f"{words}; the account needs a higher limit; go on with the same command afterwards")
