@@ -32,7 +32,8 @@ from goals import at_least, compare
 
 from looktwice.asking import Asker
 from looktwice.classifiers import Pixels
-from looktwice.classifiers.transport import Manners, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Manners, Transport
 from looktwice.images import Image
 from looktwice.ledger import Budget, SqliteLedger
 from looktwice.pictures import Picture

@@ -33,7 +33,8 @@ from looktwice.classifiers import AnyClassifier, connect, read_labels
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
-from looktwice.classifiers.transport import Door, Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.images import MAX_PIXELS, decode
 from looktwice.jury import Jury
@@ -634,7 +635,9 @@ TARGETS: dict[str, Target] = {
     "picture": Target(see, picture_seeds),
     "view": Target(look_again, lambda: VIEWS),
     "description": Target(in_file("it.toml", describe_classifier), lambda: DESCRIPTIONS),
-    "labels": Target(in_file("labels.txt", read_labels), lambda: (b"cat\ndog\n", b"\xff\n")),
+    "labels": Target(
+        in_file("labels.txt", lambda path: read_labels(path.name, path.parent)), lambda: (b"cat\ndog\n", b"\xff\n")
+    ),
     "table": Target(in_file("labels.csv", read_table), lambda: TABLE),
     "solution": Target(
         in_file("LOC_val_solution.csv", read_solution),

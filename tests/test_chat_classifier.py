@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from anthropic.types import ImageBlockParam, Message, OutputConfigParam, TextBlockParam, message_create_params
 from conformance.chat_replica import anthropic_reply, anthropic_routes, openai_reply, openai_routes
-from conformance.replica import Replica, labels_of, model, pictures
+from conformance.replica import Replica, labels_of, meant, model, pictures
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import (
@@ -30,7 +30,7 @@ from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
 from looktwice.classifiers import AnyClassifier, Classifier, Settings, connect
-from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http
+from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http, word_of
 from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
 from looktwice.votes import NO_LABEL, Answer
 
@@ -62,7 +62,7 @@ LEXICON = Lexicon(LABELS, SYNONYMS)
     ],
 )
 def test_one_label_counts_whatever_its_case_and_punctuation(said: str, label: str) -> None:
-    assert LEXICON.label(said) == label
+    assert LEXICON.label(word_of(said)) == label
 
 
 @pytest.mark.parametrize(
@@ -91,24 +91,24 @@ def test_one_label_counts_whatever_its_case_and_punctuation(said: str, label: st
     ],
 )
 def test_a_refusal_two_labels_or_prose_is_no_label(said: str) -> None:
-    assert LEXICON.label(said) == NO_LABEL
+    assert LEXICON.label(word_of(said)) == NO_LABEL
 
 
 @given(st.text(max_size=40))
 def test_whatever_is_said_is_a_label_or_none(said: str) -> None:
-    assert LEXICON.label(said) in {*LABELS, NO_LABEL}
+    assert LEXICON.label(word_of(said)) in {*LABELS, NO_LABEL}
 
 
 @given(st.lists(st.text(min_size=1).filter(str.strip), unique=True, min_size=1, max_size=8), st.data())
 def test_a_label_said_exactly_is_that_label(labels: list[str], data: st.DataObject) -> None:
     label = data.draw(st.sampled_from(labels))
-    assert Lexicon(labels, {}).label(json.dumps({"label": label})) == label
+    assert Lexicon(labels, {}).label(word_of(json.dumps({"label": label}))) == label
 
 
 @given(st.lists(st.text(min_size=1).filter(str.strip), unique=True, min_size=2, max_size=5), st.data())
 def test_two_labels_are_never_one_of_them(labels: list[str], data: st.DataObject) -> None:
     one, two = data.draw(st.permutations(labels))[:2]
-    assert Lexicon((one, two), {}).label(json.dumps({"label": [one, two]})) == NO_LABEL
+    assert Lexicon((one, two), {}).label(word_of(json.dumps({"label": [one, two]}))) == NO_LABEL
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def chat(
 
 
 async def ask(classifier: Classifier[bytes], count: int = 1) -> list[Answer]:
-    return await classifier.label([classifier.prepare(image) for image in pictures()[:count]])
+    return meant(classifier, await classifier.label([classifier.prepare(image) for image in pictures()[:count]]))
 
 
 DIALECTS = {"openai": openai_routes, "anthropic": anthropic_routes}

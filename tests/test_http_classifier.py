@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import pytest
 from aiohttp import web
-from conformance.replica import Replica
+from conformance.replica import Replica, meant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,8 @@ from looktwice.classifiers import AnyClassifier, Pixels, connect
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.http import preset, presets
-from looktwice.classifiers.transport import Secrets, retry_after
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import retry_after
 from looktwice.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
@@ -71,7 +72,7 @@ async def ask(settings: Mapping[str, object], image: Pixels = PICTURE) -> tuple[
     """The label and score of one picture."""
     classifier = connect_http("", settings)
     try:
-        answer = (await classifier.label([classifier.prepare(image)]))[0]
+        (answer,) = meant(classifier, await classifier.label([classifier.prepare(image)]))
     finally:
         await classifier.close()
     return answer.label, answer.score
@@ -276,7 +277,7 @@ async def test_a_toml_file_changes_lines_of_a_preset(
         'per_second = 3\nconcurrency = 2\n[values]\nmodel = "me/mine"\n[rename]\nLABEL_1 = "dog"\n'
     )
     classifier = connect(tmp_path / "mine.toml")
-    answer = (await classifier.label([classifier.prepare(PICTURE)]))[0]
+    (answer,) = meant(classifier, await classifier.label([classifier.prepare(PICTURE)]))
     await classifier.close()
     assert (answer.label, canned.request.path) == ("dog", "/models/me/mine")
     assert canned.request.headers["authorization"] == "Bearer t"
@@ -475,7 +476,7 @@ async def test_a_preset_sends_and_reads_what_the_manual_shows(
     canned.says(sample.reply)
     classifier = at(canned.url, name, sample)
     prepared = classifier.prepare(PICTURE)
-    answer = (await classifier.label([prepared]))[0]
+    (answer,) = meant(classifier, await classifier.label([prepared]))
     await classifier.close()
     assert (answer.label, answer.score) == (sample.label, sample.score)
     written = tomllib.loads(preset(name))

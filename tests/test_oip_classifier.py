@@ -8,22 +8,25 @@ import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from aiohttp import web
 from conformance.oip_replica import Served, oip_routes
-from conformance.replica import DEMO, Replica, labels_of, model, pictures
+from conformance.replica import DEMO, Replica, labels_of, meant, model, pictures
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from looktwice.classifiers import connect, read_toml
+from looktwice.classifiers.naming import Names
 from looktwice.classifiers.oip import Model, OipClassifier, Reading
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.replies import Garbled
-from looktwice.classifiers.transport import Reply, Secrets
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Reply
 from looktwice.errors import PassingError, PermanentError
 from looktwice.votes import Answer
 
@@ -48,7 +51,7 @@ async def ask(classifier: OipClassifier, count: int = 6) -> list[Answer]:
     prepared = [await asyncio.to_thread(classifier.prepare, image) for image in pictures()[:count]]
     size = classifier.terms.batch
     calls = [prepared[start : start + size] for start in range(0, count, size)]
-    return [answer for call in calls for answer in await classifier.label(call)]
+    return meant(classifier, [answer for call in calls for answer in await classifier.label(call)])
 
 
 FORMS = {
@@ -259,7 +262,8 @@ MODEL = Model("picture", "FP32", (-1, 1, 28, 28), "answer", 8, True, False)
 
 def read(body: bytes, *, count: int = 1, labels: tuple[str, ...] | None = None, model: Model = MODEL) -> list[Answer]:
     headers: CIMultiDict[str] = CIMultiDict()
-    return Reading(model, labels, count).answers(Reply(200, CIMultiDictProxy(headers), body), Secrets())
+    answers = Reading(model, labels, count).answers(Reply(200, CIMultiDictProxy(headers), body), Secrets())
+    return [replace(answer, label=Names(labels).label(answer.label)) for answer in answers]
 
 
 def reply(datatype: str, data: list[object]) -> bytes:

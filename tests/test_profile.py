@@ -122,7 +122,7 @@ def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_again
 def test_another_classifier_is_refused(polled: Polled) -> None:
     profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     with pytest.raises(ProfileError, match="was fitted on classifier python:"):
-        profile.check("onnx:another")
+        profile.check("onnx:another", {})
 
 
 def test_a_profile_of_the_former_name_says_so() -> None:

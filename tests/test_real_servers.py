@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import cv2
 import pytest
-from conformance.replica import DEMO, labels_of, model, pictures
+from conformance.replica import DEMO, labels_of, meant, model, pictures
 
 from looktwice.classifiers import AnyClassifier, connect, read_toml
 from looktwice.classifiers.oip import OipClassifier, Tensor
@@ -158,7 +158,7 @@ async def ask(classifier: AnyClassifier, count: int) -> list[Answer]:
             return await classifier.label(prepared[start : start + terms.batch])
 
     called = await asyncio.gather(*(call(start) for start in range(0, count, terms.batch)))
-    return [answer for answers in called for answer in answers]
+    return meant(classifier, [answer for answers in called for answer in answers])
 
 
 @EVERY

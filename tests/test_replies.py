@@ -23,14 +23,15 @@ def found(*pairs: tuple[object, object]) -> dict[str, object]:
     ("paths", "said", "told"),
     [
         (Paths(), {"label": "cat"}, Found("cat", None)),
-        (Paths(score="p"), {"p": [0.1, 0.9]}, Found("dog", 0.9)),
+        (Paths(score="p"), {"p": [0.1, 0.9]}, Found("#1", 0.9)),
         (Paths(label="name", score="p"), {"name": "cat", "p": 0.4}, Found("cat", 0.4)),
         (Paths(label="names"), {"names": ["dog", "cat"]}, Found("dog", None)),
-        (Paths(label="at"), {"at": 1}, Found("dog", None)),
-        (Paths(rename={"Katze": "cat"}), {"label": "Katze"}, Found("cat", None)),
+        (Paths(label="at"), {"at": 1}, Found("#1", None)),
+        (Paths(rename={"Katze": "cat"}), {"label": "Katze"}, Found("Katze", None)),
+        (Paths(), {"label": "#1"}, Found("##1", None)),
         (LIST, found(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)), Found("dog", 0.7)),
         (LIST, found(), Found(NO_LABEL, None)),
-        (LIST.model_copy(update={"empty": "∅ nothing"}), found(), Found("∅ nothing", None)),
+        (LIST.model_copy(update={"empty": "∅ nothing"}), found(), Found(NO_LABEL, None)),
     ],
 )
 def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found) -> None:
@@ -74,4 +75,4 @@ def test_whatever_is_said_is_a_label_or_garbled(said: object) -> None:
         told = Reader(LIST, None).read(said)
     except Garbled:
         return
-    assert isinstance(told.label, str)
+    assert isinstance(told.word, str)

@@ -24,7 +24,8 @@ from looktwice.asking import Asker
 from looktwice.checkup import examine
 from looktwice.classifiers import transport as transports
 from looktwice.classifiers.http import connect
-from looktwice.classifiers.transport import Door, Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.images import Image
 from looktwice.ledger import Budget, SqliteLedger

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from threading import Thread
 
-from looktwice.classifiers import connect
+from looktwice.classifiers import connect, names_of
 from looktwice.images import decode, encode_png
 from looktwice.pictures import labelled
 
@@ -32,7 +32,7 @@ class Api(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         picture = decode(self.rfile.read(int(self.headers["content-length"])), "upload")
         (answer,) = asyncio.run(MODEL.label([MODEL.prepare(picture.pixels)]))
-        reply = json.dumps({"label": answer.label}).encode()
+        reply = json.dumps({"label": names_of(MODEL).label(answer.label)}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(reply)))
         self.end_headers()

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from looktwice.classifiers import AnyClassifier, Terms
+from looktwice.classifiers import AnyClassifier, Terms, names_of
+from looktwice.classifiers.naming import Naming
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.images import Image
 from looktwice.ledger.memory import Unrecorded
@@ -81,6 +82,7 @@ class _Open:
     picture: Picture
     image: Image
     jobs: list[Job]
+    names: Naming
     asked: int = 0
 
     def failure(self) -> Failure | None:
@@ -89,8 +91,12 @@ class _Open:
 
     def labels(self) -> list[str | None]:
         """The label of each question asked; None where none could be read."""
-        answers = (job.answer for job in self.jobs[: self.asked])
-        return [a.label if isinstance(a, Answer) and a.label != NO_LABEL else None for a in answers]
+        return [self.label(job.answer) for job in self.jobs[: self.asked]]
+
+    def label(self, answer: Answer | Failure | None) -> str | None:
+        """The label that an answer means; None where it means none."""
+        label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
+        return label if label != NO_LABEL else None
 
 
 _Chunk = list[_Open | Unscored]
@@ -112,6 +118,7 @@ class Asker:
     ) -> None:
         """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
         self.classifier = classifier
+        self.names = names_of(classifier)
         self.terms = terms or classifier.terms
         self.seed = seed
         self.tell: Tell | None = None
@@ -244,7 +251,8 @@ class Asker:
         texts = [_text(view, seed, index) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
-        return _Open(picture, image, [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered])
+        jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
+        return _Open(picture, image, jobs, self.names)
 
     def _look_up(self, jobs: list[Job]) -> None:
         known = self._ledger.find([job.entry.key for job in jobs])
@@ -269,9 +277,9 @@ class Asker:
             if not self.trust.wants():
                 return
             job = item.jobs[0]
-            if isinstance(job.answer, Answer) and job.answer.label != NO_LABEL:
+            if label := item.label(job.answer):
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.trust.keep(Canary(job.entry.key, prepared, job.answer.label))
+                self.trust.keep(Canary(job.entry.key, prepared, label))
 
     async def _round(self, todo: list[tuple[_Open, int]]) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
@@ -354,7 +362,7 @@ class Asker:
         if answer is None:
             return None
         self._ledger.recheck(key, answer)
-        return answer.label
+        return self.names.label(answer.label)
 
     async def probe(self, prepared: object) -> Answer | None:
         """One answer that is paid for but not kept; None where the budget does not cover it."""
@@ -368,8 +376,7 @@ def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
 
 
 def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:
-    label = answer.label if isinstance(answer, Answer) and answer.label != NO_LABEL else None
-    tell(Heard(item.picture.name, place, item.jobs[place].entry.view, label))
+    tell(Heard(item.picture.name, place, item.jobs[place].entry.view, item.label(answer)))
 
 
 def _further(item: _Open, rounds: Rounds) -> int:

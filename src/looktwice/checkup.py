@@ -69,4 +69,4 @@ async def _timed(asker: Asker, prepared: object) -> tuple[str, float]:
     answer = await asker.probe(prepared)
     if answer is None:
         raise BudgetError("the budget does not cover three questions; raise --budget")
-    return answer.label, time.perf_counter() - started
+    return asker.names.label(answer.label), time.perf_counter() - started

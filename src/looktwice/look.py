@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -78,6 +78,8 @@ class Polled:
     panel: Panel
     fingerprint: str
     seed: int
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """What the description made of the classifier's words."""
 
     def labelled(self) -> LabelledVotes:
         """The votes with their truths; an error where there is nothing to learn from."""
@@ -122,12 +124,12 @@ async def collect(
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
-    return Polled(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed)
+    return Polled(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed, asker.names.renames)
 
 
 async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:
     """The answers about every picture under a profile's panel."""
-    profile.check(asker.classifier.fingerprint)
+    profile.check(asker.classifier.fingerprint, asker.names.renames)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     practice = practice or Practice.whole(profile)
@@ -207,6 +209,7 @@ def _profile(
         looktwice=__version__,
         classifier=description,
         fingerprint=polled.fingerprint,
+        renames=dict(polled.renames),
         vocabulary=labelled.vocabulary,
         classes=labelled.classes,
         panel=str(polled.panel),
@@ -329,7 +332,7 @@ async def look(
     asker: Asker, pictures: Iterable[Picture], profile: Profile, practice: Practice | None = None
 ) -> AsyncGenerator[Verdict | Unscored]:
     """A verdict for each picture, in their order, or the reason why there is none."""
-    profile.check(asker.classifier.fingerprint)
+    profile.check(asker.classifier.fingerprint, asker.names.renames)
     practice = practice or Practice.whole(profile)
     names = tuple(map(str, practice.panel))
     waiting: list[Row | Unscored] = []
@@ -349,7 +352,7 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
 
     Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
     """
-    profile.check(asker.classifier.fingerprint)
+    profile.check(asker.classifier.fingerprint, asker.names.renames)
     rows = [row async for row in asker.ask(pictures, Panel(()))]
     if failed := next((row for row in rows if isinstance(row, Unscored)), None):
         return failed

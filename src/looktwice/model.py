@@ -23,7 +23,7 @@ from looktwice.asking import Asker, Estimate, Tell
 from looktwice.beliefs import Belief
 from looktwice.checkup import Checkup
 from looktwice.choosing import Chosen, Setting
-from looktwice.classifiers import Source, connect, describe
+from looktwice.classifiers import Source, connect, describe, names_of
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.images import Image
 from looktwice.look import Evaluation, Polled, Verdict
@@ -80,7 +80,7 @@ class AsyncModel:
         self.terms = self.options.terms(self.classifier)
         self.profile = profile
         if profile:
-            profile.check(self.classifier.fingerprint)
+            profile.check(self.classifier.fingerprint, names_of(self.classifier).renames)
         self._progress, self._on_answer = progress, on_answer
         self._asker: Asker | None = None
         self._practised: Profile | None = None

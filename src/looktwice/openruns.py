@@ -14,6 +14,7 @@ from rich.table import Table
 from looktwice import __version__, fitting, metrics
 from looktwice import look as looking
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
+from looktwice.classifiers import names_of
 from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
 from looktwice.errors import DataError
 from looktwice.fitting import Outcome
@@ -154,6 +155,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
         looktwice=__version__,
         classifier=model.description,
         fingerprint=model.classifier.fingerprint,
+        renames=dict(names_of(model.classifier).renames),
         vocabulary=labels or teacher.vocabulary,
         classes=len(labels) if labels else teacher.classes,
         panel=teacher.panel,

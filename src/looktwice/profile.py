@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -133,6 +133,8 @@ class Profile(_Part):
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str
+    renames: dict[str, str] = {}
+    """What its description made of the classifier's own words; `#3` is the position 3."""
     vocabulary: tuple[str, ...]
     classes: int = Field(ge=2)
     panel: str
@@ -232,12 +234,18 @@ class Profile(_Part):
         title = f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
         return results_html(title, self.results)
 
-    def check(self, fingerprint: str) -> None:
-        """Refuse a classifier that this profile was not made for."""
+    def check(self, fingerprint: str, renames: Mapping[str, str]) -> None:
+        """Refuse a classifier that this profile was not made for, or whose words are renamed otherwise since."""
         if lasting(fingerprint) != lasting(self.fingerprint):
             raise ProfileError(
                 f"this profile was fitted on classifier {self.fingerprint}, not on {fingerprint}; "
                 "fit again, or give the classifier it was made for"
+            )
+        if changed := sorted(word for word, _ in self.renames.items() ^ renames.items()):
+            then, now = (shown(names.get(changed[0], changed[0])) for names in (self.renames, renames))
+            raise ProfileError(
+                f"this profile was fitted when {shown(changed[0])!r} was called {then!r}, and the description now "
+                f"calls it {now!r}; fit again: it costs no query, the answers are in the ledger"
             )
 
 

@@ -35,6 +35,7 @@ QUIET: tuple[Changes, ...] = (
     {"per_second": 4.0},
     {"price": "0.01"},
     {"trust_env": True},
+    {"public": ["appid"]},
 )
 """Settings of every HTTP protocol that cannot change answers."""
 
@@ -185,7 +186,6 @@ def _anthropic(url: str, changes: Changes) -> AnyClassifier:
 CHAT: tuple[Changes, ...] = (
     {"model": "other"},
     {"labels": model().labels[::-1]},
-    {"synonyms": {"Bag": ["handbag"]}},
     {"prompt": "One of these:\n{labels}"},
     {"answer": "plain"},
     {"temperature": 0.0},
@@ -196,6 +196,7 @@ CHAT: tuple[Changes, ...] = (
     {"url": "http://other.example/v1"},
 )
 """Settings of every chat model that could change answers."""
+CHAT_QUIET = (*QUIET, {"synonyms": {"Bag": ["handbag"]}})
 
 
 PROGRAM = """
@@ -238,9 +239,6 @@ CASES: list[Case] = [
             {"encoding": {"min_side": 80, "upscale": True}},
             {"label": "classes[0]"},
             {"score": "score"},
-            {"labels": ["a", "b"]},
-            {"rename": {"a": "b"}},
-            {"empty": "∅ nothing"},
             {"reply": "text"},
         ),
         silent=(
@@ -249,6 +247,9 @@ CASES: list[Case] = [
             {"encoding": {"max_bytes": 9_999_999}},
             {"values": {"a": "b"}},
             {"pixels": {"scale": 2.0}},
+            {"labels": ["a", "b"]},
+            {"rename": {"a": "b"}},
+            {"empty": "∅ nothing"},
         ),
     ),
     Case(
@@ -268,11 +269,16 @@ CASES: list[Case] = [
         telling=(
             {"values": {"name": "shoes"}},
             {"body": {"kind": "json", "template": {"image": "{image_base64}"}}},
-            {"labels": model().labels[::-1]},
         ),
+        silent=(*QUIET, {"labels": model().labels[::-1]}),
     ),
     Case("python", _python, telling=({"other": "function"},), silent=()),
-    Case("onnx", _onnx, telling=({"scale": 1.0}, {"size": [28, 27]}), silent=({"batch": 2},)),
+    Case(
+        "onnx",
+        _onnx,
+        telling=({"scale": 1.0}, {"size": [28, 27]}),
+        silent=({"batch": 2}, {"labels": model().labels[::-1]}),
+    ),
     Case(
         "command",
         _command,
@@ -300,10 +306,10 @@ CASES: list[Case] = [
             {"scale": 1.0},
             {"mean": [0.5]},
             {"std": [0.5]},
-            {"labels": model().labels[::-1]},
+            {"labels": None},
             {"encoding": {"format": "jpeg"}},
         ),
-        silent=(*QUIET, {"batch": 2}, {"binary": True}),
+        silent=(*QUIET, {"batch": 2}, {"binary": True}, {"labels": model().labels[::-1]}),
     ),
     Case(
         "oip in binary",
@@ -311,6 +317,6 @@ CASES: list[Case] = [
         routes=lambda: oip_routes(Served(extensions=("binary_tensor_data",))),
         telling=(),
     ),
-    Case("openai", _openai, routes=openai_routes, telling=(*CHAT, {"seed": 1}, {"detail": "low"})),
-    Case("anthropic", _anthropic, routes=anthropic_routes, telling=CHAT),
+    Case("openai", _openai, routes=openai_routes, telling=(*CHAT, {"seed": 1}, {"detail": "low"}), silent=CHAT_QUIET),
+    Case("anthropic", _anthropic, routes=anthropic_routes, telling=CHAT, silent=CHAT_QUIET),
 ]

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from aiohttp import web
 
-from looktwice.classifiers import Pixels
+from looktwice.classifiers import Answer, AnyClassifier, Pixels, names_of
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.onnx import connect as connect_onnx
 from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
@@ -44,6 +44,11 @@ def labels_of(pixels: Sequence[Pixels]) -> list[str]:
     """What the embedded classifier says, asked directly."""
     logits = model().logits([model().prepare(image) for image in pixels])
     return [model().labels[code] for code in logits.argmax(axis=1)]
+
+
+def meant(classifier: AnyClassifier, answers: Sequence[Answer]) -> list[Answer]:
+    """The answers with the labels that a classifier's words mean."""
+    return [replace(answer, label=names_of(classifier).label(answer.label)) for answer in answers]
 
 
 def logits_of_file(data: bytes) -> list[float]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.classifiers.naming import Naming, Plain
 from looktwice.errors import ClassifierError, PermanentError
 from looktwice.votes import Answer
 
@@ -70,11 +71,14 @@ class Terms:
 
 @runtime_checkable
 class Classifier(Protocol, Generic[Prepared]):
-    """A closed classifier: pictures in, one label each out."""
+    """A closed classifier: pictures in, one label each out.
+
+    One whose words are not yet labels also has `names`, a `Naming`.
+    """
 
     @property
     def fingerprint(self) -> str:
-        """Changes when anything that could change answers changes, and only then; holds no secret."""
+        """Changes when anything that could change its words changes, and only then; holds no secret."""
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -97,6 +101,7 @@ class Classifier(Protocol, Generic[Prepared]):
 AnyClassifier = Classifier[Any]
 """A classifier whose prepared form of a picture is its own affair."""
 Connect = Callable[[str, Settings], AnyClassifier]
+PLAIN = Plain()
 Source = str | Path | AnyClassifier | Callable[..., object]
 """What `connect` takes."""
 
@@ -126,6 +131,12 @@ def describe(source: Source, classifier: AnyClassifier) -> str:
     if isinstance(source, str | Path):
         return str(source)
     return str(getattr(classifier, "description", classifier.fingerprint))
+
+
+def names_of(classifier: AnyClassifier) -> Naming:
+    """What the words in a classifier's answers mean."""
+    names: Naming = getattr(classifier, "names", PLAIN)
+    return names
 
 
 def _described(text: str) -> AnyClassifier:
@@ -159,12 +170,24 @@ def read_toml(path: Path) -> dict[str, object]:
         raise PermanentError(f"the classifier description {str(path)!r} cannot be read: {why}") from None
 
 
-def read_labels(path: Path) -> tuple[str, ...]:
-    """The lines of a text file with one label each; a PermanentError says what is wrong with it."""
+def read_labels(name: str, *folders: Path) -> tuple[str, ...]:
+    """The lines of a text file with one label each, from the first folder that has it.
+
+    A PermanentError says what is wrong with it.
+    """
+    places = list(dict.fromkeys(folder / name for folder in folders))
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise PermanentError(f"there is no label file {' or '.join(repr(str(place)) for place in places)}")
     try:
         return tuple(path.read_text("utf-8").splitlines())
     except (OSError, ValueError) as error:
         raise PermanentError(f"the label file {str(path)!r} cannot be read: {error}") from None
+
+
+def folder_of(settings: Settings) -> Path:
+    """Where the description lies whose settings these are."""
+    return Path(str(settings.get("folder", ".")))
 
 
 def described(model: type[Description], settings: Settings) -> Description:
@@ -219,4 +242,5 @@ __all__ = [
     "describe",
     "fingerprint",
     "lasting",
+    "names_of",
 ]

@@ -21,18 +21,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.replies import Garbled, Paths, Reader
-from looktwice.classifiers.transport import Manners, Secrets, retry_after
+from looktwice.classifiers.naming import Names
+from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
 from looktwice.votes import NO_LABEL, Answer
 
@@ -61,6 +64,7 @@ PASSING = {
     "TooManyRequestsException",
 }
 QUOTA = {"LimitExceededException", "ServiceQuotaExceededException", "SubscriptionRequiredException", "OptInRequired"}
+CODE = re.compile(r"[A-Z][A-Za-z]{2,60}")
 ADVICE = {
     "AccessDeniedException": "give these credentials the right to call it",
     "ExpiredTokenException": "sign in again",
@@ -78,6 +82,14 @@ class Account(Manners):
     region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
     endpoint_url: str | None = Field(default=None, description="of a private endpoint")
     encoding: Encoding
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _writes_no_secret(cls, text: str | None) -> str | None:
+        url = URL(text or "")
+        if url.user or url.password or url.raw_query_string:
+            raise ValueError("it holds a user, password or query; leave the credentials to AWS_PROFILE and its like")
+        return text
 
 
 class Rekognition(Account):
@@ -121,10 +133,13 @@ class RekognitionClassifier:
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
         self._description = description
         self._service = Service("rekognition", description)
-        self._reader = Reader(Paths(label="[].Name", score="[].Confidence", empty=description.empty), None)
+        self._reader = Reader(Paths(label="[].Name", score="[].Confidence"), None)
         self.labels = labels
+        self.names = Names(empty=description.empty)
         self.terms = description.terms()
-        self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region, labels))
+        parts = _parts(description, self._service.region)
+        # Which word counts depends on the labels, and the others of a reply are not kept.
+        self.fingerprint = fingerprint("rekognition", {**parts, "labels": labels})
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -155,8 +170,9 @@ class RekognitionClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            return Answer(found.label, None if found.score is None else found.score / 100, 200, raw)
-        raise garbled(f"the reply of Rekognition {self._service.masked(problem)}")
+            score = None if found.score is None else found.score / 100
+            return self._service.secrets().answer(found.word, score, 200, raw)
+        raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
 class SageMakerClassifier:
@@ -174,9 +190,10 @@ class SageMakerClassifier:
             "TargetModel": description.model,
             "InferenceComponentName": description.component,
         }
-        self.labels = labels
+        self.names = Names(labels, description.rename, description.empty)
+        self.labels = self.names.labels
         self.terms = description.terms()
-        self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region, labels))
+        self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -195,8 +212,8 @@ class SageMakerClassifier:
         except (Garbled, ValueError, RecursionError) as why:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
-            return Answer(found.label, found.score, 200, body)
-        words = self._service.masked(f"{problem}: {body.decode('utf-8', 'replace')}")
+            return self._service.secrets().answer(found.word, found.score, 200, body)
+        words = self._service.secrets().line(f"{problem}: {body.decode('utf-8', 'replace')}")
         raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 
 
@@ -213,12 +230,12 @@ def connect_sagemaker(address: str, settings: Settings) -> Classifier[bytes]:
 
 
 def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[str, ...] | None:
-    return read_labels(Path(str(settings.get("folder", "."))) / labels) if isinstance(labels, str) else labels
+    return read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels
 
 
-def _parts(description: Account, region: str, labels: tuple[str, ...] | None) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, "labels", "encoding", "region", "error"})
-    return {**told, "region": region, "labels": labels, "encoding": description.encoding.parts()}
+def _parts(description: Account, region: str) -> dict[str, object]:
+    told = description.model_dump(exclude={*Manners.model_fields, *NAMING, "encoding", "region", "error"})
+    return {**told, "region": region, "encoding": description.encoding.parts()}
 
 
 class Service:
@@ -229,6 +246,7 @@ class Service:
         self._account = account
         self._session = _boto3().Session(region_name=account.region)
         self._lock = threading.Lock()
+        self._secrets = Secrets()
         self._client: Any = None
         self._threads: ThreadPoolExecutor | None = None
         if not self._session.region_name:
@@ -306,7 +324,7 @@ class Service:
             return PermanentError(f"{self._name} needs credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         if isinstance(error, known.ClientError):
             return self._refused(error)
-        words = self.masked(str(error))
+        words = self.secrets().line(str(error))
         if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
             return PassingError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
         if isinstance(error, known.HTTPClientError):
@@ -318,7 +336,10 @@ class Service:
     def _refused(self, error: Any) -> ClassifierError:
         told = error.response.get("Error", {})
         code, status = told.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        words = f"{self._name} answered {code} ({status}): {self.masked(told.get('Message') or 'nothing more')}"
+        # botocore cuts a code at its signs, so that half a key could be left of one that is none.
+        name = code if CODE.fullmatch(code) else "an error"
+        said = self.secrets().line(f"{name} ({status}): {told.get('Message') or 'nothing more'}")
+        words = f"{self._name} answered {said}"
         if code in QUOTA or status == 402:
             return QuotaError(f"{words}; the account needs a higher limit; go on with the same command afterwards")
         behind = error.response.get("OriginalStatusCode", status)
@@ -327,14 +348,14 @@ class Service:
             return PassingError(f"{words}; try later", status=status, retry_after=retry_after(headers))
         return PermanentError(f"{words}; {ADVICE.get(code, 'compare the description with the manual of the service')}")
 
-    def masked(self, text: str) -> str:
-        """One short line of a text, without the keys that are in use."""
-        secrets = Secrets()
-        keys = self._session.get_credentials()
-        for value in keys.get_frozen_credentials() if keys else ():
-            if value:
-                secrets.add("AWS", value)
-        return " ".join(secrets.mask(text).split())[:300]
+    def secrets(self) -> Secrets:
+        """The credentials that are in use; those of a role change while it runs."""
+        found = self._session.get_credentials()
+        keys = found.get_frozen_credentials() if found else None
+        with self._lock:
+            for value in filter(None, (keys.access_key, keys.secret_key, keys.token) if keys else ()):
+                self._secrets.hide(value, "one of the AWS credentials")
+        return self._secrets
 
 
 def garbled(message: str) -> PassingError:

@@ -24,16 +24,16 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import NO_LABEL, Answer
 
@@ -49,6 +49,8 @@ ANTHROPIC_VERSION = "2026-10-21"
 ANTHROPIC_WITH_TEMPERATURE = "2023-06-01"
 """The newest version of the interface, and the last one that takes a temperature."""
 JSON = {"content-type": "application/json"}
+LONGEST = 1000
+"""Characters that are kept of what a model said; no label is longer."""
 FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
 OPENAI_LIMITS: Mapping[str, object] = {"max_side": 2048, "max_bytes": 20_000_000}
@@ -75,6 +77,18 @@ class Description(Manners):
         if "{labels}" not in prompt:
             raise ValueError("the prompt must say {labels} where the labels are to be listed")
         return prompt
+
+    @field_validator("key")
+    @classmethod
+    def _names_a_variable(cls, key: str | None) -> str | None:
+        if key is not None and not (key.isidentifier() and key.isascii()):
+            raise ValueError("it is the NAME of the environment variable that holds the key, not the key itself")
+        return key
+
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        refuse_literals([("url", self.url or ""), ("model", self.model), ("prompt", self.prompt)], self.public)
+        return self
 
 
 class OpenAI(Description):
@@ -120,7 +134,6 @@ class ChatClassifier:
 
     def __init__(self, description: OpenAI | Anthropic, dialect: Dialect, lexicon: Lexicon, secrets: Secrets) -> None:
         self._encoding = description.encoding
-        self._lexicon = lexicon
         self._read = dialect.read
         self._secrets = secrets
         body = json.dumps(dialect.request, ensure_ascii=False, separators=(",", ":"))
@@ -128,6 +141,7 @@ class ChatClassifier:
         self._transport = Transport(description, secrets)
         self._door = self._transport.door("POST", dialect.base + dialect.path, dialect.headers)
         self.labels = lexicon.labels
+        self.names = lexicon
         self.terms = description.terms()
         self.fingerprint = fingerprint("chat", _parts(description, dialect, lexicon))
 
@@ -147,8 +161,10 @@ class ChatClassifier:
         except ValidationError:
             pass
         else:
-            label = NO_LABEL if said is None else self._lexicon.label(said)
-            return Answer(label, None, reply.status, self._secrets.mask_bytes(reply.body))
+            word = NO_LABEL if said is None else word_of(said)[:LONGEST]
+            # Half a character, or a zero, is no text that a ledger can keep.
+            word = word.encode("utf-8", "replace").decode().replace("\0", "?")
+            return self._secrets.answer(word, None, reply.status, reply.body)
         raise self._door.garbled("is not the answer of a chat model", reply)
 
 
@@ -217,11 +233,11 @@ def _with_labels(settings: Settings) -> Settings:
 def _labels(description: Description, settings: Settings) -> tuple[str, ...]:
     if isinstance(description.labels, tuple):
         return description.labels
-    return read_labels(Path(str(settings.get("folder", "."))) / description.labels)
+    return read_labels(description.labels, folder_of(settings))
 
 
 def _parts(description: OpenAI | Anthropic, dialect: Dialect, lexicon: Lexicon) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, "labels", "encoding", "key"})
+    told = description.model_dump(exclude={*Manners.model_fields, "labels", "synonyms", "encoding", "key"})
     where = {"url": dialect.base, "path": dialect.path}
     return {**told, **where, "labels": lexicon.labels, "encoding": description.encoding.parts()}
 
@@ -238,12 +254,12 @@ class Lexicon:
             raise PermanentError(f"{twice[0]!r} is given twice among labels and synonyms; each must mean one label")
         if not all(word.strip() for word, _ in words):
             raise PermanentError("a label or synonym is empty")
+        self.renames = {word: label for word, label in words if word != label}
         self._exact = dict(words)
         self._loose = _unambiguous([(_plain(word), label) for word, label in words])
 
-    def label(self, said: str) -> str:
-        """The label that was said: by itself or in the JSON that was asked for; NO_LABEL for anything else."""
-        word = _word(said)
+    def label(self, word: str) -> str:
+        """The label that a word means, whatever its case and punctuation; NO_LABEL for anything else."""
         return self._exact.get(word) or self._loose.get(_plain(word), NO_LABEL)
 
 
@@ -255,7 +271,7 @@ def _unambiguous(words: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {word: labels.pop() for word, labels in meanings.items() if word and len(labels) == 1}
 
 
-def _word(said: str) -> str:
+def word_of(said: str) -> str:
     """The text of an answer, out of its JSON and code fence if it has any."""
     text = said.strip()
     fenced = FENCE.fullmatch(text)

@@ -8,7 +8,9 @@ or, in a TOML file beside the program:
     command = "./classify --model birds.bin {image}"
     timeout = 20
 
-No shell is involved. Exit code 0 means an answer, 75 (EX_TEMPFAIL) that it may work later, any other that it will not.
+No shell is involved. The program inherits the environment, keys included; `${NAME}` in the command stands for the value
+of an environment variable, which others on this machine can see while the program runs.
+Exit code 0 means an answer, 75 (EX_TEMPFAIL) that it may work later, any other that it will not.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ import shutil
 import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
 from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import DAY, DEAREST
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.votes import Answer
@@ -55,6 +59,7 @@ class Description(BaseModel):
     price: Decimal = Field(
         default=Decimal(0), ge=0, le=DEAREST, description="of one question, if the program asks a paid service"
     )
+    public: tuple[str, ...] = Field(default=(), description="names of options that look like keys and are none")
 
     @field_validator("command")
     @classmethod
@@ -64,6 +69,11 @@ class Description(BaseModel):
             raise ValueError("the command does not say where the picture goes; write {image} there")
         return command
 
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        refuse_literals(_options(shlex.split(self.command)), self.public)
+        return self
+
 
 class CommandClassifier:
     """A program that is started once a picture."""
@@ -72,6 +82,8 @@ class CommandClassifier:
         self._description = description
         self._folder = folder
         self._words = shlex.split(description.command)
+        self._secrets = Secrets()
+        self._filled = [self._secrets.fill(word) for word in self._words]
         _look_up(self._words[0], folder)
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
@@ -105,7 +117,7 @@ class CommandClassifier:
             raise
 
     async def _start(self, path: Path) -> Process:
-        words = [word.replace("{image}", str(path)) for word in self._words]
+        words = [word.replace("{image}", str(path)) for word in self._filled]
         try:
             # A session of its own, so that whatever the program starts can be ended with it.
             return await asyncio.create_subprocess_exec(
@@ -145,11 +157,11 @@ class CommandClassifier:
         label = next((line for line in reversed(lines) if line), None)
         if label is None:
             raise PermanentError(f"{self._words[0]!r} printed no label; its last line must be one")
-        return Answer(label)
+        return self._secrets.answer(label)
 
     def _failed(self, code: int, errors: bytes) -> ClassifierError:
         said = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
-        words = "".join(c if c.isprintable() else "�" for c in said[:300]) or "nothing on stderr"
+        words = self._secrets.line(said) or "nothing on stderr"
         if code == EX_TEMPFAIL:
             return PassingError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
         if code < 0:
@@ -168,6 +180,16 @@ def connect(address: str, settings: Settings) -> Classifier[bytes]:
     """`command:./classify {image}`, or the settings of a TOML file."""
     values = {"command": address, **settings} if address else settings
     return CommandClassifier(described(Description, values), Path(str(settings.get("folder", "."))))
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The options of a command line and their values, `--name=value` or `--name value`; other words have no name."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, separator, value = word.partition("=")
+        told = value if separator else following
+        if separator or (word.startswith("-") and not told.startswith("-")):
+            yield name.lstrip("-"), told.replace("{image}", "")
+        yield "command", word
 
 
 def _place(program: str, folder: Path) -> Path | str:

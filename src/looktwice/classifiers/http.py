@@ -23,27 +23,27 @@ import json
 import re
 import secrets as chance
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qsl, quote
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, read_labels
+from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
 from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
-from looktwice.classifiers.replies import Garbled, Paths, Reader
-from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
+from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
+from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
 
 PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
 PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')
 PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
-SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 Build = Callable[[Pixels], bytes]
 Fill = Callable[[str], str]
 
@@ -130,12 +130,9 @@ class Description(Manners, Paths):
         url = URL(self.url.split("?", 1)[0])
         if url.user or url.password:
             raise ValueError("the url holds a user or password; send it in a header with ${NAME}")
-        asked = [*self.headers.items(), *self.query.items(), *parse_qsl(self.url.partition("?")[2])]
-        for name, value in asked:
-            if SECRET_NAME.search(name) and "${" not in value:
-                raise ValueError(
-                    f"{name!r} looks like a secret; put it into an environment variable and write ${{NAME}}"
-                )
+        asked = [("url", url.path), *parse_qsl(self.url.partition("?")[2]), *self.query.items()]
+        sent = [*self.headers.items(), *self.values.items(), *_texts("body", self.body.model_dump())]
+        refuse_literals([*asked, *sent], self.public)
         return self
 
 
@@ -156,9 +153,10 @@ class HttpClassifier:
         # A text is the label itself, wherever JSON would hold it.
         plain = {"label": "@", "score": "", "error": ""} if description.reply == "text" else {}
         self._reader = Reader(description.model_copy(update=plain), labels)
-        self.labels = labels
+        self.names = Names(labels, description.rename, description.empty)
+        self.labels = self.names.labels
         self.terms = description.terms()
-        self.fingerprint = fingerprint("http", _parts(description, labels))
+        self.fingerprint = fingerprint("http", _parts(description))
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._build(self._description.encoding.fit(pixels))
@@ -177,7 +175,7 @@ class HttpClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            return Answer(found.label, found.score, reply.status, self._secrets.mask_bytes(reply.body))
+            return self._secrets.answer(found.word, found.score, reply.status, reply.body)
         raise self._door.garbled(problem, reply)
 
 
@@ -220,9 +218,7 @@ def _connect(settings: Settings) -> HttpClassifier:
     settings = {key: value for key, value in settings.items() if key != "connector"}
     description = described(Description, settings)
     labels = description.labels
-    if isinstance(labels, str):
-        labels = read_labels(Path(str(settings.get("folder", "."))) / labels)
-    return HttpClassifier(description, labels)
+    return HttpClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
 
 
 def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
@@ -235,13 +231,14 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
     return both
 
 
-def _parts(description: Description, labels: tuple[str, ...] | None) -> dict[str, object]:
-    """All that could change answers; secrets are in it by the names of their variables."""
-    told = description.model_dump(exclude={*Manners.model_fields, "values", "labels", "encoding", "headers", "error"})
+def _parts(description: Description) -> dict[str, object]:
+    """All that could change the server's words; secrets are in it by the names of their variables."""
+    silent = {*Manners.model_fields, *NAMING, "values", "error"}
+    told = description.model_dump(exclude={*silent, "encoding", "headers"})
     if "{pixels}" not in json.dumps(told["body"]):
         del told["pixels"]
     headers = {name.lower(): value for name, value in description.headers.items()}
-    return {**told, "headers": headers, "labels": labels, "encoding": description.encoding.parts()}
+    return {**told, "headers": headers, "encoding": description.encoding.parts()}
 
 
 def _with_values(description: Description) -> Description:
@@ -288,6 +285,18 @@ def _each_text(value: JsonValue, change: Fill) -> JsonValue:
     if isinstance(value, dict):
         return {key: _each_text(item, change) for key, item in value.items()}
     return value
+
+
+def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """Every text inside a JSON value that is no place for the picture, with the name nearest to it."""
+    if isinstance(value, str) and value.strip("{}") not in PICTURE_NAMES:
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(str(key), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(name, item)
 
 
 def _body(description: Description, secrets: Secrets) -> tuple[str, Build]:

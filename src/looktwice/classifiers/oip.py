@@ -27,20 +27,30 @@ import struct
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint, read_labels
+from looktwice.classifiers import (
+    Classifier,
+    Pixels,
+    Settings,
+    Terms,
+    described,
+    fingerprint,
+    folder_of,
+    naming,
+    read_labels,
+)
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.http import SECRET_NAME
+from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import Garbled
-from looktwice.classifiers.transport import Manners, Reply, Secrets, Transport
+from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.votes import Answer
 
@@ -76,13 +86,10 @@ class Description(Manners, Preprocessing):
     batch: int | None = Field(default=None, ge=1, description="by the shape if left out")
     encoding: Encoding = Encoding()
 
-    @field_validator("headers")
-    @classmethod
-    def _writes_no_secret(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name, value in headers.items():
-            if SECRET_NAME.search(name) and "${" not in value:
-                raise ValueError(f"{name!r} looks like a secret; put it into an environment variable, write ${{NAME}}")
-        return headers
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        refuse_literals([("url", self.url), *self.headers.items()], self.public)
+        return self
 
 
 class Told(BaseModel):
@@ -140,7 +147,8 @@ class OipClassifier:
         self._lock = threading.Lock()
         self._learned: Model | None = None
         self.labels = labels
-        self.fingerprint = fingerprint("oip", _parts(description, self._address, labels))
+        self.names = Names(labels)
+        self.fingerprint = fingerprint("oip", _parts(description, self._address))
 
     @property
     def terms(self) -> Terms:
@@ -231,8 +239,7 @@ def connect_tls(address: str, settings: Settings) -> Classifier[Tensor]:
 def _connect(settings: Settings) -> OipClassifier:
     description = described(Description, settings)
     labels = description.labels
-    folder = Path(str(settings.get("folder", ".")))
-    return OipClassifier(description, read_labels(folder / labels) if isinstance(labels, str) else labels)
+    return OipClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
 
 
 class _Address(NamedTuple):
@@ -257,9 +264,11 @@ class _Address(NamedTuple):
         return cls(server, f"{server}/models/{found['model']}{version}")
 
 
-def _parts(description: Description, address: _Address, labels: tuple[str, ...] | None) -> dict[str, object]:
+def _parts(description: Description, address: _Address) -> dict[str, object]:
     told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
-    return {**told, "url": address.model, "labels": labels, "encoding": description.encoding.parts()}
+    # A server that can name the classes itself is asked to where the description does not.
+    named = description.labels is not None
+    return {**told, "url": address.model, "named": named, "encoding": description.encoding.parts()}
 
 
 def _described(description: Description) -> Model | None:
@@ -442,12 +451,12 @@ class Reading(NamedTuple):
 
     def answers(self, reply: Reply, secrets: Secrets) -> list[Answer]:
         output, values = self._found(reply)
-        raw = secrets.mask_bytes(reply.body) if self.pictures == 1 else None
+        body = reply.body if self.pictures == 1 else None
         if output.datatype == "BYTES":
             told = [self._text(row) for row in self._rows(values)]
         else:
             told = [self._scored(np.asarray(row)) for row in self._rows(values)]
-        return [Answer(label, score, reply.status, raw) for label, score in told]
+        return [secrets.answer(label, score, reply.status, body) for label, score in told]
 
     def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
         """The output that was asked for, and its values in one row."""
@@ -473,11 +482,12 @@ class Reading(NamedTuple):
     def _text(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
         text = str(row[0])
         if not self.model.classification:
-            return text, None
+            return naming.text(text), None
         found = CLASS.fullmatch(text)
         if found is None:
             raise Garbled(f"has {text!r} where value:index:label should be")
-        return found["label"] or found["index"], _claim(float(found["value"]))
+        word = naming.text(found["label"]) if found["label"] else naming.position(int(found["index"]))
+        return word, _claim(float(found["value"]))
 
     def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
         if row.size == 1 and row.dtype.kind in "iu":
@@ -497,11 +507,9 @@ class Reading(NamedTuple):
         return self._at(best), float(numbers[best]) if shares else None
 
     def _at(self, index: int) -> str:
-        if self.labels is None:
-            return str(index)
-        if not 0 <= index < len(self.labels):
+        if self.labels is not None and not 0 <= index < len(self.labels):
             raise Garbled(f"has {index} where the position of one of {len(self.labels)} labels should be")
-        return self.labels[index]
+        return naming.position(index) if index >= 0 else str(index)
 
 
 def _claim(value: float) -> float | None:

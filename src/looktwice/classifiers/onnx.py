@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, read_labels, read_toml
+from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, folder_of, read_labels, read_toml
+from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.errors import MissingExtra, PermanentError
 from looktwice.votes import Answer
@@ -57,13 +58,15 @@ class Description(Preprocessing):
 class OnnxClassifier:
     """A model file, run on this machine's processors."""
 
-    def __init__(self, path: Path, description: Description) -> None:
+    def __init__(self, path: Path, description: Description, folder: Path | None = None) -> None:
+        """`folder` is where the description lies; beside the model if left out."""
         self._description = description
         self._session = _session(path)
         self._input = self._session.get_inputs()[0].name
         labels = description.labels
-        self.labels = read_labels(path.parent / labels) if isinstance(labels, str) else labels
-        self.fingerprint = _fingerprint(path, description, self.labels)
+        self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
+        self.names = Names(self.labels)
+        self.fingerprint = _fingerprint(path, description)
         cores = os.cpu_count() or 1
         self._pool = _pool()
         # One call more than can run is asked for, so that a core takes the next one at once.
@@ -101,7 +104,7 @@ class OnnxClassifier:
                 f"the model's output has shape {logits.shape} for {len(batch)} pictures, "
                 f"but its description names {len(self.labels)} labels"
             )
-        return [Answer(self.labels[code]) for code in logits.argmax(axis=1)]
+        return [Answer(position(code)) for code in logits.argmax(axis=1)]
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
@@ -116,7 +119,8 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise PermanentError(f"the description of the ONNX model is wrong at {where!r}: {first['msg']}") from None
-    return OnnxClassifier(Path(str(settings["folder"])) / description.model, description)
+    folder = folder_of(settings)
+    return OnnxClassifier(folder / description.model, description, folder)
 
 
 def _pool() -> ThreadPoolExecutor:
@@ -148,8 +152,8 @@ def _onnxruntime() -> ModuleType:
     return onnxruntime
 
 
-def _fingerprint(path: Path, description: Description, labels: tuple[str, ...]) -> str:
+def _fingerprint(path: Path, description: Description) -> str:
     how = description.model_dump(exclude={"model", "labels", "batch"})
     with path.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
-    return fingerprint("onnx", {**how, "labels": labels, "weights": weights})
+    return fingerprint("onnx", {**how, "weights": weights})

@@ -1,4 +1,4 @@
-"""Where a reply in JSON holds the label, by JMESPath (https://jmespath.org).
+"""Where a reply in JSON holds the label, in the server's own word, by JMESPath (https://jmespath.org).
 
 When paths give lists, the label with the largest score counts, the first of equals, or the first of all where there is
 no score path; an empty list is an answer without a label. Without a label path, the label is the position of the
@@ -17,9 +17,12 @@ import jmespath
 from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from looktwice.classifiers import naming
 from looktwice.votes import NO_LABEL
 
 Search = Callable[[object], object]
+NAMING = ("labels", "rename", "empty")
+"""Settings that only say what the server's words mean."""
 
 
 class Paths(BaseModel):
@@ -53,32 +56,31 @@ class Garbled(Exception):
 
 
 class Found(NamedTuple):
-    """The label that counts, and the server's own claim about it."""
+    """The server's word for the label that counts, and its own claim about it."""
 
-    label: str
+    word: str
     score: float | None
 
 
 class Reader:
-    """From the JSON value of a reply to its label."""
+    """From the JSON value of a reply to the word for its label; `labels` are those that positions may mean."""
 
     def __init__(self, paths: Paths, labels: Sequence[str] | None) -> None:
         label = paths.label or ("" if paths.score else "label")
         self._label = _search(label) if label else None
         self._score = _search(paths.score) if paths.score else None
         self._error = _search(paths.error) if paths.error else None
-        self._paths = paths
         self._labels = labels
 
     def read(self, said: object) -> Found:
-        """The label and score that a reply holds; Garbled says why there is none."""
+        """The word and score that a reply holds; Garbled says why there is none."""
         if self._error and (told := self._error(said)) is not None:
             raise Garbled(f"tells of an error, {_shown(told)}")
         named, scores = self._listed(said)
         if not named:
-            return Found(self._paths.empty, None)
+            return Found(NO_LABEL, None)
         at = max(range(len(named)), key=scores.__getitem__) if scores else 0
-        return Found(self._named(named[at]), scores[at] if scores else None)
+        return Found(self._word(named[at]), scores[at] if scores else None)
 
     def _listed(self, said: object) -> tuple[Sequence[object], list[float]]:
         """What may be the label, and as many scores, or none."""
@@ -96,19 +98,14 @@ class Reader:
             raise Garbled(f"has {len(labels)} labels and {len(numbers)} scores")
         return labels, numbers
 
-    def _named(self, said: object) -> str:
+    def _word(self, said: object) -> str:
         if isinstance(said, int) and not isinstance(said, bool):
-            said = self._at(said)
+            if self._labels is not None and not 0 <= said < len(self._labels):
+                raise Garbled(f"has {said} where the position of one of {len(self._labels)} labels should be")
+            return naming.position(said) if said >= 0 else str(said)
         if not isinstance(said, str) or not _whole(said):
             raise Garbled(f"has {_shown(said)} where a label should be")
-        return self._paths.rename.get(said, said)
-
-    def _at(self, index: int) -> str:
-        if self._labels is None:
-            return str(index)
-        if not 0 <= index < len(self._labels):
-            raise Garbled(f"has {index} where the position of one of {len(self._labels)} labels should be")
-        return self._labels[index]
+        return naming.text(said)
 
 
 def _whole(text: str) -> bool:

@@ -6,9 +6,8 @@
     reply = await door.send(body)
 
 HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
-paid for; caps on the size of replies; and `Secrets`, which reads keys from environment variables and takes them out of
-every text that leaves this file. Redirects are refused, because a key must not follow one. Nothing is retried here:
-that is the asker's affair.
+paid for; and caps on the size of replies. `Secrets` takes keys out of every text that leaves this file. Redirects are
+refused, because a key must not follow one. Nothing is retried here: that is the asker's affair.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import asyncio
 import base64
 import io
 import json
-import os
 import re
 import ssl
 import time
@@ -30,9 +28,7 @@ from datetime import datetime
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from functools import cache
-from html import escape
 from typing import NamedTuple
-from urllib.parse import quote, quote_plus
 from urllib.request import getproxies_environment, proxy_bypass
 from weakref import WeakSet
 
@@ -44,13 +40,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from yarl import URL
 
 from looktwice.classifiers import Terms
+from looktwice.classifiers.secrets import SEARCHED, Secrets
 from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
-
-WORDS = 300
-"""How much of a server's own words an error repeats, in characters."""
-SEARCHED = 1 << 20
-"""How much of them is searched for secrets and for words about quota."""
-PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 after which common servers close it."""
@@ -108,74 +99,11 @@ class Manners(BaseModel):
     concurrency: int = Field(default=8, ge=1)
     per_second: float | None = Field(default=None, gt=0)
     price: Decimal = Field(default=Decimal(0), ge=0, le=DEAREST, description="of one question, in your currency")
+    public: tuple[str, ...] = Field(default=(), description="names of values that look like keys and are none")
 
     def terms(self, batch: int = 1) -> Terms:
         """The same, in the words of the asker."""
         return Terms(batch, self.concurrency, self.per_second, round(self.price * 1_000_000))
-
-
-class Secrets:
-    """Values of environment variables that were asked for, and texts without them."""
-
-    def __init__(self) -> None:
-        self._forms: dict[str, str] = {}
-        self.names: tuple[str, ...] = ()
-
-    def fill(self, text: str) -> str:
-        """The text with the value of the variable in place of each `${NAME}`."""
-        return PLACE.sub(lambda match: self.read(match[1]), text)
-
-    def read(self, name: str) -> str:
-        """The value of an environment variable, masked from now on."""
-        value = os.environ.get(name, "").strip()
-        if not value:
-            raise PermanentError(f"environment variable {name} is not set; it must hold the key for this classifier")
-        self.add(name, value)
-        return value
-
-    def add(self, name: str, value: str) -> None:
-        """Mask a value that came from elsewhere too, such as a signature or a session token."""
-        self.names = tuple(dict.fromkeys((*self.names, name)))
-        self.hide(value)
-
-    def hide(self, value: str) -> None:
-        """Mask a value that is no key of the classifier, such as the password of a proxy."""
-        self._forms.update(dict.fromkeys(_forms(value), "***"))
-        ordered = sorted(self._forms, key=len, reverse=True)
-        self._text = re.compile("|".join(map(re.escape, ordered)))
-        self._bytes = re.compile("|".join(map(re.escape, ordered)).encode())
-
-    def mask(self, text: str) -> str:
-        """The text with *** in place of every secret, also where it is URL-encoded, escaped or base64."""
-        return self._text.sub("***", text) if self._forms else text
-
-    def mask_bytes(self, body: bytes) -> bytes:
-        """The same for bytes, such as a reply that is kept."""
-        return self._bytes.sub(b"***", body) if self._forms else body
-
-    def whose(self) -> str:
-        """How errors speak of the key: by the variable that holds it."""
-        if not self.names:
-            return "no key was sent; name an environment variable for it in the description"
-        return f"look at the key in environment variable {' or '.join(self.names)}"
-
-
-def _forms(value: str) -> set[str]:
-    escaped = {quote(value), quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1], escape(value)}
-    in_url = URL.build(scheme="http", host="h", path=f"/{value}", query={"k": value})
-    escaped |= {in_url.raw_path[1:], in_url.raw_query_string[2:]}
-    plain = base64.b64encode(value.encode()).decode()
-    whole = {plain, plain.rstrip("="), plain.translate(str.maketrans("+/", "-_"))}
-    return {value, *escaped, *whole, *_embedded(value)}
-
-
-def _embedded(value: str) -> set[str]:
-    """What base64 of any longer text holds where the value is inside it, as in `user:password`."""
-    if len(value.encode()) < 6:
-        return set()
-    inner = [base64.b64encode(b"\0" * shift + value.encode())[(0, 2, 3)[shift] :].decode() for shift in range(3)]
-    cores = {text.rstrip("=")[:-1] for text in inner}
-    return cores | {core.translate(str.maketrans("+/", "-_")) for core in cores}
 
 
 class Reply(NamedTuple):
@@ -345,7 +273,7 @@ class Door:
         """Headers that aiohttp would refuse only once there is a connection are refused here."""
         for name, value in headers.items():
             if not HEADER_NAME.fullmatch(name) or FORBIDDEN.search(value):
-                what = f"header {_text(name, self._transport.secrets)!r} has a name or a value that cannot be sent"
+                what = f"header {self._transport.secrets.line(name)!r} has a name or a value that cannot be sent"
                 raise PermanentError(
                     f"the request to {self._where} is malformed: {what}; check the headers", sent=False
                 )
@@ -367,7 +295,7 @@ class Door:
         """The error for a reply of the 200s that is not what was promised."""
         words = _words(reply.body, self._transport.secrets)
         return PassingError(
-            f"the reply of {self._where} {_text(why, self._transport.secrets)}: {words}; "
+            f"the reply of {self._where} {self._transport.secrets.line(why)}: {words}; "
             "is this the right address and label path?",
             status=reply.status,
             garbled=True,
@@ -414,7 +342,7 @@ class Door:
                 why = str(error.os_error)
             case _:
                 why = str(error)
-        return _text(why, self._transport.secrets) or type(error).__name__
+        return self._transport.secrets.line(why) or type(error).__name__
 
     def _refused(self, reply: Reply) -> ClassifierError:
         """The error for a whole reply whose status is not of the 200s."""
@@ -429,7 +357,7 @@ class Door:
         if kind is QuotaError:
             return "the account behind it needs more quota or money; go on with the same command afterwards"
         if 300 <= reply.status < 400:
-            target = _text(reply.headers.get("location", "elsewhere"), self._transport.secrets)
+            target = self._transport.secrets.line(reply.headers.get("location", "elsewhere"))
             return f"it redirects to {target}, which is not followed; put the final address into the description"
         advice = ADVICE.get(reply.status, "compare the description with the server's manual")
         return advice.format(key=self._transport.secrets.whose())
@@ -480,15 +408,7 @@ def _kind(status: int, words: str) -> type[ClassifierError]:
 
 
 def _words(body: bytes, secrets: Secrets) -> str:
-    return f'"{_text(body[:SEARCHED].decode("utf-8", "replace"), secrets)}"' if body else "an empty body"
-
-
-def _text(text: str, secrets: Secrets) -> str:
-    """One short line without secrets and control characters."""
-    # Masked before it is cut, or half a key could be left at the end.
-    line = " ".join(secrets.mask(text[:SEARCHED]).split())
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    return line if len(line) <= WORDS else f"{line[:WORDS]}…"
+    return f'"{secrets.line(body.decode("utf-8", "replace"))}"' if body else "an empty body"
 
 
 def _url(url: str | URL, secrets: Secrets) -> URL:
@@ -500,7 +420,7 @@ def _url(url: str | URL, secrets: Secrets) -> URL:
             and not FORBIDDEN.search(str(url))
         ):
             return parsed
-    raise PermanentError(f"{_text(str(url), secrets)!r} is not an address; write http://host/path or https://host/path")
+    raise PermanentError(f"{secrets.line(str(url))!r} is not an address; write http://host/path or https://host/path")
 
 
 @dataclass(frozen=True)
@@ -521,8 +441,8 @@ def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
         proxy = URL(found if "://" in found else f"http://{found}")
         if proxy.scheme in ("http", "https") and proxy.host:
             if proxy.user:
-                secrets.hide(proxy.password or proxy.user)
-                secrets.hide(f"{proxy.user}:{proxy.password or ''}")
+                for value in (proxy.password or proxy.user, f"{proxy.user}:{proxy.password or ''}"):
+                    secrets.hide(value, "the password of the proxy")
             return Proxy(proxy.origin(), AGENT | _authorization("proxy-authorization", proxy))
     # Without its value, which may hold a password that could not be told apart.
     raise PermanentError(

@@ -1,0 +1,283 @@
+"""Keys: read from environment variables, refused in descriptions, and taken out of all that comes back.
+
+    secrets = Secrets()
+    header = secrets.fill("Bearer ${API_KEY}")
+    secrets.line(reply)                       # one short line for an error, without the key
+    secrets.answer(label, score, status, body)  # an Answer, or a PermanentError if the label repeats the key
+
+A server that shows a key seldom shows it as it is: JSON escapes its slashes, an address has it percent-encoded, a
+header in base64, a long line is broken. So a text is read in every such way, each over the other, and searched.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from base64 import b64decode, b64encode
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import quote, quote_plus, unquote
+
+from looktwice.errors import PermanentError
+from looktwice.votes import Answer
+
+MASK = "***"
+WORDS = 300
+"""How much of a server's own words an error repeats, in characters."""
+SEARCHED = 1 << 20
+"""How much of them is looked at."""
+HEARD = 1 << 14
+"""How much of them, without needless whitespace, is searched for secrets."""
+KEPT = 1 << 16
+"""Bytes of the largest reply that is kept."""
+WORK = 1 << 22
+"""Characters that are read, in all ways together, before a text is given up and masked as a whole."""
+LEAST = 8
+"""Bytes of a value that is looked for in labels and behind encodings; shorter ones are words that labels may hold."""
+PASSES = 4
+"""How often one encoding may lie over another."""
+DEPTH = 2
+"""How often base64 or hex may."""
+
+PLACE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+SPACE = re.compile(r"[ \t\n\r\f\v\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]+")
+ESCAPE = re.compile(
+    r"[\\%]u(?P<four>[0-9a-f]{4})|\\u\{(?P<braced>[0-9a-f]{1,6})\}|\\x(?P<two>[0-9a-f]{2})|\\(?P<octal>[0-3][0-7]{2})"
+    r"|\\(?P<plain>.)",
+    re.IGNORECASE,
+)
+BASE64 = re.compile(r"[A-Za-z0-9+/_-]{10,}")
+URL_SAFE = str.maketrans("-_", "+/")
+HEX = re.compile(r"[0-9A-Fa-fxX:,-]{16,}")
+HEX_SIGNS = re.compile(r"0[xX]|[xX:,-]")
+
+SECRET_NAME = re.compile(
+    r"(key|token|secret|passw(or)?d|pwd|passphrase|auth|authorization|cookie|credentials?|signature|appid)$"
+    r"|(^|[^a-z])(sig|sas|jwt|pat|bearer)$",
+)
+SCHEME = re.compile(r"(bearer|basic)\s+\S{8,}", re.IGNORECASE)
+KEY_SHAPE = re.compile(
+    r"\b(sk-[\w-]{16,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|gh[pousr]_\w{20,}|hf_\w{20,}|xox[abp]-[\w-]{10,}"
+    r"|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)"
+)
+
+
+class Secrets:
+    """Values of environment variables that were asked for; texts and labels are searched for them."""
+
+    def __init__(self) -> None:
+        self._hidden: dict[str, str] = {}
+        """Each value, and what it is."""
+        self._forms: list[str] = []
+        self._needles: list[tuple[str, str]] = []
+        self._least = 0
+        """Characters of the shortest value that is looked for; no spelling of it is shorter."""
+        self.names: tuple[str, ...] = ()
+
+    def fill(self, text: str) -> str:
+        """The text with the value of the variable in place of each `${NAME}`."""
+        return PLACE.sub(lambda match: self.read(match[1]), text)
+
+    def read(self, name: str) -> str:
+        """The value of an environment variable, masked from now on."""
+        value = os.environ.get(name, "").strip()
+        if value:
+            self.add(name, value)
+            return value
+        if not VARIABLE.fullmatch(name):
+            # Not repeated: it may be the key itself, written where its variable should be named.
+            raise PermanentError("the description names a variable that is not set; write its NAME there, not the key")
+        raise PermanentError(f"environment variable {name} is not set; it must hold the key for this classifier")
+
+    def add(self, name: str, value: str) -> None:
+        """Mask the value of an environment variable."""
+        self.names = tuple(dict.fromkeys((*self.names, name)))
+        self.hide(value, f"the key in environment variable {name}")
+
+    def hide(self, value: str, what: str) -> None:
+        """Mask a value that came from elsewhere, such as the password of a proxy."""
+        if value in self._hidden:
+            return
+        self._hidden[value] = what
+        self._forms = sorted({form for hidden in self._hidden for form in _forms(hidden)}, key=len, reverse=True)
+        self._needles += [(needle, what) for needle in _needles(value)]
+        self._least = min((len(hidden) for hidden in self._hidden if len(hidden.encode()) >= LEAST), default=0)
+
+    def mask(self, text: str) -> str:
+        """The text with *** in place of every secret, however it is spelled there."""
+        for form in self._forms:
+            text = text.replace(form, MASK)
+        work = _Work(WORK)
+        try:
+            while self._found(text, work):
+                # The shortest part that holds it: first where it ends, then where it begins.
+                end = bisect_left(range(len(text)), True, key=lambda n: self._found(text[:n], work) is not None)
+                start = bisect_left(range(end), True, key=lambda n: self._found(text[n:end], work) is None) - 1
+                if start < 0 or not self._found(text[start:end], work):
+                    return MASK
+                text = text[:start] + MASK + text[end:]
+        except _Exhausted:
+            return MASK
+        return text
+
+    def kept(self, body: bytes) -> bytes | None:
+        """A reply as it may be kept; None where it is too large."""
+        return self.mask(body.decode("latin-1")).encode("latin-1") if len(body) <= KEPT else None
+
+    def line(self, text: str) -> str:
+        """One short line of a text that came from outside, without secrets and control characters."""
+        whole = " ".join(text[:SEARCHED].split())
+        # Masked before it is cut, or half a key could be left at the end.
+        line = self.mask(whole[:HEARD])
+        if (len(text) > SEARCHED or len(whole) > HEARD) and len(line) <= WORDS:
+            line = MASK
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        return line if len(line) <= WORDS else f"{line[:WORDS]}…"
+
+    def answer(
+        self, label: str, score: float | None = None, status: int | None = None, body: bytes | None = None
+    ) -> Answer:
+        """The answer that a classifier gave; a label that repeats a key is none."""
+        if self._needles and len(label) >= self._least:
+            self._refuse(label)
+        return Answer(label, score, status, None if body is None else self.kept(body))
+
+    def whose(self) -> str:
+        """How errors speak of the key: by the variable that holds it."""
+        if not self.names:
+            return "no key was sent; name an environment variable for it in the description"
+        return f"look at the key in environment variable {' or '.join(self.names)}"
+
+    def _refuse(self, label: str) -> None:
+        try:
+            what = self._found(label, _Work(WORK))
+        except _Exhausted:
+            raise PermanentError(
+                f"the classifier's answer has {len(label)} characters, too many to be searched; check the label path"
+            ) from None
+        if what:
+            raise PermanentError(
+                f"the classifier's answer repeats {what}; it was not kept; check the label path, and whether this "
+                "server should have a key"
+            )
+
+    def _found(self, text: str, work: _Work) -> str | None:
+        """What the text holds in any spelling."""
+        if not self._needles or len(text) < self._least:
+            return None
+        for reading in _readings(text, self._least, work):
+            for needle, what in self._needles:
+                if needle in reading:
+                    return what
+        return None
+
+
+@dataclass
+class _Work:
+    """How many more characters may be read."""
+
+    left: int
+
+
+class _Exhausted(Exception):
+    """A text that takes too long to search."""
+
+
+def _forms(value: str) -> set[str]:
+    """How a value of any length is often written; the rest is found by reading."""
+    bytewise, base64 = value.encode().decode("latin-1"), b64encode(value.encode()).decode().rstrip("=")
+    return {value, bytewise, base64, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]}
+
+
+def _needles(value: str) -> set[str]:
+    """What to look for in readings: the value, also as readings of itself, in characters and in bytes."""
+    forms = {reading for form in (value, value.encode().decode("latin-1")) for reading in _unescaped(form)}
+    # A space is a plus sign in an address, and is gone from readings.
+    spelled = {SPACE.sub(space, form).lower() for form in forms for space in ("", "+")}
+    return {needle for needle in spelled if len(needle.encode()) >= LEAST}
+
+
+def _readings(text: str, least: int, work: _Work, depth: int = DEPTH) -> Iterator[str]:
+    """The text without whitespace, unescaped again and again, and what long runs of base64 and hex in it say.
+
+    All in lower case.
+    """
+    for reading in map(_squeezed, _unescaped(text)):
+        work.left -= len(reading)
+        if work.left < 0:
+            raise _Exhausted
+        yield reading.lower()
+        for said in _decoded(reading, least) if depth else ():
+            yield from _readings(said, least, work, depth - 1)
+
+
+def _unescaped(text: str) -> Iterator[str]:
+    """The text, and what it is each time an encoding is taken off."""
+    yield text
+    for take_off in (html.unescape, _unquoted, _unslashed) * PASSES:
+        plain = take_off(text)
+        if plain != text:
+            # Whitespace may be inside an escape too.
+            text = _squeezed(plain)
+            yield text
+
+
+def _squeezed(text: str) -> str:
+    # `split` is fast, but takes some bytes of other characters for whitespace.
+    return "".join(text.split()) if text.isascii() else SPACE.sub("", text)
+
+
+def _unquoted(text: str) -> str:
+    # As single bytes: which characters they make is for the needles to know.
+    return unquote(text, "latin-1") if "%" in text else text
+
+
+def _unslashed(text: str) -> str:
+    """Without the escapes of JSON, JavaScript, Python and C."""
+    if "\\" not in text and "%u" not in text:
+        return text
+    plain = ESCAPE.sub(_character, text)
+    # Halves of a character belong together.
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _character(found: re.Match[str]) -> str:
+    if plain := found["plain"]:
+        return "" if plain in "nrtbf" else plain
+    code = int(found["octal"], 8) if found["octal"] else int(found["four"] or found["braced"] or found["two"], 16)
+    return chr(code) if code <= 0x10FFFF else ""
+
+
+def _decoded(text: str, least: int) -> Iterator[str]:
+    """What runs of base64 and hex say that can hold so many bytes, wherever they begin."""
+    for run in BASE64.findall(text):
+        digits = run.translate(URL_SAFE)
+        for start in range(4 if len(digits) * 3 >= least * 4 else 0):
+            whole = len(digits) - (len(digits) - start) % 4
+            rest = digits[whole:] if len(digits) - whole > 1 else ""
+            yield b64decode(digits[start:whole] + rest + "=" * (-len(rest) % 4)).decode("latin-1")
+    for run in HEX.findall(text):
+        digits = HEX_SIGNS.sub("", run)
+        for start in range(2 if len(digits) >= least * 2 else 0):
+            yield bytes.fromhex(digits[start : len(digits) - (len(digits) - start) % 2]).decode("latin-1")
+
+
+def refuse_literals(named: Iterable[tuple[str, str]], public: Iterable[str] = ()) -> None:
+    """A ValueError where a name and its value, such as those of a header, look like a key that is written out."""
+    for name, value in named:
+        literal = value and "${" not in value and name not in public
+        if literal and (_is_secret(name) or SCHEME.fullmatch(value) or KEY_SHAPE.search(value)):
+            raise ValueError(
+                f"{name!r} looks like a secret; put it into an environment variable and write ${{NAME}}, or list it in "
+                f"public = [{name!r}] if anyone may know it"
+            )
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a value by this name is usually a key: `api_key`, `X-Auth-Token`, `accessKey`, `appid`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+    return bool(SECRET_NAME.search(words) or SECRET_NAME.search(re.sub(r"[\W_]", "", words)))
