@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import track
 from rich.table import Table
 
-from looktwice import __version__, fitting, metrics
+from looktwice import __version__, files, fitting, metrics
 from looktwice import look as looking
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
 from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
@@ -240,8 +240,8 @@ def _draw(file: NoiseFile, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for item in file.noises:
         stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
-        (folder / f"{stem}.svg").write_text(drawn(item.noise, item.view), "utf-8")
-        (folder / f"{stem}-centred.svg").write_text(drawn(item.centred, f"{item.view}, centred"), "utf-8")
+        files.write(folder / f"{stem}.svg", drawn(item.noise, item.view))
+        files.write(folder / f"{stem}-centred.svg", drawn(item.centred, f"{item.view}, centred"))
 
 
 def _summary(item: Measured) -> dict[str, object]:

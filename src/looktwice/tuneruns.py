@@ -9,7 +9,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from looktwice import choosing, figures
+from looktwice import choosing, figures, files
 from looktwice.choosing import Chosen
 from looktwice.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, watched
 from looktwice.figures import Line
@@ -54,7 +54,7 @@ def tune(
     if report:
         write(report, Material(profile, tuned.polled.votes, pictures, price_micros=price))
         say(f"Report: {report}")
-    out.with_suffix(".svg").write_text(curve_svg(profile.curve), "utf-8")
+    files.write(out.with_suffix(".svg"), curve_svg(profile.curve))
     if output.json:
         print_json({"profile": str(out), "panel": profile.panel, "gain": chosen.gain.mean, **_figures(plan)})
     else:

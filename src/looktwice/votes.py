@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice import files
 from looktwice.errors import DataError, FitError, MissingExtra
 
 Codes = NDArray[np.int32]
@@ -360,12 +360,13 @@ def save(path: Path, votes: Votes) -> None:
         "truths": votes.words if isinstance(votes, LabelledVotes) else None,
         "classes": votes.classes,
     }
-    if path.suffix == ".parquet":
-        _save_parquet(path, votes, json.dumps(texts))
-        return
-    packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
-    with path.open("wb") as file:
-        np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
+    with files.whole(path) as part:
+        if path.suffix == ".parquet":
+            _save_parquet(part, votes, json.dumps(texts))
+            return
+        packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+        with part.open("wb") as file:
+            np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
 
 
 def load(path: Path) -> Votes | LabelledVotes:
@@ -412,7 +413,7 @@ def _check_unpacked(size: int) -> None:
 
 
 def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
-    pa, pq = _arrow()
+    pa, pq = files.arrow()
     columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
     for s, view in enumerate(votes.panel):
         columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
@@ -420,7 +421,7 @@ def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
 
 
 def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
-    _, pq = _arrow()
+    _, pq = files.arrow()
     with pq.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         _check_unpacked(sum(group.total_byte_size for group in groups))
@@ -434,12 +435,3 @@ def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
         np.stack(coded[1:], axis=1) if len(coded) > 1 else np.empty((len(table), 0), np.int32),
         packed,
     )
-
-
-def _arrow() -> tuple[ModuleType, ModuleType]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("Parquet files", "parquet") from None
-    return pa, pq
