@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
-from faults import Running, fault_server
+from faults import LABELS, Running, fault_server
 from workshop import command, run, write_pictures, write_profile
 
 from looktwice import files
+from looktwice.beliefs import dump
 from looktwice.errors import DataError
+from looktwice.jury import Jury
+from looktwice.views import Panel
 
 
 @pytest.fixture
@@ -112,3 +116,111 @@ def test_links_and_devices_stay_what_they_are(tmp_path: Path) -> None:
     files.ready(Path(os.devnull))
     files.write(Path(os.devnull), "text")
     assert Path(os.devnull).is_char_device()
+
+
+# --- checked before anything is asked
+
+
+def write_labelled(path: Path, count: int, classes: int = 5) -> Path:
+    """Different pictures whose truths are among what the server says."""
+    images = np.random.default_rng(count).integers(0, 256, (count, 8, 8, 3), np.uint8)
+    np.savez(path, images=images, labels=np.arange(count) % classes, class_names=np.array(LABELS[:classes]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    """A server, and a folder with pictures and a profile, in which nothing is asked and nothing is written."""
+    folder = tmp_path_factory.mktemp("bench")
+    write_labelled(folder / "some.npz", 40)
+    write_labelled(folder / "few.npz", 9)
+    write_labelled(folder / "alike.npz", 40, classes=1)
+    (folder / "file").write_text("no folder")
+    (folder / "full").mkdir()
+    without = folder / "without" / "pyarrow"
+    without.mkdir(parents=True)
+    (without / "__init__.py").write_text("raise ImportError")
+    with fault_server() as running:
+        description = running.describe(folder, price="0.01")
+        description.rename(folder / "api.toml")
+        write_profile(folder / "profile.json", folder / "api.toml")
+        jury = Jury(weights=(1.0, 1.0), none=(0.0, 0.0), covariance=((0.0,) * 4,) * 4)
+        teacher = write_profile(folder / "teacher.json", folder / "api.toml", Panel.parse("mirror"))
+        teacher.model_copy(update={"belief": dump(jury)}).save(folder / "teacher.json")
+        yield running, folder
+
+
+FIT, EVALUATE, SCORE = ("fit", "some.npz", "-c", "api.toml"), ("evaluate", "some.npz"), ("score", "some.npz")
+TUNE = ("tune", "some.npz", "-c", "api.toml")
+BAD = [
+    (("fit", "few.npz", "-c", "api.toml"), "9 labelled pictures are too few; give at least 10"),
+    (("fit", "alike.npz", "-c", "api.toml"), "the truth of all 40 pictures is 'ant'"),
+    ((*TUNE, "--max-queries", 5), "40 labelled pictures are too few to choose views"),
+    (("tune", "few.npz", "-c", "api.toml", "--paper", "rotation"), "too few; give at least 20"),
+    ((*TUNE, "--paper", "mirror"), "the paper has no transformation 'mirror'"),
+    (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "few.npz"), "too few"),
+    (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "some.npz", "-o", "missing/x.json"), "no folder"),
+    (("borrow", "profile.json", "-c", "api.toml", "--pictures", "some.npz"), "only a jury can be borrowed"),
+    ((*FIT, "-o", "missing/x.json"), "there is no folder 'missing'"),
+    ((*FIT, "-o", "file/x.json"), "there is no folder 'file'"),
+    ((*FIT, "-o", "full"), "'full' is a folder"),
+    ((*FIT, "-o", "/proc/x.json"), "'/proc/x.json' cannot be written"),
+    ((*FIT, "--votes", "missing/x.npz"), "there is no folder 'missing'"),
+    ((*FIT, "--votes", "x.csv"), "'x.csv' must end in .npz, .parquet"),
+    ((*FIT, "--belief", "transfer", "--noise", "none.json"), "there is no noise file 'none.json'"),
+    ((*FIT, "--noise", "none.json"), "belong together"),
+    ((*FIT, "--views", "rotate:5"), "did you mean"),
+    ((*FIT, "--belief", "hope"), "no belief is called 'hope'"),
+    ((*TUNE, "-o", "missing/x.json"), "there is no folder 'missing'"),
+    ((*TUNE, "--report", "missing/x.html"), "there is no folder 'missing'"),
+    ((*TUNE, "--paper", "rotation", "--report", "x.pdf"), "must end in .html, .htm"),
+    ((*EVALUATE, "--votes", "x.json"), "must end in .npz, .parquet"),
+    ((*EVALUATE, "--votes", "full"), "must end in .npz, .parquet"),
+    ((*EVALUATE, "--report", "report.pdf"), "must end in .html, .htm"),
+    ((*EVALUATE, "--report", "missing/x.html"), "there is no folder 'missing'"),
+    ((*SCORE, "-o", "missing/x.csv"), "there is no folder 'missing'"),
+    ((*SCORE, "-o", "x.xlsx"), "must end in .csv, .jsonl, .parquet"),
+    ((*SCORE, "-o", "/proc/x.csv"), "cannot be written"),
+]
+NO_PARQUET = [
+    (*FIT, "--votes", "x.parquet"),
+    (*EVALUATE, "--votes", "x.parquet"),
+    (*SCORE, "-o", "x.parquet"),
+]
+
+
+def refused(bench: tuple[Running, Path], *words: object, **environment: str) -> str:
+    """The one line of a command that ends before anything is asked or written."""
+    running, folder = bench
+    before = sorted(folder.iterdir())
+    done = run(*words, "--ledger", "new.db", cwd=folder, **environment)
+    (folder / "new.db").unlink(missing_ok=True)
+    (folder / "new.db.ballast").unlink(missing_ok=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert asked(running) == 0
+    assert sorted(folder.iterdir()) == before
+    return done.stderr
+
+
+@pytest.mark.parametrize(("words", "told"), BAD, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_what_can_be_known_before_asking_costs_nothing(
+    bench: tuple[Running, Path], words: tuple[object, ...], told: str
+) -> None:
+    assert told in refused(bench, *words)
+
+
+@pytest.mark.parametrize("words", NO_PARQUET, ids=lambda words: words[0])
+def test_a_format_whose_library_is_missing_costs_nothing(
+    bench: tuple[Running, Path], words: tuple[object, ...]
+) -> None:
+    path = os.pathsep.join([str(bench[1] / "without"), os.environ.get("PYTHONPATH", "")])
+    assert "pip install 'looktwice[parquet]'" in refused(bench, *words, PYTHONPATH=path)
+
+
+def test_a_full_disk_is_told_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.ready(tmp_path / "out.csv")
+    monkeypatch.setattr(files, "ROOM", 10**18)
+    with pytest.raises(DataError, match=r"MB are free where .*out.csv' is to go, and 1000000000000 are needed"):
+        files.ready(tmp_path / "out.csv")

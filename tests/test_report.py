@@ -653,7 +653,7 @@ def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path
         ("books", "none.db", "none.db"),
         ("noise", "none.json", "there is no noise file"),
         ("pictures", "none", "no such file or folder"),
-        ("out", "profile.json/report.html", "could not be written"),
+        ("out", "profile.json/report.html", "there is no folder"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_said(desk: Path, option: str, value: str, words: str) -> None:

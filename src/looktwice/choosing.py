@@ -10,13 +10,17 @@ import numpy as np
 from looktwice import fitting, look, tuning
 from looktwice.asking import Asker
 from looktwice.beliefs import Gaussian
+from looktwice.errors import ViewError
 from looktwice.jury import Jury
 from looktwice.look import Polled
 from looktwice.pictures import Picture
 from looktwice.profile import Profile
 from looktwice.tuning import Gain, Plan
-from looktwice.views import Panel, View
+from looktwice.views import GRIDS, Panel, View
 from looktwice.votes import MISSING, LabelledVotes, Row, Votes
+
+SEARCHED = 4 * fitting.FOLDS
+"""The fewest labelled pictures of the paper's search: each half of them is judged by folds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +84,13 @@ class Setting:
 
     view: View
     brier: float
+
+
+def grid_of(family: str) -> Sequence[View]:
+    """The settings that the paper tries of a transformation."""
+    if family not in GRIDS:
+        raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
+    return GRIDS[family]
 
 
 async def search(

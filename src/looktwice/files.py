@@ -52,6 +52,14 @@ def ready(path: Path, kinds: Sequence[str] = ()) -> None:
         raise DataError(f"{room}; free some space")
 
 
+def folder(path: Path) -> None:
+    """Make a folder for results, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"the folder {str(path)!r} cannot be made ({error.strerror}); name another place") from None
+
+
 def arrow() -> tuple[ModuleType, ModuleType]:
     """pyarrow and its Parquet part."""
     try:

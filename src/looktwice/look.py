@@ -131,6 +131,14 @@ async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, prac
     return await collect(asker, pictures, practice.panel, profile.vocabulary, profile.classes, practice.rounds)
 
 
+def check_teachable(pictures: Sequence[Picture], least: int = 2 * fitting.FOLDS) -> None:
+    """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
+    fitting.check_count(len(pictures), least)
+    truths = {picture.truth for picture in pictures}
+    if len(truths) < 2:
+        raise FitError(f"the truth of all {len(pictures)} pictures is {truths.pop()!r}; give pictures of two classes")
+
+
 def learn(
     polled: Polled,
     belief: Belief,

@@ -45,6 +45,9 @@ def noise(
     json: bool,
 ) -> None:
     """Measure the noise that views make in an open model, keep it, and show Var and KS."""
+    files.ready(out)
+    if figures:
+        files.folder(figures)
     file = _measured(model, pictures, views, draws, seed)
     file.save(out)
     if figures:
@@ -82,6 +85,8 @@ def transfer(
 
     Whether every picture was scored.
     """
+    files.ready(out)
+    looking.check_teachable(pictures)
     file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
     chosen = min(file.noises, key=lambda item: item.transfer_error)
     if not output.json:
@@ -119,6 +124,9 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     """
     taught_by = Profile.load(teacher)
     prior = _jury_of(taught_by, teacher)
+    files.ready(out)
+    if pictures:
+        looking.check_teachable(pictures)
     if output.dry_run:
         estimate(model, pictures, taught_by.views(), output)
         return True
@@ -237,7 +245,6 @@ def _tell_unread(survey: Survey) -> None:
 
 
 def _draw(file: NoiseFile, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for item in file.noises:
         stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
         files.write(folder / f"{stem}.svg", drawn(item.noise, item.view))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from looktwice import beliefs, checkup, datasets, ledger, planning
+from looktwice import beliefs, checkup, datasets, ledger, planning, scorefile
+from looktwice import look as looking
 from looktwice import pictures as picture
 from looktwice import votes as voting
 from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
 from looktwice.errors import DataError, FitError
+from looktwice.files import ready
 from looktwice.look import Evaluation, Polled, Verdict
 from looktwice.model import AsyncModel, panel_of
 from looktwice.noise import NoiseFile
@@ -20,6 +22,7 @@ from looktwice.pictures import Picture, few
 from looktwice.practice import NEVER, DecisionOptions, Practice
 from looktwice.profile import Profile
 from looktwice.progress import say
+from looktwice.report import ENDINGS as REPORTS
 from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
 from looktwice.session import ledger_place, micros
@@ -60,6 +63,8 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
     panel = panel_of(options.views, options.adaptive)
     belief = _belief(options.belief, options.noise, panel)
+    looking.check_teachable(pictures)
+    check_places(options.out, options.votes)
     if output.dry_run:
         estimate(model, pictures, panel, output)
         return True
@@ -128,6 +133,7 @@ def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions,
 
 def score(model: AsyncModel, pictures: Sequence[Picture], out: Path, decide: DecisionOptions, output: Output) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
+    ready(out, scorefile.ENDINGS)
     profile = model.fitted()
     practice = practice_of(model, decide)
     if output.dry_run:
@@ -174,6 +180,7 @@ def evaluate(
     output: Output,
 ) -> bool:
     """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
+    check_places(None, votes, report)
     practice = practice_of(model, decide)
     if output.dry_run:
         estimate(model, pictures, practice.panel, output)
@@ -213,6 +220,7 @@ def report(
     out: Path,
 ) -> None:
     """Write the page about a profile and saved votes; asks nothing."""
+    check_places(None, report=out)
     profile, saved = Profile.load(profile_path), voting.load(votes) if votes else None
     shown = _shown(pictures) if pictures else []
     material = Material(
@@ -298,6 +306,13 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
     say(f"For accepted answers that are wrong at most {max_error:.3g} of the time, with certainty {level:.3g}:")
     for need in needs:
         OUT.print(need.line(), highlight=False)
+
+
+def check_places(profile: Path | None, votes: Path | None = None, report: Path | None = None) -> None:
+    """Refuse places for results that cannot be written, before anything is asked."""
+    for path, endings in ((profile, ()), (votes, voting.ENDINGS), (report, REPORTS)):
+        if path:
+            ready(path, endings)
 
 
 def practice_of(model: AsyncModel, decide: DecisionOptions) -> Practice:

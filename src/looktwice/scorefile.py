@@ -51,7 +51,6 @@ class ScoreFile:
     """
 
     def __init__(self, out: Path, header: dict[str, object], pictures: Sequence[Picture]) -> None:
-        files.ready(out, ENDINGS)
         self._out = out
         self._hold = files.Hold(out)
         self._part = out.with_name(out.name + ".part")

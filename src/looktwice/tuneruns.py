@@ -13,14 +13,15 @@ from looktwice import choosing, figures, files
 from looktwice.choosing import Chosen
 from looktwice.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, watched
 from looktwice.figures import Line
+from looktwice.look import check_teachable
 from looktwice.model import AsyncModel, Tuned
 from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
 from looktwice.progress import say
 from looktwice.report import Material, write
-from looktwice.runs import complain
+from looktwice.runs import check_places, complain
 from looktwice.tuning import Plan
-from looktwice.views import GRIDS, Panel
+from looktwice.views import Panel
 
 
 def tune(
@@ -36,6 +37,8 @@ def tune(
     Whether every picture was scored.
     """
     price = model.terms.price_micros
+    check_places(out, report=report)
+    files.ready(out.with_suffix(".svg"))
 
     async def work() -> tuple[Plan, Tuned | None]:
         async with watched(model, len(pictures), output):
@@ -73,7 +76,10 @@ def search(
     output: Output,
 ) -> bool:
     """The paper's search over a and the settings of one transformation; whether every picture was scored."""
-    queries = choosing.search_queries(len(pictures), len(GRIDS.get(family, ())), draws)
+    grid = choosing.grid_of(family)
+    check_places(out, report=report)
+    check_teachable(pictures, choosing.SEARCHED)
+    queries = choosing.search_queries(len(pictures), len(grid), draws)
     _tell([_cost("The search", queries, model.terms.price_micros)], output.json)
     if output.dry_run:
         if output.json:
@@ -81,7 +87,7 @@ def search(
         return True
 
     async def work() -> Tuned:
-        async with watched(model, len(GRIDS.get(family, ())) * len(pictures), output):
+        async with watched(model, len(grid) * len(pictures), output):
             return await model.search(pictures, family=family, draws=draws)
 
     tuned = run(work)

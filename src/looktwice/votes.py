@@ -28,6 +28,8 @@ NO_LABEL = ""
 """The label of an answer that was given and paid, but from which no label could be read."""
 MOST_BYTES = 2**29
 """What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+ENDINGS = (".npz", ".parquet")
+"""The endings of votes files, which choose the format."""
 OUTSIDE = -2
 """The code of a truth that is not in the vocabulary: no answer can be equal to it."""
 

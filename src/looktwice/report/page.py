@@ -40,6 +40,10 @@ SPACE = "\u00a0"
 PARTS = ("numpy", "scipy", "opencv-python-headless", "pillow")
 
 
+ENDINGS = (".html", ".htm")
+"""The endings of reports."""
+
+
 def write(path: Path, material: Material) -> None:
     """Write the page, whole or not at all; a DataError if the place cannot be written."""
     files.write(path, page(material))
