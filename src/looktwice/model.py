@@ -303,6 +303,10 @@ class AsyncModel:
             first = polled.unscored[0]
             told = f"{len(polled.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
             warnings.warn(f"{told}: {first.message}", stacklevel=2)
+        if disputed := polled.distinct().disputed:
+            one, other = disputed[0]
+            told = f"{len(disputed)} pictures are the same as others and have another truth, such as {other} and {one}"
+            warnings.warn(f"{told}: the first truth counts", stacklevel=2)
         return polled
 
     @asynccontextmanager

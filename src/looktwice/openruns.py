@@ -27,7 +27,7 @@ from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
 from looktwice.progress import ERR, say
-from looktwice.runs import complain
+from looktwice.runs import complain, tell_duplicates
 from looktwice.views import GENERAL, Panel, View, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
@@ -103,6 +103,7 @@ def transfer(
 
     told, jury = run(work)
     complain(told.unscored)
+    tell_duplicates(told)
     found = compare(chosen, told, jury)
     model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
     results = [outcome.result() for outcome in (*found.others, found.belief)]
@@ -110,7 +111,7 @@ def transfer(
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
         print_json({"profile": str(out), "view": chosen.view, **figures})
     else:
-        OUT.print(results_table(results, f"On held-out fifths of {len(told.votes)} pictures"))
+        OUT.print(results_table(results, f"On held-out fifths of {len(found.belief.label)} pictures"))
         for line in judged(found):
             OUT.print(line, highlight=False, soft_wrap=True)
         say(f"Profile of the transferred belief: {out}")
@@ -140,6 +141,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         polled = run(work)
         unscored = polled.unscored
         complain(unscored)
+        tell_duplicates(polled)
         profile = taught(prior, polled, model.description)
     else:
         profile = untaught(taught_by, model)

@@ -78,6 +78,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     if options.votes:
         voting.save(options.votes, polled.votes)
     _warn_of_strangers(polled.labelled())
+    tell_duplicates(polled)
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(polled, belief, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
@@ -191,19 +192,20 @@ def evaluate(
             return await model.evaluate(pictures, None, decide)
 
     found = run(work)
-    polled = found.polled
+    polled, judged = found.polled, len(found.outcome.label)
     if votes:
         voting.save(votes, polled.votes)
     complain(polled.unscored)
+    tell_duplicates(polled)
     if report:
         price = model.terms.price_micros
         material = Material(found.profile, polled.votes, pictures, practice, price_micros=price)
         _write(report, replace(material, days=_own_days(model)), decide)
     if output.json:
         figures = [result.model_dump() for result in found.results]
-        print_json({"pictures": len(polled.votes), "results": figures, "promises": asdict(found.promises)})
+        print_json({"pictures": judged, "results": figures, "promises": asdict(found.promises)})
     else:
-        OUT.print(results_table(found.results, f"On {len(polled.votes)} pictures that took no part in fitting"))
+        OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
         for line in found.promises.lines():
             OUT.print(line, highlight=False)
     return not polled.unscored
@@ -358,6 +360,17 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         if verdict.prediction_set is not None:
             labels = ", ".join("any other" if label is None else label for label in verdict.prediction_set)
             OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)
+
+
+def tell_duplicates(polled: Polled) -> None:
+    """Say how many pictures are copies of others, and which of them have another truth."""
+    found = polled.distinct()
+    if found.repeated:
+        total = len(found.votes) + found.repeated
+        say(f"{found.repeated:,} of {total:,} pictures are duplicates of others: each picture counts once.")
+    if found.disputed:
+        pairs = few([f"{one} = {other}" for one, other in found.disputed], "duplicate")
+        say(f"[yellow]Truths:[/yellow] {safe(pairs)} with another truth; the first one counts, mend the wrong ones")
 
 
 def complain(unscored: Sequence[Unscored], most: int = 5) -> None:

@@ -19,7 +19,7 @@ from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
 from looktwice.progress import say
 from looktwice.report import Material, write
-from looktwice.runs import check_places, complain
+from looktwice.runs import check_places, complain, tell_duplicates
 from looktwice.tuning import Plan
 from looktwice.views import Panel
 
@@ -53,6 +53,7 @@ def tune(
         return True
     profile, chosen = tuned.profile, tuned.chosen
     complain(chosen.polled.unscored)
+    tell_duplicates(chosen.polled)
     profile.save(out)
     if report:
         write(report, Material(profile, tuned.polled.votes, pictures, price_micros=price))
@@ -93,6 +94,7 @@ def search(
     tuned = run(work)
     profile, polled = tuned.profile, tuned.polled
     complain(polled.unscored)
+    tell_duplicates(polled)
     profile.save(out)
     if report:
         write(report, Material(profile, polled.votes, pictures))

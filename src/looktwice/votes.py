@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, overload
 
@@ -51,6 +51,8 @@ class Row:
     name: str
     base: str
     views: tuple[str | None, ...]
+    digest: str = ""
+    """Of the pixels that were asked about; empty where it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,8 @@ class Votes:
     """(n, S): the label of each view, MISSING where it was not asked."""
     classes: int
     """How many labels the classifier can give, at least 2; those never seen share what is left over."""
+    digests: tuple[str, ...] = field(default=(), kw_only=True)
+    """(n,): which pictures are the same, by their pixels; none at all, or empty ones, where that is not known."""
 
     def __post_init__(self) -> None:
         n, s = len(self.names), len(self.panel)
@@ -74,6 +78,8 @@ class Votes:
                 f"votes for {n} pictures and {s} views need shapes {(n,)} and {(n, s)}, "
                 f"not {self.base.shape} and {self.views.shape}"
             )
+        if len(self.digests) not in (0, n):
+            raise DataError(f"{n} pictures have votes, but {len(self.digests)} digests were given")
         top, least = max(self.base.max(initial=0), self.views.max(initial=0)), self.base.min(initial=0)
         if top >= max(len(self.vocabulary), 1) or least < 0 or self.views.min(initial=0) < MISSING:
             raise DataError("votes hold a code that is not in their vocabulary; the file was not made by looktwice")
@@ -93,9 +99,10 @@ class Votes:
     ) -> Votes:
         """Votes from answered rows; labels not in the vocabulary are added to it in the order they appear."""
         codes = {label: code for code, label in enumerate(vocabulary)}
-        names, base, views = [], [], []
+        names, digests, base, views = [], [], [], []
         for row in rows:
             names.append(row.name)
+            digests.append(row.digest)
             base.append(codes.setdefault(row.base, len(codes)))
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
         return Votes(
@@ -105,6 +112,7 @@ class Votes:
             np.array(base, np.int32),
             np.array(views, np.int32).reshape(len(names), len(panel)),
             max(classes or 0, len(codes), 2),
+            digests=tuple(digests) if any(digests) else (),
         )
 
     @overload
@@ -157,12 +165,32 @@ class Votes:
         """The same votes with the truth of each picture."""
         words = tuple(truths)
         return LabelledVotes(
-            self.names, self.panel, self.vocabulary, self.base, self.views, self.classes, self.codes(words), words
+            self.names,
+            self.panel,
+            self.vocabulary,
+            self.base,
+            self.views,
+            self.classes,
+            self.codes(words),
+            words,
+            digests=self.digests,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The same votes about some of the pictures."""
-        return replace(self, names=_taken(self.names, rows), base=self.base[rows], views=self.views[rows])
+        return replace(
+            self,
+            names=_taken(self.names, rows),
+            base=self.base[rows],
+            views=self.views[rows],
+            digests=_taken(self.digests, rows) if self.digests else (),
+        )
+
+    def distinct(self) -> Self:
+        """The same votes with each picture once: of those with one digest, the first."""
+        first: dict[str, int] = {}
+        rows = [row for row, digest in enumerate(self.digests) if not digest or first.setdefault(digest, row) == row]
+        return self.take(np.array(rows)) if len(rows) < len(self.digests) else self
 
     def under(self, columns: Sequence[int]) -> Self:
         """The same pictures under some of the views, in the order given."""
@@ -201,7 +229,14 @@ class LabelledVotes(Votes):
             views=self.views[rows],
             truths=self.truths[rows],
             words=_taken(self.words, rows),
+            digests=_taken(self.digests, rows) if self.digests else (),
         )
+
+    def disputed(self) -> list[tuple[str, str]]:
+        """The names of each two pictures that are the same and have different truths."""
+        first: dict[str, int] = {}
+        rows = [(first.setdefault(digest, row), row) for row, digest in enumerate(self.digests) if digest]
+        return [(self.names[one], self.names[other]) for one, other in rows if self.words[one] != self.words[other]]
 
     def check(self) -> None:
         """Refuse votes that teach nothing: about no picture, or with truths of which none is a label."""
@@ -357,6 +392,7 @@ def save(path: Path, votes: Votes) -> None:
     """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
     texts = {
         "names": votes.names,
+        "digests": votes.digests,
         "panel": votes.panel,
         "vocabulary": votes.vocabulary,
         "truths": votes.words if isinstance(votes, LabelledVotes) else None,
@@ -383,6 +419,7 @@ def load(path: Path) -> Votes | LabelledVotes:
             base,
             views,
             int(texts["classes"]),
+            digests=_strings(texts.get("digests", [])),
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
     except (DataError, MissingExtra):
