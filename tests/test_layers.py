@@ -13,6 +13,7 @@ ROOT = Path(looktwice.__file__).parent
 
 ROWS = [
     ["errors"],
+    ["files"],
     ["images", "votes", "metrics", "latent", "pacing", "trust", "outcome"],
     ["pictures", "views", "jury", "decisions", "figures", "ledger", "classifiers", "notebook"],
     ["beliefs", "datasets", "openmodel", "jury_transfer", "explaining"],

@@ -31,7 +31,7 @@ from ledger_players import (
     start,
 )
 
-from looktwice.errors import LedgerError
+from looktwice.errors import DataError, LedgerError
 from looktwice.ledger import (
     Account,
     Budget,
@@ -507,9 +507,9 @@ def test_export_streams_more_answers_than_one_parquet_block(path: Path, monkeypa
 
 def test_an_unknown_ending_is_refused_and_a_failed_export_leaves_nothing(path: Path) -> None:
     keep(path, range(3))
-    with pytest.raises(LedgerError, match=r"ends in .csv, .jsonl or .parquet"):
+    with pytest.raises(DataError, match=r"must end in .csv, .jsonl, .parquet"):
         export(path, path.with_name("answers.xlsx"))
-    with pytest.raises(LedgerError, match="could not be written"):
+    with pytest.raises(DataError, match="there is no folder"):
         export(path, path.parent / "nowhere" / "answers.csv")
     assert sorted(file.name for file in path.parent.iterdir()) == ["ledger.db", "ledger.db.ballast"]
 

@@ -10,13 +10,17 @@ import numpy as np
 from looktwice import fitting, look, tuning
 from looktwice.asking import Asker
 from looktwice.beliefs import Gaussian
+from looktwice.errors import ViewError
 from looktwice.jury import Jury
 from looktwice.look import Polled
 from looktwice.pictures import Picture
 from looktwice.profile import Profile
 from looktwice.tuning import Gain, Plan
-from looktwice.views import Panel, View
+from looktwice.views import GRIDS, Panel, View
 from looktwice.votes import MISSING, LabelledVotes, Row, Votes
+
+SEARCHED = 4 * fitting.FOLDS
+"""The fewest labelled pictures of the paper's search: each half of them is judged by folds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +46,11 @@ async def choose(
     pilot = await _climb(asker, mixed, plan, tuple(candidates), general)
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
     panel, gain = tuning.choose(pilot.labelled(), columns, plan.longest)
-    chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel)))
+    chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = fitting.steps(fitting.trials(Jury(), chosen.labelled()))
     knee = tuning.knee([float(step.brier.mean()) for step in steps])
     rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
-    return Chosen(joined([chosen, rest], chosen.panel), len(chosen.votes), gain, knee)
+    return Chosen(joined([chosen, rest], chosen.panel).distinct(), len(chosen.votes), gain, knee)
 
 
 def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
@@ -82,6 +86,13 @@ class Setting:
     brier: float
 
 
+def grid_of(family: str) -> Sequence[View]:
+    """The settings that the paper tries of a transformation."""
+    if family not in GRIDS:
+        raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
+    return GRIDS[family]
+
+
 async def search(
     asker: Asker, pictures: Sequence[Picture], grid: Sequence[View], draws: int
 ) -> tuple[Chosen, list[Setting]]:
@@ -92,7 +103,9 @@ async def search(
     settings = [Setting(view, _brier(polled)) for view, polled in zip(grid, asked, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
     rest = await look.collect(asker, mixed[len(pilot) :], best.panel)
-    return Chosen(joined([best, rest], best.panel), len(best.votes), Gain(0.0, 0.0, 0), draws), settings
+    best = best.distinct()
+    whole = joined([best, rest], best.panel).distinct()
+    return Chosen(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
 
 
 def search_queries(pictures: int, settings: int, draws: int) -> int:
@@ -118,14 +131,16 @@ def joined(parts: Sequence[Polled], panel: Panel) -> Polled:
     truths = [truth for part in parts if isinstance(part.votes, LabelledVotes) for truth in part.votes.words]
     votes = votes.labelled(truths) if len(truths) == len(votes) else votes
     unscored = tuple(item for part in parts for item in part.unscored)
-    return replace(parts[0], votes=votes, unscored=unscored, panel=panel)
+    repeated, disputed = sum(part.repeated for part in parts), tuple(two for part in parts for two in part.disputed)
+    return replace(parts[0], votes=votes, unscored=unscored, panel=panel, repeated=repeated, disputed=disputed)
 
 
 def _rows(polled: Polled, panel: Panel) -> list[Row]:
     votes = polled.votes
     places = [polled.panel.slots.index(slot) for slot in panel.slots]
+    digests = votes.digests or ("",) * len(votes)
     words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
     return [
-        Row(name, votes.vocabulary[base], tuple(words[code] for code in views))
-        for name, base, views in zip(votes.names, votes.base, votes.views[:, places], strict=True)
+        Row(name, votes.vocabulary[base], tuple(words[code] for code in views), digest)
+        for name, base, views, digest in zip(votes.names, votes.base, votes.views[:, places], digests, strict=True)
     ]

@@ -17,6 +17,7 @@ from looktwice import console, fitting, report
 from looktwice import pictures as picture
 from looktwice import votes as voting
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.files import folder as make_folder
 from looktwice.fitting import Outcome
 from looktwice.jury import Jury
 from looktwice.look import Polled
@@ -65,12 +66,12 @@ class _Halves:
 
 def run(folder: Path) -> Demo:
     """Ask, fit on one half, test on the other, and save what came out."""
+    make_folder(folder)
     assets = Path(str(files("looktwice") / "demo"))
     pictures = picture.labelled(assets / "pictures.npz")
     clothes = pictures[::2] + pictures[1::2]
     description = str(assets / "fashion.toml")
     demo, profile, jury = console.run(lambda: _compare(description, clothes, folder))
-    folder.mkdir(parents=True, exist_ok=True)
     profile.save(folder / "profile.json")
     voting.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"

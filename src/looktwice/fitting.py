@@ -102,6 +102,12 @@ def outcome(belief: Belief, labelled: LabelledVotes, name: str | None = None) ->
     )
 
 
+def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
+    """Refuse pictures that are too few to be judged by folds."""
+    if pictures < least:
+        raise FitError(f"{pictures} labelled pictures are too few; give at least {least}, better 200")
+
+
 def cross_fit(belief: Belief, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> Outcome:
     """How the belief fares on each fifth of the pictures when it is fitted on the others.
 
@@ -312,8 +318,7 @@ def _plain(number: float) -> float:
 def _folds(pictures: int, teachers: int, seed: int) -> list[tuple[Places, Places]]:
     """Places to fit on and to judge: each picture but the first `teachers` is judged once."""
     judged = np.arange(teachers, pictures)
-    if len(judged) < 2 * FOLDS:
-        raise FitError(f"{len(judged)} labelled pictures are too few; give at least {2 * FOLDS}, better 200")
+    check_count(len(judged))
     fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
     fold = np.concatenate([np.full(teachers, FOLDS), fold])
     return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]

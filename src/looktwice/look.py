@@ -80,9 +80,24 @@ class Polled:
     seed: int
     renames: Mapping[str, str] = field(default_factory=dict)
     """What the description made of the classifier's words."""
+    repeated: int = 0
+    """Pictures that `distinct` left out."""
+    disputed: tuple[tuple[str, str], ...] = ()
+    """Those of them that had another truth: each by name, after the name of the one that stayed."""
+
+    def distinct(self) -> Polled:
+        """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
+        votes = self.votes.distinct()
+        disputed = self.votes.disputed() if isinstance(self.votes, LabelledVotes) else ()
+        return replace(
+            self,
+            votes=votes,
+            repeated=self.repeated + len(self.votes) - len(votes),
+            disputed=(*self.disputed, *disputed),
+        )
 
     def labelled(self) -> LabelledVotes:
-        """The votes with their truths; an error where there is nothing to learn from."""
+        """The votes about distinct pictures with their truths; an error where there is nothing to learn from."""
         if len(self.votes) == 0 and self.unscored:
             raise UnscoredError(f"no labelled picture could be scored: {self.unscored[0].message}")
         if len(self.votes) == 0:
@@ -90,7 +105,7 @@ class Polled:
         if not isinstance(self.votes, LabelledVotes):
             raise DataError("the truth of every picture is needed; see docs/pictures.md for how to give it")
         self.votes.check()
-        return self.votes
+        return self.votes.distinct()
 
     def under(self, columns: Sequence[int]) -> Polled:
         """The same under some views of the panel, in this order."""
@@ -134,6 +149,14 @@ async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, prac
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     practice = practice or Practice.whole(profile)
     return await collect(asker, pictures, practice.panel, profile.vocabulary, profile.classes, practice.rounds)
+
+
+def check_teachable(pictures: Sequence[Picture], least: int = 2 * fitting.FOLDS) -> None:
+    """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
+    fitting.check_count(len(pictures), least)
+    truths = {picture.truth for picture in pictures}
+    if len(truths) < 2:
+        raise FitError(f"the truth of all {len(pictures)} pictures is {truths.pop()!r}; give pictures of two classes")
 
 
 def learn(
@@ -288,7 +311,7 @@ class Evaluation:
     """The profile's belief beside full trust and constant trust."""
     promises: Promises
     outcome: Outcome
-    """Label, confidence and correctness of every picture."""
+    """Label, confidence and correctness of every distinct picture."""
 
     def to_frame(self) -> pd.DataFrame:
         """One picture a row: its truth, its verdict, and whether that was right."""
@@ -317,7 +340,7 @@ class Evaluation:
         return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
 
     def _repr_html_(self) -> str:
-        title = f"On {len(self.polled.votes)} pictures that took no part in fitting. {' '.join(self.promises.lines())}"
+        title = f"On {len(self.outcome.label)} pictures that took no part in fitting. {' '.join(self.promises.lines())}"
         return results_html(title, self.results)
 
 

@@ -24,7 +24,7 @@ from looktwice.beliefs import Belief
 from looktwice.checkup import Checkup
 from looktwice.choosing import Chosen, Setting
 from looktwice.classifiers import Source, connect, describe, names_of
-from looktwice.errors import DataError, FitError, ProfileError, ViewError
+from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.images import Image
 from looktwice.look import Evaluation, Polled, Verdict
 from looktwice.outcome import Progress, Unscored
@@ -32,7 +32,7 @@ from looktwice.pictures import Picture, PictureLike, PicturesLike, many, one, wi
 from looktwice.practice import DecisionKeywords, DecisionOptions, Practice
 from looktwice.profile import Profile
 from looktwice.session import AskKeywords, AskOptions, fastest_loop, open_asker
-from looktwice.views import CANDIDATES, GENERAL, GENERAL16, GRIDS, Panel
+from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -190,8 +190,9 @@ class AsyncModel:
         about unsure pictures; `max_error` lets them stop by whether an answer would still be accepted at that error.
         """
         family = beliefs.named(belief)
-        panel = panel_of(views, adaptive)
-        polled = await self._polled(_labelled(pictures, labels), panel)
+        panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
+        look.check_teachable(found)
+        polled = await self._polled(found, panel)
         return self.learn(polled, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
     def learn(
@@ -209,6 +210,7 @@ class AsyncModel:
         `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
         """
         found = _labelled(pictures, labels)
+        look.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
             chosen = await choosing.choose(asker, found, plan, CANDIDATES, GENERAL)
@@ -226,11 +228,10 @@ class AsyncModel:
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, family: str, draws: int = 20
     ) -> Tuned:
         """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
-        if family not in GRIDS:
-            raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
-        found = _labelled(pictures, labels)
-        async with self._showing(len(GRIDS[family]) * len(found)) as asker:
-            chosen, settings = await choosing.search(asker, found, GRIDS[family], draws)
+        grid, found = choosing.grid_of(family), _labelled(pictures, labels)
+        look.check_teachable(found, choosing.SEARCHED)
+        async with self._showing(len(grid) * len(found)) as asker:
+            chosen, settings = await choosing.search(asker, found, grid, draws)
             _check_complete(asker)
         self.profile = look.learn(chosen.polled, beliefs.Gaussian(), self.description, teachers=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.polled, tuple(settings))
@@ -311,6 +312,10 @@ class AsyncModel:
             first = polled.unscored[0]
             told = f"{len(polled.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
             warnings.warn(f"{told}: {first.message}", stacklevel=2)
+        if disputed := polled.distinct().disputed:
+            one, other = disputed[0]
+            told = f"{len(disputed)} pictures are the same as others and have another truth, such as {other} and {one}"
+            warnings.warn(f"{told}: the first truth counts", stacklevel=2)
         return polled
 
     @asynccontextmanager

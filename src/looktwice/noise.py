@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from looktwice import __version__
+from looktwice import __version__, files
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.figures import Line, lines_svg
 from looktwice.images import Image, shown
@@ -221,7 +221,7 @@ class NoiseFile(_Part):
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        path.write_text(self.model_dump_json() + "\n", "utf-8")
+        files.write(path, self.model_dump_json() + "\n")
 
     @classmethod
     def load(cls, path: Path) -> NoiseFile:

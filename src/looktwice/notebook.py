@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from looktwice import files
 from looktwice.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Drawing(str):
 
     def save(self, path: str | Path) -> None:
         """Write it as an .svg file."""
-        Path(path).write_text(self, "utf-8")
+        files.write(Path(path), self)
 
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

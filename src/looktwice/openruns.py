@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import track
 from rich.table import Table
 
-from looktwice import __version__, fitting, metrics
+from looktwice import __version__, files, fitting, metrics
 from looktwice import look as looking
 from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
 from looktwice.classifiers import names_of
@@ -28,7 +28,7 @@ from looktwice.outcome import Unscored
 from looktwice.pictures import Picture
 from looktwice.profile import HeldOut, Profile
 from looktwice.progress import ERR, say
-from looktwice.runs import complain
+from looktwice.runs import complain, tell_duplicates
 from looktwice.views import GENERAL, Panel, View, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
@@ -46,6 +46,9 @@ def noise(
     json: bool,
 ) -> None:
     """Measure the noise that views make in an open model, keep it, and show Var and KS."""
+    files.ready(out)
+    if figures:
+        files.folder(figures)
     file = _measured(model, pictures, views, draws, seed)
     file.save(out)
     if figures:
@@ -83,6 +86,8 @@ def transfer(
 
     Whether every picture was scored.
     """
+    files.ready(out)
+    looking.check_teachable(pictures)
     file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
     chosen = min(file.noises, key=lambda item: item.transfer_error)
     if not output.json:
@@ -99,6 +104,7 @@ def transfer(
 
     told, jury = run(work)
     complain(told.unscored)
+    tell_duplicates(told)
     found = compare(chosen, told, jury)
     model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
     results = [outcome.result() for outcome in (*found.others, found.belief)]
@@ -106,7 +112,7 @@ def transfer(
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
         print_json({"profile": str(out), "view": chosen.view, **figures})
     else:
-        OUT.print(results_table(results, f"On held-out fifths of {len(told.votes)} pictures"))
+        OUT.print(results_table(results, f"On held-out fifths of {len(found.belief.label)} pictures"))
         for line in judged(found):
             OUT.print(line, highlight=False, soft_wrap=True)
         say(f"Profile of the transferred belief: {out}")
@@ -120,6 +126,9 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     """
     taught_by = Profile.load(teacher)
     prior = _jury_of(taught_by, teacher)
+    files.ready(out)
+    if pictures:
+        looking.check_teachable(pictures)
     if output.dry_run:
         estimate(model, pictures, taught_by.views(), output)
         return True
@@ -133,6 +142,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         polled = run(work)
         unscored = polled.unscored
         complain(unscored)
+        tell_duplicates(polled)
         profile = taught(prior, polled, model.description)
     else:
         profile = untaught(taught_by, model)
@@ -239,11 +249,10 @@ def _tell_unread(survey: Survey) -> None:
 
 
 def _draw(file: NoiseFile, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for item in file.noises:
         stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
-        (folder / f"{stem}.svg").write_text(drawn(item.noise, item.view), "utf-8")
-        (folder / f"{stem}-centred.svg").write_text(drawn(item.centred, f"{item.view}, centred"), "utf-8")
+        files.write(folder / f"{stem}.svg", drawn(item.noise, item.view))
+        files.write(folder / f"{stem}-centred.svg", drawn(item.centred, f"{item.view}, centred"))
 
 
 def _summary(item: Measured) -> dict[str, object]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from looktwice import beliefs, decisions, figures, metrics, notebook
+from looktwice import beliefs, decisions, figures, files, metrics, notebook
 from looktwice.classifiers import lasting
 from looktwice.decisions import AdaptiveRule, Conformal
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
@@ -174,7 +174,7 @@ class Profile(_Part):
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        path.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
+        files.write(path, self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Profile:

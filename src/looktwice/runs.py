@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from looktwice import beliefs, checkup, datasets, explaining, ledger, planning
+from looktwice import beliefs, checkup, datasets, explaining, ledger, planning, scorefile
+from looktwice import look as looking
 from looktwice import pictures as picture
 from looktwice import votes as voting
 from looktwice.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
 from looktwice.errors import DataError, FitError
+from looktwice.files import ready
 from looktwice.look import Evaluation, Polled, Verdict
 from looktwice.model import AsyncModel, panel_of
 from looktwice.noise import NoiseFile
@@ -20,6 +22,7 @@ from looktwice.pictures import Picture, few
 from looktwice.practice import NEVER, DecisionOptions, Practice
 from looktwice.profile import Profile
 from looktwice.progress import say
+from looktwice.report import ENDINGS as REPORTS
 from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
 from looktwice.session import ledger_place, micros
@@ -60,6 +63,8 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
     panel = panel_of(options.views, options.adaptive)
     belief = _belief(options.belief, options.noise, panel)
+    looking.check_teachable(pictures)
+    check_places(options.out, options.votes)
     if output.dry_run:
         estimate(model, pictures, panel, output)
         return True
@@ -73,6 +78,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     if options.votes:
         voting.save(options.votes, polled.votes)
     _warn_of_strangers(polled.labelled())
+    tell_duplicates(polled)
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(polled, belief, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
@@ -129,6 +135,7 @@ def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions,
 
 def score(model: AsyncModel, pictures: Sequence[Picture], out: Path, decide: DecisionOptions, output: Output) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
+    ready(out, scorefile.ENDINGS)
     profile = model.fitted()
     practice = practice_of(model, decide)
     if output.dry_run:
@@ -175,6 +182,7 @@ def evaluate(
     output: Output,
 ) -> bool:
     """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
+    check_places(None, votes, report)
     practice = practice_of(model, decide)
     if output.dry_run:
         estimate(model, pictures, practice.panel, output)
@@ -185,19 +193,20 @@ def evaluate(
             return await model.evaluate(pictures, None, decide)
 
     found = run(work)
-    polled = found.polled
+    polled, judged = found.polled, len(found.outcome.label)
     if votes:
         voting.save(votes, polled.votes)
     complain(polled.unscored)
+    tell_duplicates(polled)
     if report:
         price = model.terms.price_micros
         material = Material(found.profile, polled.votes, pictures, practice, price_micros=price)
         _write(report, replace(material, days=_own_days(model)), decide)
     if output.json:
         figures = [result.model_dump() for result in found.results]
-        print_json({"pictures": len(polled.votes), "results": figures, "promises": asdict(found.promises)})
+        print_json({"pictures": judged, "results": figures, "promises": asdict(found.promises)})
     else:
-        OUT.print(results_table(found.results, f"On {len(polled.votes)} pictures that took no part in fitting"))
+        OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
         for line in found.promises.lines():
             OUT.print(line, highlight=False)
     return not polled.unscored
@@ -214,6 +223,7 @@ def report(
     out: Path,
 ) -> None:
     """Write the page about a profile and saved votes; asks nothing."""
+    check_places(None, report=out)
     profile, saved = Profile.load(profile_path), voting.load(votes) if votes else None
     shown = _shown(pictures) if pictures else []
     material = Material(
@@ -301,6 +311,13 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         OUT.print(need.line(), highlight=False)
 
 
+def check_places(profile: Path | None, votes: Path | None = None, report: Path | None = None) -> None:
+    """Refuse places for results that cannot be written, before anything is asked."""
+    for path, endings in ((profile, ()), (votes, voting.ENDINGS), (report, REPORTS)):
+        if path:
+            ready(path, endings)
+
+
 def practice_of(model: AsyncModel, decide: DecisionOptions) -> Practice:
     """The practice that the options mean; says so if they promise what the profile cannot back."""
     practice = model.practice(decide)
@@ -344,6 +361,17 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         if verdict.prediction_set is not None:
             labels = explaining.alternatives(verdict.prediction_set)
             OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)
+
+
+def tell_duplicates(polled: Polled) -> None:
+    """Say how many pictures are copies of others, and which of them have another truth."""
+    found = polled.distinct()
+    if found.repeated:
+        total = len(found.votes) + found.repeated
+        say(f"{found.repeated:,} of {total:,} pictures are duplicates of others: each picture counts once.")
+    if found.disputed:
+        pairs = few([f"{one} = {other}" for one, other in found.disputed], "duplicate")
+        say(f"[yellow]Truths:[/yellow] {safe(pairs)} with another truth; the first one counts, mend the wrong ones")
 
 
 def complain(unscored: Sequence[Unscored], most: int = 5) -> None:

@@ -18,7 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from looktwice.errors import DataError, MissingExtra
+from looktwice import files
+from looktwice.errors import DataError
 from looktwice.look import Verdict
 from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Picture
@@ -50,9 +51,8 @@ class ScoreFile:
     """
 
     def __init__(self, out: Path, header: dict[str, object], pictures: Sequence[Picture]) -> None:
-        if out.suffix not in ENDINGS:
-            raise DataError(f"{str(out)!r} must end in {', '.join(ENDINGS)}: the ending chooses the format")
         self._out = out
+        self._hold = files.Hold(out)
         self._part = out.with_name(out.name + ".part")
         self._header = json.dumps(header, sort_keys=True)
         self._pictures = pictures
@@ -82,18 +82,21 @@ class ScoreFile:
         """Write the result, with the cause where there is no verdict; the part file goes when none is missing."""
         if self._file.closed:  # the disk was full
             return
-        temporary = self._out.with_name(self._out.name + ".tmp")
-        with self._writing():
-            self._file.flush()
-            WRITERS[self._out.suffix](temporary, self._records(unscored))
-            os.replace(temporary, self._out)
-            self._file.close()
+        try:
+            with self._writing():
+                self._file.flush()
+            with files.whole(self._out) as part:
+                WRITERS[self._out.suffix](part, self._records(unscored))
             if not self.missing():
                 self._part.unlink()
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Keep what there is for the next run."""
-        self._file.close()
+        """Keep what there is for the next run, which may begin."""
+        with suppress(OSError):
+            self._file.close()
+        self._hold.release()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -101,9 +104,7 @@ class ScoreFile:
         try:
             yield
         except OSError as error:
-            with suppress(OSError):
-                self._file.close()
-            self._out.with_name(self._out.name + ".tmp").unlink(missing_ok=True)
+            self.close()
             what = f"{str(self._out)!r} cannot be written ({error.strerror})"
             raise DataError(f"{what}; free some space and run the same command again") from None
 
@@ -111,6 +112,7 @@ class ScoreFile:
         try:
             file = self._part.open("a+b")
         except OSError as error:
+            self._hold.release()
             raise DataError(f"{str(self._part)!r} cannot be written: {error.strerror}") from None
         file.seek(0)
         first = file.readline()
@@ -207,11 +209,7 @@ def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
 
 def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: dict[str, str]) -> None:
     """Write verdicts as Parquet, with notes in the file's own metadata."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("Parquet files", "parquet") from None
+    pa, pq = files.arrow()
     text, number, whole = pa.string(), pa.float64(), pa.int32()
     types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text, text)
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)

@@ -9,18 +9,19 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from looktwice import choosing, figures
+from looktwice import choosing, figures, files
 from looktwice.choosing import Chosen
 from looktwice.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, watched
 from looktwice.figures import Line
+from looktwice.look import check_teachable
 from looktwice.model import AsyncModel, Tuned
 from looktwice.pictures import Picture
 from looktwice.profile import Profile, Result
 from looktwice.progress import say
 from looktwice.report import Material, write
-from looktwice.runs import complain
+from looktwice.runs import check_places, complain, tell_duplicates
 from looktwice.tuning import Plan
-from looktwice.views import GRIDS, Panel
+from looktwice.views import Panel
 
 
 def tune(
@@ -36,6 +37,8 @@ def tune(
     Whether every picture was scored.
     """
     price = model.terms.price_micros
+    check_places(out, report=report)
+    files.ready(out.with_suffix(".svg"))
 
     async def work() -> tuple[Plan, Tuned | None]:
         async with watched(model, len(pictures), output):
@@ -50,11 +53,12 @@ def tune(
         return True
     profile, chosen = tuned.profile, tuned.chosen
     complain(chosen.polled.unscored)
+    tell_duplicates(chosen.polled)
     profile.save(out)
     if report:
         write(report, Material(profile, tuned.polled.votes, pictures, price_micros=price))
         say(f"Report: {report}")
-    out.with_suffix(".svg").write_text(curve_svg(profile.curve), "utf-8")
+    files.write(out.with_suffix(".svg"), curve_svg(profile.curve))
     if output.json:
         print_json({"profile": str(out), "panel": profile.panel, "gain": chosen.gain.mean, **_figures(plan)})
     else:
@@ -73,7 +77,10 @@ def search(
     output: Output,
 ) -> bool:
     """The paper's search over a and the settings of one transformation; whether every picture was scored."""
-    queries = choosing.search_queries(len(pictures), len(GRIDS.get(family, ())), draws)
+    grid = choosing.grid_of(family)
+    check_places(out, report=report)
+    check_teachable(pictures, choosing.SEARCHED)
+    queries = choosing.search_queries(len(pictures), len(grid), draws)
     _tell([_cost("The search", queries, model.terms.price_micros)], output.json)
     if output.dry_run:
         if output.json:
@@ -81,12 +88,13 @@ def search(
         return True
 
     async def work() -> Tuned:
-        async with watched(model, len(GRIDS.get(family, ())) * len(pictures), output):
+        async with watched(model, len(grid) * len(pictures), output):
             return await model.search(pictures, family=family, draws=draws)
 
     tuned = run(work)
     profile, polled = tuned.profile, tuned.polled
     complain(polled.unscored)
+    tell_duplicates(polled)
     profile.save(out)
     if report:
         write(report, Material(profile, polled.votes, pictures))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice import files
 from looktwice.errors import DataError, FitError, MissingExtra
 
 Codes = NDArray[np.int32]
@@ -28,6 +28,8 @@ NO_LABEL = ""
 """The label of an answer that was given and paid, but from which no label could be read."""
 MOST_BYTES = 2**29
 """What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+ENDINGS = (".npz", ".parquet")
+"""The endings of votes files, which choose the format."""
 OUTSIDE = -2
 """The code of a truth that is not in the vocabulary: no answer can be equal to it."""
 
@@ -49,6 +51,8 @@ class Row:
     name: str
     base: str
     views: tuple[str | None, ...]
+    digest: str = ""
+    """Of the pixels that were asked about; empty where it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,8 @@ class Votes:
     """(n, S): the label of each view, MISSING where it was not asked."""
     classes: int
     """How many labels the classifier can give, at least 2; those never seen share what is left over."""
+    digests: tuple[str, ...] = field(default=(), kw_only=True)
+    """(n,): which pictures are the same, by their pixels; none at all, or empty ones, where that is not known."""
 
     def __post_init__(self) -> None:
         n, s = len(self.names), len(self.panel)
@@ -72,6 +78,8 @@ class Votes:
                 f"votes for {n} pictures and {s} views need shapes {(n,)} and {(n, s)}, "
                 f"not {self.base.shape} and {self.views.shape}"
             )
+        if len(self.digests) not in (0, n):
+            raise DataError(f"{n} pictures have votes, but {len(self.digests)} digests were given")
         top, least = max(self.base.max(initial=0), self.views.max(initial=0)), self.base.min(initial=0)
         if top >= max(len(self.vocabulary), 1) or least < 0 or self.views.min(initial=0) < MISSING:
             raise DataError("votes hold a code that is not in their vocabulary; the file was not made by looktwice")
@@ -91,9 +99,10 @@ class Votes:
     ) -> Votes:
         """Votes from answered rows; labels not in the vocabulary are added to it in the order they appear."""
         codes = {label: code for code, label in enumerate(vocabulary)}
-        names, base, views = [], [], []
+        names, digests, base, views = [], [], [], []
         for row in rows:
             names.append(row.name)
+            digests.append(row.digest)
             base.append(codes.setdefault(row.base, len(codes)))
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
         return Votes(
@@ -103,6 +112,7 @@ class Votes:
             np.array(base, np.int32),
             np.array(views, np.int32).reshape(len(names), len(panel)),
             max(classes or 0, len(codes), 2),
+            digests=tuple(digests) if any(digests) else (),
         )
 
     @overload
@@ -155,12 +165,32 @@ class Votes:
         """The same votes with the truth of each picture."""
         words = tuple(truths)
         return LabelledVotes(
-            self.names, self.panel, self.vocabulary, self.base, self.views, self.classes, self.codes(words), words
+            self.names,
+            self.panel,
+            self.vocabulary,
+            self.base,
+            self.views,
+            self.classes,
+            self.codes(words),
+            words,
+            digests=self.digests,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The same votes about some of the pictures."""
-        return replace(self, names=_taken(self.names, rows), base=self.base[rows], views=self.views[rows])
+        return replace(
+            self,
+            names=_taken(self.names, rows),
+            base=self.base[rows],
+            views=self.views[rows],
+            digests=_taken(self.digests, rows) if self.digests else (),
+        )
+
+    def distinct(self) -> Self:
+        """The same votes with each picture once: of those with one digest, the first."""
+        first: dict[str, int] = {}
+        rows = [row for row, digest in enumerate(self.digests) if not digest or first.setdefault(digest, row) == row]
+        return self.take(np.array(rows)) if len(rows) < len(self.digests) else self
 
     def under(self, columns: Sequence[int]) -> Self:
         """The same pictures under some of the views, in the order given."""
@@ -199,7 +229,14 @@ class LabelledVotes(Votes):
             views=self.views[rows],
             truths=self.truths[rows],
             words=_taken(self.words, rows),
+            digests=_taken(self.digests, rows) if self.digests else (),
         )
+
+    def disputed(self) -> list[tuple[str, str]]:
+        """The names of each two pictures that are the same and have different truths."""
+        first: dict[str, int] = {}
+        rows = [(first.setdefault(digest, row), row) for row, digest in enumerate(self.digests) if digest]
+        return [(self.names[one], self.names[other]) for one, other in rows if self.words[one] != self.words[other]]
 
     def check(self) -> None:
         """Refuse votes that teach nothing: about no picture, or with truths of which none is a label."""
@@ -355,17 +392,19 @@ def save(path: Path, votes: Votes) -> None:
     """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
     texts = {
         "names": votes.names,
+        "digests": votes.digests,
         "panel": votes.panel,
         "vocabulary": votes.vocabulary,
         "truths": votes.words if isinstance(votes, LabelledVotes) else None,
         "classes": votes.classes,
     }
-    if path.suffix == ".parquet":
-        _save_parquet(path, votes, json.dumps(texts))
-        return
-    packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
-    with path.open("wb") as file:
-        np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
+    with files.whole(path) as part:
+        if path.suffix == ".parquet":
+            _save_parquet(part, votes, json.dumps(texts))
+            return
+        packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+        with part.open("wb") as file:
+            np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
 
 
 def load(path: Path) -> Votes | LabelledVotes:
@@ -380,6 +419,7 @@ def load(path: Path) -> Votes | LabelledVotes:
             base,
             views,
             int(texts["classes"]),
+            digests=_strings(texts.get("digests", [])),
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
     except (DataError, MissingExtra):
@@ -412,7 +452,7 @@ def _check_unpacked(size: int) -> None:
 
 
 def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
-    pa, pq = _arrow()
+    pa, pq = files.arrow()
     columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
     for s, view in enumerate(votes.panel):
         columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
@@ -420,7 +460,7 @@ def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
 
 
 def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
-    _, pq = _arrow()
+    _, pq = files.arrow()
     with pq.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         _check_unpacked(sum(group.total_byte_size for group in groups))
@@ -434,12 +474,3 @@ def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
         np.stack(coded[1:], axis=1) if len(coded) > 1 else np.empty((len(table), 0), np.int32),
         packed,
     )
-
-
-def _arrow() -> tuple[ModuleType, ModuleType]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("Parquet files", "parquet") from None
-    return pa, pq

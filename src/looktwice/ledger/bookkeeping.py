@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from looktwice.errors import LedgerError, MissingExtra
+from looktwice import files
+from looktwice.errors import LedgerError
 from looktwice.ledger.file import explained, readable, writable
 from looktwice.ledger.protocol import RAW_LIMIT, place
 from looktwice.ledger.sessions import living
@@ -71,11 +71,9 @@ def stats(path: Path) -> list[DayCost]:
 
 def export(path: Path, out: Path) -> int:
     """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all."""
-    write = _WRITERS.get(out.suffix)
-    if write is None:
-        raise LedgerError(f"answers go to a file that ends in .csv, .jsonl or .parquet, not {str(out)!r}")
-    with _snapshot(path) as db:
-        return _whole(write, _answers(db), out)
+    files.ready(out, tuple(_WRITERS))
+    with _snapshot(path) as db, files.whole(out) as part:
+        return _WRITERS[out.suffix](_answers(db), part)
 
 
 def verify(path: Path) -> list[str]:
@@ -133,20 +131,6 @@ def _date(day: int) -> date:
     return date(1970, 1, 1) + timedelta(days=day)
 
 
-def _whole(write: Writing, rows: Iterator[tuple[Field, ...]], out: Path) -> int:
-    """Write beside the file and put it in place when it is complete."""
-    part = out.with_name(out.name + ".part")
-    try:
-        count = write(rows, part)
-        os.replace(part, out)
-    except OSError as error:
-        raise LedgerError(f"answers could not be written to {str(out)!r}: {error}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
-    return count
-
-
 def _answers(db: sqlite3.Connection) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
         "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
@@ -178,11 +162,7 @@ def _write_jsonl(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
 
 
 def _write_parquet(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("Parquet files", "parquet") from None
+    pa, pq = files.arrow()
     schema = pa.schema(
         [(name, getattr(pa, kind if kind != "double" else "float64")()) for name, kind in COLUMNS.items()]
     )

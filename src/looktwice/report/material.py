@@ -152,6 +152,7 @@ def _judged(material: Material, labelled: LabelledVotes) -> Judged:
     that was fitted on others, and those on which the panel was chosen are not judged at all.
     """
     labelled.check()
+    labelled = labelled.distinct()
     practice, fair = material.using(), _fair(material.profile, labelled)
     if fair is None:
         outcome = fitting.outcome(practice.belief, labelled)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from looktwice import __version__, figures, metrics
+from looktwice import __version__, figures, files, metrics
 from looktwice.errors import DataError
 from looktwice.figures import Line, upward
 from looktwice.ledger import DayCost
@@ -42,17 +40,13 @@ SPACE = "\u00a0"
 PARTS = ("numpy", "scipy", "opencv-python-headless", "pillow")
 
 
+ENDINGS = (".html", ".htm")
+"""The endings of reports."""
+
+
 def write(path: Path, material: Material) -> None:
     """Write the page, whole or not at all; a DataError if the place cannot be written."""
-    text, part = page(material), path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, "utf-8", "backslashreplace")  # names of files need not be UTF-8
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise DataError(f"the report could not be written to {str(path)!r}: {error}") from None
+    files.write(path, page(material))
 
 
 def page(material: Material) -> str:

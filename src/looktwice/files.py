@@ -1,0 +1,154 @@
+"""Where results go: checked before anything is asked, filled by one run at a time, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from uuid import uuid4
+
+from looktwice.errors import DataError, MissingExtra
+
+ROOM = 10_000_000
+"""Bytes that must be free where a result goes."""
+HELD = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
+"""What the system says of a lock that somebody else has."""
+
+
+def ready(path: Path, kinds: Sequence[str] = ()) -> None:
+    """Refuse a place to which a result could not be written, before anything is paid for it.
+
+    `kinds` are the endings that choose the format; without them any will do.
+    """
+    if kinds and path.suffix not in kinds:
+        raise DataError(f"{str(path)!r} must end in {', '.join(kinds)}: the ending chooses the format")
+    if kinds and path.suffix == ".parquet":
+        arrow()
+    if path.is_dir():
+        raise DataError(f"{str(path)!r} is a folder; name a file in it")
+    if path.exists() and not path.is_file():  # a device or a pipe takes what comes
+        return
+    if not path.parent.is_dir():
+        raise DataError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first")
+    try:
+        if path.exists():
+            path.open("ab").close()
+        with tempfile.TemporaryFile(dir=path.parent):
+            free = shutil.disk_usage(path.parent).free
+    except OSError as error:
+        raise DataError(
+            f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another"
+        ) from None
+    if free < ROOM:
+        room = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {ROOM / 1e6:.0f} are needed"
+        raise DataError(f"{room}; free some space")
+
+
+def folder(path: Path) -> None:
+    """Make a folder for results, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"the folder {str(path)!r} cannot be made ({error.strerror}); name another place") from None
+
+
+def arrow() -> tuple[ModuleType, ModuleType]:
+    """pyarrow and its Parquet part."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("Parquet files", "parquet") from None
+    return pa, pq
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that takes its place once it is complete; what was there before stays until then."""
+    place = Path(os.path.realpath(path))
+    if place.exists() and not place.is_file():
+        yield place
+        return
+    part = place.with_name(f".{place.name[:40]}.{uuid4().hex[:12]}.part")
+    try:
+        yield part
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        if place.exists():
+            shutil.copymode(place, part)
+        os.replace(part, place)
+    except OSError as error:
+        why = error.strerror or " ".join(str(error).split())
+        what = f"{str(path)!r} could not be written ({why})"
+        raise DataError(f"{what}; name another place, or free some space and run the same command again") from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text as UTF-8, whole or not at all; what is not Unicode, as in names of files, is escaped."""
+    with whole(path) as part:
+        part.write_text(text, "utf-8", "backslashreplace")
+
+
+class Hold:
+    """Keeps other runs from filling the same file, on this machine and where the file system shares locks.
+
+    The lock goes when the process ends, in whatever way; `OUT.lock` only says who has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._place = path.with_name(path.name + ".lock")
+        try:
+            while not self._take():
+                self._file.close()  # the run before has removed what was opened here
+        except OSError as error:
+            if error.errno not in HELD:
+                raise DataError(f"{str(path)!r} cannot be locked ({error.strerror}); write to a local disk") from None
+            with self._file as file:
+                file.seek(0)
+                holder = file.read(200) or "which has just begun"
+            raise DataError(
+                f"{str(path)!r} is being written by another run, {holder}; wait for it to end, or name another file"
+            ) from None
+        self._file.truncate(0)
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let others fill the file."""
+        if not self._file.closed:
+            with suppress(OSError):
+                self._place.unlink()
+            self._file.close()
+
+    def _take(self) -> bool:
+        """Lock the file; whether it is still the one that others would open."""
+        self._file = self._place.open("a+", encoding="utf-8")
+        _lock(self._file.fileno())
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._place))
+        return False
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: int) -> None:
+        os.lseek(file, 1 << 30, os.SEEK_SET)  # behind the text, which others may then read
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _lock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,226 @@
+"""Results on disk as the command line leaves them: two runs at a time, ended by a signal, sent to bad places."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import LABELS, Running, fault_server
+from workshop import command, run, write_pictures, write_profile
+
+from looktwice import files
+from looktwice.beliefs import dump
+from looktwice.errors import DataError
+from looktwice.jury import Jury
+from looktwice.views import Panel
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with fault_server(delay=0.02) as running:
+        yield running
+
+
+def score(folder: Path, *more: object) -> tuple[object, ...]:
+    return (
+        "score", folder / "pictures.npz", "-p", folder / "profile.json", "--ledger", folder / "ledger.db",
+        "-o", folder / "verdicts.csv", "--canaries", 0, *more,
+    )  # fmt: skip
+
+
+def asked(server: Running) -> int:
+    requests: int = server.stats()["requests"]
+    return requests
+
+
+def wait_for(server: Running, requests: int) -> None:
+    while asked(server) < requests:
+        time.sleep(0.02)
+
+
+# --- one run at a time
+
+
+def test_a_second_run_with_the_same_output_is_told_who_has_it_and_asks_nothing(server: Running, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 300)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as first:
+        wait_for(server, 20)
+        first.send_signal(signal.SIGSTOP)  # so that it is at work for as long as the second run takes
+        second = run(*score(tmp_path, "--ledger", tmp_path / "other.db"))
+        first.send_signal(signal.SIGCONT)
+        _, said = first.communicate(timeout=60)
+    assert second.returncode == 1
+    told = " ".join(second.stderr.split())
+    assert f"is being written by another run, process {first.pid} on " in told
+    assert "Traceback" not in second.stderr + said
+    assert first.returncode == 0
+    assert asked(server) == 1500
+    assert len((tmp_path / "verdicts.csv").read_text().splitlines()) == 301
+    assert not list(tmp_path.glob("verdicts.csv.*"))
+
+
+def test_a_lock_that_a_killed_run_left_holds_nobody_up(server: Running, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 100)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.DEVNULL) as first:
+        wait_for(server, 20)
+        first.kill()
+    assert (tmp_path / "verdicts.csv.lock").exists()
+    assert run(*score(tmp_path)).returncode == 0
+    assert not (tmp_path / "verdicts.csv.lock").exists()
+
+
+def test_of_many_who_want_one_file_at_a_time_one_has_it(tmp_path: Path) -> None:
+    first = files.Hold(tmp_path / "out.csv")
+    for _ in range(2):
+        with pytest.raises(DataError, match=f"process {os.getpid()} on .* since "):
+            files.Hold(tmp_path / "out.csv")
+    other = files.Hold(tmp_path / "other.csv")
+    first.release()
+    second = files.Hold(tmp_path / "out.csv")
+    first.release()
+    with pytest.raises(DataError, match="another run"):
+        files.Hold(tmp_path / "out.csv")
+    second.release()
+    other.release()
+    assert not list(tmp_path.iterdir())
+
+
+# --- whole or not at all
+
+
+def test_a_file_that_is_not_finished_leaves_the_one_before(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    files.write(out, "before")
+    out.chmod(0o600)
+    with suppress(KeyboardInterrupt), files.whole(out) as part:
+        part.write_text("half")
+        raise KeyboardInterrupt
+    assert out.read_text() == "before"
+    files.write(out, "after")
+    assert (out.read_text(), out.stat().st_mode & 0o777) == ("after", 0o600)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_links_and_devices_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    files.write(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "text"
+    files.ready(Path(os.devnull))
+    files.write(Path(os.devnull), "text")
+    assert Path(os.devnull).is_char_device()
+
+
+# --- checked before anything is asked
+
+
+def write_labelled(path: Path, count: int, classes: int = 5) -> Path:
+    """Different pictures whose truths are among what the server says."""
+    images = np.random.default_rng(count).integers(0, 256, (count, 8, 8, 3), np.uint8)
+    np.savez(path, images=images, labels=np.arange(count) % classes, class_names=np.array(LABELS[:classes]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    """A server, and a folder with pictures and a profile, in which nothing is asked and nothing is written."""
+    folder = tmp_path_factory.mktemp("bench")
+    write_labelled(folder / "some.npz", 40)
+    write_labelled(folder / "few.npz", 9)
+    write_labelled(folder / "alike.npz", 40, classes=1)
+    (folder / "file").write_text("no folder")
+    (folder / "full").mkdir()
+    without = folder / "without" / "pyarrow"
+    without.mkdir(parents=True)
+    (without / "__init__.py").write_text("raise ImportError")
+    with fault_server() as running:
+        description = running.describe(folder, price="0.01")
+        description.rename(folder / "api.toml")
+        write_profile(folder / "profile.json", folder / "api.toml")
+        jury = Jury(weights=(1.0, 1.0), none=(0.0, 0.0), covariance=((0.0,) * 4,) * 4)
+        teacher = write_profile(folder / "teacher.json", folder / "api.toml", Panel.parse("mirror"))
+        teacher.model_copy(update={"belief": dump(jury)}).save(folder / "teacher.json")
+        yield running, folder
+
+
+FIT, EVALUATE, SCORE = ("fit", "some.npz", "-c", "api.toml"), ("evaluate", "some.npz"), ("score", "some.npz")
+TUNE = ("tune", "some.npz", "-c", "api.toml")
+BAD = [
+    (("fit", "few.npz", "-c", "api.toml"), "9 labelled pictures are too few; give at least 10"),
+    (("fit", "alike.npz", "-c", "api.toml"), "the truth of all 40 pictures is 'ant'"),
+    ((*TUNE, "--max-queries", 5), "40 labelled pictures are too few to choose views"),
+    (("tune", "few.npz", "-c", "api.toml", "--paper", "rotation"), "too few; give at least 20"),
+    ((*TUNE, "--paper", "mirror"), "the paper has no transformation 'mirror'"),
+    (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "few.npz"), "too few"),
+    (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "some.npz", "-o", "missing/x.json"), "no folder"),
+    (("borrow", "profile.json", "-c", "api.toml", "--pictures", "some.npz"), "only a jury can be borrowed"),
+    ((*FIT, "-o", "missing/x.json"), "there is no folder 'missing'"),
+    ((*FIT, "-o", "file/x.json"), "there is no folder 'file'"),
+    ((*FIT, "-o", "full"), "'full' is a folder"),
+    ((*FIT, "-o", "/proc/x.json"), "'/proc/x.json' cannot be written"),
+    ((*FIT, "--votes", "missing/x.npz"), "there is no folder 'missing'"),
+    ((*FIT, "--votes", "x.csv"), "'x.csv' must end in .npz, .parquet"),
+    ((*FIT, "--belief", "transfer", "--noise", "none.json"), "there is no noise file 'none.json'"),
+    ((*FIT, "--noise", "none.json"), "belong together"),
+    ((*FIT, "--views", "rotate:5"), "did you mean"),
+    ((*FIT, "--belief", "hope"), "no belief is called 'hope'"),
+    ((*TUNE, "-o", "missing/x.json"), "there is no folder 'missing'"),
+    ((*TUNE, "--report", "missing/x.html"), "there is no folder 'missing'"),
+    ((*TUNE, "--paper", "rotation", "--report", "x.pdf"), "must end in .html, .htm"),
+    ((*EVALUATE, "--votes", "x.json"), "must end in .npz, .parquet"),
+    ((*EVALUATE, "--votes", "full"), "must end in .npz, .parquet"),
+    ((*EVALUATE, "--report", "report.pdf"), "must end in .html, .htm"),
+    ((*EVALUATE, "--report", "missing/x.html"), "there is no folder 'missing'"),
+    ((*SCORE, "-o", "missing/x.csv"), "there is no folder 'missing'"),
+    ((*SCORE, "-o", "x.xlsx"), "must end in .csv, .jsonl, .parquet"),
+    ((*SCORE, "-o", "/proc/x.csv"), "cannot be written"),
+]
+NO_PARQUET = [
+    (*FIT, "--votes", "x.parquet"),
+    (*EVALUATE, "--votes", "x.parquet"),
+    (*SCORE, "-o", "x.parquet"),
+]
+
+
+def refused(bench: tuple[Running, Path], *words: object, **environment: str) -> str:
+    """The one line of a command that ends before anything is asked or written."""
+    running, folder = bench
+    before = sorted(folder.iterdir())
+    done = run(*words, "--ledger", "new.db", cwd=folder, **environment)
+    (folder / "new.db").unlink(missing_ok=True)
+    (folder / "new.db.ballast").unlink(missing_ok=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert asked(running) == 0
+    assert sorted(folder.iterdir()) == before
+    return done.stderr
+
+
+@pytest.mark.parametrize(("words", "told"), BAD, ids=lambda value: value if isinstance(value, str) else value[0])
+def test_what_can_be_known_before_asking_costs_nothing(
+    bench: tuple[Running, Path], words: tuple[object, ...], told: str
+) -> None:
+    assert told in refused(bench, *words)
+
+
+@pytest.mark.parametrize("words", NO_PARQUET, ids=lambda words: words[0])
+def test_a_format_whose_library_is_missing_costs_nothing(
+    bench: tuple[Running, Path], words: tuple[object, ...]
+) -> None:
+    path = os.pathsep.join([str(bench[1] / "without"), os.environ.get("PYTHONPATH", "")])
+    assert "pip install 'looktwice[parquet]'" in refused(bench, *words, PYTHONPATH=path)
+
+
+def test_a_full_disk_is_told_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.ready(tmp_path / "out.csv")
+    monkeypatch.setattr(files, "ROOM", 10**18)
+    with pytest.raises(DataError, match=r"MB are free where .*out.csv' is to go, and 1000000000000 are needed"):
+        files.ready(tmp_path / "out.csv")
