@@ -16,6 +16,7 @@ from workshop import command, run, write_pictures, write_profile
 from looktwice import files
 from looktwice.beliefs import dump
 from looktwice.errors import DataError
+from looktwice.images import encode_png
 from looktwice.jury import Jury
 from looktwice.views import Panel
 
@@ -90,6 +91,57 @@ def test_of_many_who_want_one_file_at_a_time_one_has_it(tmp_path: Path) -> None:
     second.release()
     other.release()
     assert not list(tmp_path.iterdir())
+
+
+# --- verdicts about pictures as they are
+
+
+def write_photos(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    images = np.random.default_rng(7).integers(0, 256, (count, 8, 8, 3), np.uint8)
+    paths = [folder / f"{place:03}.png" for place in range(count)]
+    for path, image in zip(paths, images, strict=True):
+        path.write_bytes(encode_png(image))
+        os.utime(path, (1e9, 1e9))
+    return paths
+
+
+def test_a_picture_that_was_overwritten_between_two_runs_is_asked_about_again(server: Running, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 60)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=1))
+    rest = ("-p", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--canaries", 0)
+    verdicts = ("score", tmp_path / "photos", "-o", tmp_path / "verdicts.csv", *rest)
+    assert run(*verdicts, "--budget", 250).returncode == 3
+    assert asked(server) == 250
+    images = np.random.default_rng(8).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    for path, image in zip(photos, images, strict=False):
+        path.write_bytes(encode_png(image))
+    os.utime(photos[5])
+    done = run(*verdicts)
+    assert done.returncode == 0, done.stderr
+    assert "3 pictures changed since their verdict; they are asked about again." in done.stderr
+    assert "Going on: 47 of 60" in done.stderr
+    assert asked(server) == 300 + 15
+    assert run("score", tmp_path / "photos", "-o", tmp_path / "fresh.csv", *rest).returncode == 0
+    assert (tmp_path / "verdicts.csv").read_bytes() == (tmp_path / "fresh.csv").read_bytes()
+    assert asked(server) == 300 + 15
+
+
+def test_with_verify_a_file_that_only_seems_unchanged_is_seen(server: Running, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 20)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=1))
+    rest = ("-p", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--canaries", 0)
+    verdicts = ("score", tmp_path / "photos", "-o", tmp_path / "verdicts.csv", *rest)
+    assert run(*verdicts, "--budget", 50).returncode == 3
+    first, second = (photo.read_bytes() for photo in photos[:2])
+    assert len(first) == len(second)
+    photos[0].write_bytes(second)
+    os.utime(photos[0], (1e9, 1e9))
+    assert "changed" not in run(*verdicts, "--budget", 50).stderr
+    done = run(*verdicts, "--verify")
+    assert "1 picture changed since its verdict; it is asked about again." in done.stderr
+    lines = (tmp_path / "verdicts.csv").read_text().splitlines()
+    assert lines[1].partition(",")[2] == lines[2].partition(",")[2]
 
 
 # --- whole or not at all

@@ -93,6 +93,17 @@ def test_units_have_the_wanted_size_and_are_the_same_each_time(tmp_path: Path, s
     assert len({unit.identity for unit in cut}) == len(cut)
 
 
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_a_picture_that_was_overwritten_makes_another_unit(tmp_path: Path, address: str) -> None:
+    folder = write_folder(tmp_path / "photos", 6)
+    place = address.format(folder)
+    before = [unit.identity for unit in units([place], 3)]
+    changed = sorted(folder.rglob("*.png"))[4]
+    changed.write_bytes(encode_png(noise(1, 9)[0]))
+    after = [unit.identity for unit in units([place], 3)]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+
+
 def parquet(path: Path, column: str, values: list[object], **more: list[object]) -> str:
     pq.write_table(pa.table({**more, column: values}), path, row_group_size=4)
     return str(path)
@@ -589,20 +600,27 @@ def test_more_workers_than_processors_are_not_waited_for() -> None:
         crew(Terms(), Cluster(8), Machines(workers=9))
 
 
+REST = (DecisionOptions(), Machines(), AskOptions(), Output())
+
+
 @pytest.mark.parametrize(
     ("pictures", "out"),
     [("photos", "photos/out"), ("photos/", "photos"), (".", "out"), ("s3://a/b?region=x", "s3://a/b/c?region=x")],
 )
 def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> None:
     with pytest.raises(DataError, match="among the pictures"):
-        score([pictures], None, Path("profile.json"), None, out, DecisionOptions(), Machines(), AskOptions(), Output())
+        score([pictures], None, False, Path("profile.json"), None, out, *REST)
 
 
 def test_verdicts_may_go_beside_the_pictures() -> None:
     with pytest.raises(ProfileError, match="nowhere"):
-        score(
-            ["photos"], None, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), AskOptions(), Output()
-        )
+        score(["photos"], None, False, Path("nowhere"), None, "photos-out", *REST)
+
+
+@pytest.mark.parametrize(("take", "verify"), [(":10", False), (None, True)])
+def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool) -> None:
+    with pytest.raises(DataError, match="is for one machine"):
+        score(["photos"], take, verify, Path("nowhere"), None, "photos-out", *REST)
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])

@@ -18,6 +18,7 @@ from looktwice.options import (
     LABELLED,
     MAX_QUERIES,
     PAPER,
+    VERIFY,
     ClassifierOption,
     Help,
     JsonOption,
@@ -224,6 +225,7 @@ def score(
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     take: TakeOption = None,
+    verify: Annotated[bool, Help("--verify", help=VERIFY)] = False,
 ) -> None:
     """Verdicts for whole folders, into a file. Run it again after an interruption and it goes on where it was.
 
@@ -238,12 +240,12 @@ def score(
     if machines:
         from looktwice import fleetruns
 
-        _exit(fleetruns.score(pictures, take, profile, classifier, out, decide, machines, ask, output))
+        _exit(fleetruns.score(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
     from looktwice import runs
     from looktwice.model import AsyncModel
 
     found = runs.found([Path(path) for path in pictures], take)
-    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), decide, output))
+    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
 
 
 @app.command()

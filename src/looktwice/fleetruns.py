@@ -86,6 +86,7 @@ class Tally:
 def score(
     paths: Sequence[str],
     take: str | None,
+    verify: bool,
     profile_path: Path,
     classifier: str | None,
     out: str,
@@ -97,6 +98,8 @@ def score(
     """Write the verdicts of all pictures to a folder; whether all have one."""
     if take is not None:
         raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
+    if verify:
+        raise DataError("--verify is for one machine; on Ray name another folder to have everything looked at again")
     _keep_apart(paths, out)
     model = AsyncModel.load(profile_path, classifier, options=ask)
     practice = practice_of(model, decide)
