@@ -93,6 +93,67 @@ def test_of_many_who_want_one_file_at_a_time_one_has_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+# --- ended from outside
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 3)])
+def test_a_signal_ends_a_run_gently_and_nothing_is_bought_again(
+    server: Running, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    write_pictures(tmp_path / "pictures.npz", 300)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+        wait_for(server, 50)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert f"Stopping: waiting for what is in flight ({name} again to leave now) ..." in said
+    assert f"the run was stopped by {name}; run the same command again to go on" in said
+    assert process.returncode == code
+    assert 50 <= asked(server) < 1500
+    assert run(*score(tmp_path)).returncode == 0
+    assert asked(server) == 1500
+
+
+def test_a_run_whose_terminal_is_gone_still_saves_everything(server: Running, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 300)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+        wait_for(server, 50)
+        assert process.stderr
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        process.wait(60)
+    assert process.returncode == 129
+    assert len((tmp_path / "verdicts.csv").read_text().splitlines()) == 301
+    assert run(*score(tmp_path)).returncode == 0
+    assert asked(server) == 1500
+
+
+def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 50)
+    with fault_server(delay=30) as slow:
+        write_profile(tmp_path / "profile.json", slow.describe(tmp_path))
+        with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+            wait_for(slow, 5)
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr
+            while "Stopping" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 143
+
+
+def test_a_hang_up_that_nohup_ignores_stops_nothing(server: Running, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 100)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(["nohup", *command(*score(tmp_path))], stderr=subprocess.DEVNULL) as process:
+        wait_for(server, 50)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+    assert asked(server) == 500
+
+
 # --- verdicts about pictures as they are
 
 

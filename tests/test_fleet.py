@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import tarfile
 import time
 from collections.abc import Iterator
@@ -21,14 +22,15 @@ from faults import Running, fault_server
 from ledger_players import WHO
 from workshop import PANEL, answers, run, write_pictures, write_profile
 
+from looktwice import console
 from looktwice.classifiers import Terms, connect
 from looktwice.console import Output
 from looktwice.errors import DataError, FleetError, ImageError, ProfileError
-from looktwice.fleet.driver import Cluster
+from looktwice.fleet.driver import Cluster, Run
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.sources import Listed, Unit, units
 from looktwice.fleet.worker import Job, Scorer
-from looktwice.fleetruns import Machines, MaxBad, Tally, crew, score, shared_ledger
+from looktwice.fleetruns import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.images import decode, encode_png
 from looktwice.outcome import Progress
 from looktwice.pacing import SharedRate
@@ -621,6 +623,32 @@ def test_verdicts_may_go_beside_the_pictures() -> None:
 def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool) -> None:
     with pytest.raises(DataError, match="is for one machine"):
         score(["photos"], take, verify, Path("nowhere"), None, "photos-out", *REST)
+
+
+class Stoppable(Run):
+    """A run that only notes why it is stopped."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_a_fleet_gently_and_a_second_one_at_once(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "heard", [])
+    before, run = signal.getsignal(number), Stoppable()
+    with _interruptible(run) as reasons:
+        os.kill(os.getpid(), number)
+        assert "run the same command again to go on" in reasons[0]
+        assert run.reasons == reasons
+        with pytest.raises(SystemExit) as left:
+            os.kill(os.getpid(), number)
+    assert left.value.code == 128 + number
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])

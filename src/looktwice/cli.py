@@ -60,7 +60,9 @@ app = typer.Typer(
 
 
 def _exit(complete: bool) -> NoReturn:
-    raise typer.Exit(0 if complete else NOT_SCORED)
+    from looktwice.console import exit_code
+
+    raise typer.Exit(0 if complete else exit_code(NOT_SCORED))
 
 
 def _print_version(wanted: bool) -> None:
@@ -514,11 +516,11 @@ def main() -> None:
     try:
         command()
     except LookTwiceError as error:
-        from looktwice.console import safe
+        from looktwice.console import exit_code, safe
         from looktwice.progress import say
 
         say(f"[red]error:[/red] {safe(str(error))}")
-        sys.exit(1)
+        sys.exit(exit_code(1))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
