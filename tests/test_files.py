@@ -16,6 +16,7 @@ from workshop import command, run, write_pictures, write_profile
 from looktwice import files
 from looktwice.beliefs import dump
 from looktwice.errors import DataError
+from looktwice.images import encode_png
 from looktwice.jury import Jury
 from looktwice.views import Panel
 
@@ -90,6 +91,118 @@ def test_of_many_who_want_one_file_at_a_time_one_has_it(tmp_path: Path) -> None:
     second.release()
     other.release()
     assert not list(tmp_path.iterdir())
+
+
+# --- ended from outside
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 3)])
+def test_a_signal_ends_a_run_gently_and_nothing_is_bought_again(
+    server: Running, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    write_pictures(tmp_path / "pictures.npz", 300)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+        wait_for(server, 50)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert f"Stopping: waiting for what is in flight ({name} again to leave now) ..." in said
+    assert f"the run was stopped by {name}; run the same command again to go on" in said
+    assert process.returncode == code
+    assert 50 <= asked(server) < 1500
+    assert run(*score(tmp_path)).returncode == 0
+    assert asked(server) == 1500
+
+
+def test_a_run_whose_terminal_is_gone_still_saves_everything(server: Running, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 300)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+        wait_for(server, 50)
+        assert process.stderr
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        process.wait(60)
+    assert process.returncode == 129
+    assert len((tmp_path / "verdicts.csv").read_text().splitlines()) == 301
+    assert run(*score(tmp_path)).returncode == 0
+    assert asked(server) == 1500
+
+
+def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 50)
+    with fault_server(delay=30) as slow:
+        write_profile(tmp_path / "profile.json", slow.describe(tmp_path))
+        with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+            wait_for(slow, 5)
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr
+            while "Stopping" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 143
+
+
+def test_a_hang_up_that_nohup_ignores_stops_nothing(server: Running, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 100)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    with subprocess.Popen(["nohup", *command(*score(tmp_path))], stderr=subprocess.DEVNULL) as process:
+        wait_for(server, 50)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+    assert asked(server) == 500
+
+
+# --- verdicts about pictures as they are
+
+
+def write_photos(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    images = np.random.default_rng(7).integers(0, 256, (count, 8, 8, 3), np.uint8)
+    paths = [folder / f"{place:03}.png" for place in range(count)]
+    for path, image in zip(paths, images, strict=True):
+        path.write_bytes(encode_png(image))
+        os.utime(path, (1e9, 1e9))
+    return paths
+
+
+def test_a_picture_that_was_overwritten_between_two_runs_is_asked_about_again(server: Running, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 60)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=1))
+    rest = ("-p", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--canaries", 0)
+    verdicts = ("score", tmp_path / "photos", "-o", tmp_path / "verdicts.csv", *rest)
+    assert run(*verdicts, "--budget", 250).returncode == 3
+    assert asked(server) == 250
+    images = np.random.default_rng(8).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    for path, image in zip(photos, images, strict=False):
+        path.write_bytes(encode_png(image))
+    os.utime(photos[5])
+    done = run(*verdicts)
+    assert done.returncode == 0, done.stderr
+    assert "3 pictures changed since their verdict; they are asked about again." in done.stderr
+    assert "Going on: 47 of 60" in done.stderr
+    assert asked(server) == 300 + 15
+    assert run("score", tmp_path / "photos", "-o", tmp_path / "fresh.csv", *rest).returncode == 0
+    assert (tmp_path / "verdicts.csv").read_bytes() == (tmp_path / "fresh.csv").read_bytes()
+    assert asked(server) == 300 + 15
+
+
+def test_with_verify_a_file_that_only_seems_unchanged_is_seen(server: Running, tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", 20)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=1))
+    rest = ("-p", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--canaries", 0)
+    verdicts = ("score", tmp_path / "photos", "-o", tmp_path / "verdicts.csv", *rest)
+    assert run(*verdicts, "--budget", 50).returncode == 3
+    first, second = (photo.read_bytes() for photo in photos[:2])
+    assert len(first) == len(second)
+    photos[0].write_bytes(second)
+    os.utime(photos[0], (1e9, 1e9))
+    assert "changed" not in run(*verdicts, "--budget", 50).stderr
+    done = run(*verdicts, "--verify")
+    assert "1 picture changed since its verdict; it is asked about again." in done.stderr
+    lines = (tmp_path / "verdicts.csv").read_text().splitlines()
+    assert lines[1].partition(",")[2] == lines[2].partition(",")[2]
 
 
 # --- whole or not at all

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import tarfile
 import time
 from collections.abc import Iterator
@@ -21,14 +22,15 @@ from faults import Running, fault_server
 from ledger_players import WHO
 from workshop import PANEL, answers, run, write_pictures, write_profile
 
+from looktwice import console
 from looktwice.classifiers import Terms, connect
 from looktwice.console import Output
 from looktwice.errors import DataError, FleetError, ImageError, ProfileError
-from looktwice.fleet.driver import Cluster
+from looktwice.fleet.driver import Cluster, Run
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.sources import Listed, Unit, units
 from looktwice.fleet.worker import Job, Scorer
-from looktwice.fleetruns import Machines, MaxBad, Tally, crew, score, shared_ledger
+from looktwice.fleetruns import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.images import decode, encode_png
 from looktwice.outcome import Progress
 from looktwice.pacing import SharedRate
@@ -91,6 +93,17 @@ def test_units_have_the_wanted_size_and_are_the_same_each_time(tmp_path: Path, s
     assert [len(unit.listed) for unit in cut] == [size] * (20 // size) + [20 % size] * (20 % size > 0)
     assert [unit.identity for unit in units([folder], size)] == [unit.identity for unit in cut]
     assert len({unit.identity for unit in cut}) == len(cut)
+
+
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_a_picture_that_was_overwritten_makes_another_unit(tmp_path: Path, address: str) -> None:
+    folder = write_folder(tmp_path / "photos", 6)
+    place = address.format(folder)
+    before = [unit.identity for unit in units([place], 3)]
+    changed = sorted(folder.rglob("*.png"))[4]
+    changed.write_bytes(encode_png(noise(1, 9)[0]))
+    after = [unit.identity for unit in units([place], 3)]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
 def parquet(path: Path, column: str, values: list[object], **more: list[object]) -> str:
@@ -589,20 +602,53 @@ def test_more_workers_than_processors_are_not_waited_for() -> None:
         crew(Terms(), Cluster(8), Machines(workers=9))
 
 
+REST = (DecisionOptions(), Machines(), AskOptions(), Output())
+
+
 @pytest.mark.parametrize(
     ("pictures", "out"),
     [("photos", "photos/out"), ("photos/", "photos"), (".", "out"), ("s3://a/b?region=x", "s3://a/b/c?region=x")],
 )
 def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> None:
     with pytest.raises(DataError, match="among the pictures"):
-        score([pictures], None, Path("profile.json"), None, out, DecisionOptions(), Machines(), AskOptions(), Output())
+        score([pictures], None, False, Path("profile.json"), None, out, *REST)
 
 
 def test_verdicts_may_go_beside_the_pictures() -> None:
     with pytest.raises(ProfileError, match="nowhere"):
-        score(
-            ["photos"], None, Path("nowhere"), None, "photos-out", DecisionOptions(), Machines(), AskOptions(), Output()
-        )
+        score(["photos"], None, False, Path("nowhere"), None, "photos-out", *REST)
+
+
+@pytest.mark.parametrize(("take", "verify"), [(":10", False), (None, True)])
+def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool) -> None:
+    with pytest.raises(DataError, match="is for one machine"):
+        score(["photos"], take, verify, Path("nowhere"), None, "photos-out", *REST)
+
+
+class Stoppable(Run):
+    """A run that only notes why it is stopped."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_a_fleet_gently_and_a_second_one_at_once(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "heard", [])
+    before, run = signal.getsignal(number), Stoppable()
+    with _interruptible(run) as reasons:
+        os.kill(os.getpid(), number)
+        assert "run the same command again to go on" in reasons[0]
+        assert run.reasons == reasons
+        with pytest.raises(SystemExit) as left:
+            os.kill(os.getpid(), number)
+    assert left.value.code == 128 + number
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])

@@ -2,21 +2,45 @@
 
 import csv
 import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from looktwice.images import MAX_PIXELS
+import numpy as np
+import pytest
+
+from looktwice.images import encode_png
 from looktwice.look import Verdict
 from looktwice.outcome import Cause, Unscored
-from looktwice.pictures import Collection, Folder
-from looktwice.scorefile import COLUMNS, ScoreFile
+from looktwice.pictures import Picture, find
+from looktwice.scorefile import PART, ScoreFile
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
-PICTURES = Collection(NAMES, Folder(Path(), MAX_PIXELS))
 HEADER: dict[str, object] = {"profile": "p"}
 
 
-def verdict(name: str, confidence: float = 0.5) -> Verdict:
-    return Verdict(name, "cat", confidence, 0.4, 0.6, "cat", (("mirror", "cat"),), 2)
+def paint(path: Path, grey: int) -> None:
+    path.write_bytes(encode_png(np.full((4, 4, 3), grey, np.uint8)))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Sequence[Picture]:
+    (tmp_path / "photos").mkdir()
+    for place, name in enumerate(NAMES):
+        paint(tmp_path / "photos" / name, 50 * place)
+    return find([tmp_path / "photos"])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (tmp_path / "desk").mkdir()
+    return tmp_path / "desk"
+
+
+def verdict(picture: Picture, confidence: float = 0.5) -> Verdict:
+    digest = picture.image().digest
+    return Verdict(picture.name, "cat", confidence, 0.4, 0.6, "cat", (("mirror", "cat"),), 2, digest=digest)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -24,11 +48,13 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_result_is_in_the_order_of_the_pictures_whatever_the_order_of_verdicts(tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    file = ScoreFile(out, HEADER, PICTURES)
-    for place, name in enumerate(["c.png", "a.png", "d.png", "b.png"]):
-        file.add(verdict(name, place / 10))
+def test_the_result_is_in_the_order_of_the_pictures_whatever_the_order_of_verdicts(
+    photos: Sequence[Picture], desk: Path
+) -> None:
+    out = desk / "out.csv"
+    file = ScoreFile(out, HEADER, photos)
+    for place, picture in enumerate([2, 0, 3, 1]):
+        file.add(verdict(photos[picture], place / 10))
     file.finish({})
     assert [(row["name"], row["confidence"]) for row in rows(out)] == [
         ("a.png", "0.1"),
@@ -37,45 +63,76 @@ def test_the_result_is_in_the_order_of_the_pictures_whatever_the_order_of_verdic
         ("d.png", "0.2"),
     ]
     assert file.missing() == 0
-    assert list(tmp_path.iterdir()) == [out]
+    assert list(desk.iterdir()) == [out]
 
 
-def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    calm = ScoreFile(tmp_path / "calm.csv", HEADER, PICTURES)
-    for name in NAMES:
-        calm.add(verdict(name))
+def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(photos: Sequence[Picture], desk: Path) -> None:
+    calm = ScoreFile(desk / "calm.csv", HEADER, photos)
+    for picture in photos:
+        calm.add(verdict(picture))
     calm.finish({})
 
-    first = ScoreFile(tmp_path / "out.csv", HEADER, PICTURES)
-    first.add(verdict("b.png"))
+    first = ScoreFile(desk / "out.csv", HEADER, photos)
+    first.add(verdict(photos[1]))
     first.close()
-    second = ScoreFile(tmp_path / "out.csv", HEADER, PICTURES)
+    second = ScoreFile(desk / "out.csv", HEADER, photos)
     assert [second.done(place) for place in range(4)] == [False, True, False, False]
-    second.add(verdict("a.png"))
-    second.add(verdict("d.png"))
+    second.add(verdict(photos[0]))
+    second.add(verdict(photos[3]))
     second.finish({"c.png": Unscored("c.png", Cause.BUDGET, "late")})
     assert second.missing() == 1
-    missing = rows(tmp_path / "out.csv")[2]
+    missing = rows(desk / "out.csv")[2]
     assert (missing["cause"], missing["message"]) == ("budget", "late")
-    third = ScoreFile(tmp_path / "out.csv", HEADER, PICTURES)
-    third.add(verdict("c.png"))
+    third = ScoreFile(desk / "out.csv", HEADER, photos)
+    third.add(verdict(photos[2]))
     third.finish({})
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "calm.csv").read_bytes()
+    assert (desk / "out.csv").read_bytes() == (desk / "calm.csv").read_bytes()
 
 
-def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(tmp_path: Path) -> None:
-    out, part = tmp_path / "out.csv", tmp_path / "out.csv.part"
-    file = ScoreFile(out, HEADER, Collection(["a.png", "gone.png"], Folder(Path(), MAX_PIXELS)))
-    file.add(verdict("a.png"))
-    file.add(verdict("gone.png"))
+def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(photos: Sequence[Picture], desk: Path) -> None:
+    out, part = desk / "out.csv", desk / "out.csv.part"
+    file = ScoreFile(out, HEADER, [photos[0], replace(photos[1], name="gone.png")])
+    file.add(verdict(photos[0]))
+    file.add(replace(verdict(photos[1]), name="gone.png"))
     file.close()
     with part.open("ab") as written:
-        written.write(json.dumps(dict.fromkeys(COLUMNS[:3])).encode() + b"\nno line of ours\n" + b'{"name": "b.p')
-    again = ScoreFile(out, HEADER, PICTURES)
+        written.write(json.dumps(dict.fromkeys(PART[:3])).encode() + b"\nno line of ours\n" + b'{"name": "b.p')
+    again = ScoreFile(out, HEADER, photos)
     assert [again.done(place) for place in range(4)] == [True, False, False, False]
-    again.add(verdict("b.png"))
+    again.add(verdict(photos[1]))
     again.finish({})
     assert [row["label"] for row in rows(out)] == ["cat", "cat", "", ""]
-    other = ScoreFile(out, {"profile": "another"}, PICTURES)
+    other = ScoreFile(out, {"profile": "another"}, photos)
     assert other.missing() == 4
     other.close()
+
+
+def test_a_verdict_is_of_a_picture_as_it_was(photos: Sequence[Picture], desk: Path) -> None:
+    """The file tells if it has been untouched since before the run, and the pixels tell where it cannot."""
+    folder, out = desk.parent / "photos", desk / "out.csv"
+    for name in NAMES:
+        os.utime(folder / name, (1e9, 1e9))
+    os.utime(folder / "d.png")  # too fresh for its stamp to be trusted
+    first = ScoreFile(out, HEADER, photos)
+    for picture in photos:
+        first.add(verdict(picture))
+    first.close()
+    paint(folder / "a.png", 200)
+    os.utime(folder / "b.png")
+    paint(folder / "c.png", 201)
+    os.utime(folder / "c.png", (1e9, 1e9))
+    stamp = (folder / "d.png").stat().st_mtime_ns
+    paint(folder / "d.png", 202)
+    os.utime(folder / "d.png", ns=(stamp, stamp))
+    second = ScoreFile(out, HEADER, photos)
+    assert [second.done(place) for place in range(4)] == [False, True, True, False]
+    assert second.changed == {0, 3}
+    second.add(verdict(photos[0]))
+    second.close()
+    third = ScoreFile(out, HEADER, photos, verify=True)
+    assert third.changed == {2, 3}
+    (folder / "b.png").write_bytes(b"no picture any more")
+    third.close()
+    fourth = ScoreFile(out, HEADER, photos)
+    assert fourth.changed == {1, 3}
+    fourth.close()

@@ -18,6 +18,7 @@ from looktwice.options import (
     LABELLED,
     MAX_QUERIES,
     PAPER,
+    VERIFY,
     ClassifierOption,
     Help,
     JsonOption,
@@ -59,7 +60,9 @@ app = typer.Typer(
 
 
 def _exit(complete: bool) -> NoReturn:
-    raise typer.Exit(0 if complete else NOT_SCORED)
+    from looktwice.console import exit_code
+
+    raise typer.Exit(0 if complete else exit_code(NOT_SCORED))
 
 
 def _print_version(wanted: bool) -> None:
@@ -224,6 +227,7 @@ def score(
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     take: TakeOption = None,
+    verify: Annotated[bool, Help("--verify", help=VERIFY)] = False,
 ) -> None:
     """Verdicts for whole folders, into a file. Run it again after an interruption and it goes on where it was.
 
@@ -238,12 +242,12 @@ def score(
     if machines:
         from looktwice import fleetruns
 
-        _exit(fleetruns.score(pictures, take, profile, classifier, out, decide, machines, ask, output))
+        _exit(fleetruns.score(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
     from looktwice import runs
     from looktwice.model import AsyncModel
 
     found = runs.found([Path(path) for path in pictures], take)
-    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), decide, output))
+    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
 
 
 @app.command()
@@ -512,11 +516,11 @@ def main() -> None:
     try:
         command()
     except LookTwiceError as error:
-        from looktwice.console import safe
+        from looktwice.console import exit_code, safe
         from looktwice.progress import say
 
         say(f"[red]error:[/red] {safe(str(error))}")
-        sys.exit(NOT_SCORED if isinstance(error, UnscoredError) else 1)
+        sys.exit(exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from looktwice import progress
-from looktwice.asking import Asker, Estimate
+from looktwice.asking import Estimate
 from looktwice.model import AsyncModel
 from looktwice.pictures import Picture
 from looktwice.profile import Figure, Result
@@ -92,22 +92,46 @@ def estimate(model: AsyncModel, pictures: Sequence[Picture], panel: Panel, outpu
 
 @asynccontextmanager
 async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterator[None]:
-    """Show how a run gets on; Ctrl-C once stops it gently, twice at once. The model is closed at the end."""
+    """Show how a run gets on; a signal once stops it gently, twice at once. The model is closed at the end."""
     loop = asyncio.get_running_loop()
     show = progress.log_json if output.json_log else progress.show_bar if ERR.is_terminal else progress.log_lines
     async with model, progress.shown(model.asker, total, show):
-        loop.add_signal_handler(signal.SIGINT, _interrupt, model.asker)
+        signals = stopping_signals()
+        for each in signals:
+            loop.add_signal_handler(each, stop, each, model.asker.stop)
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            for each in signals:
+                loop.remove_signal_handler(each)
 
 
-def _interrupt(asker: Asker) -> None:
-    if asker.stopped:
-        raise KeyboardInterrupt
-    say("Stopping: waiting for what is in flight (Ctrl-C again to leave now) ...")
-    asker.stop("the run was stopped by Ctrl-C; run the same command again to go on")
+heard: list[int] = []
+"""The signals that told this process to stop, which its exit code follows from."""
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """What ends a run gently: Ctrl-C, and what systemd, Docker, Slurm or a terminal that is closed send.
+
+    One that is ignored on purpose stays so, as under nohup; Ctrl-C is heard also by runs in the background.
+    """
+    found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return [each for each in found if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
+
+
+def stop(number: int, halt: Callable[[str], None]) -> None:
+    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once."""
+    heard.append(number)
+    if len(heard) > 1:
+        raise SystemExit(128 + number)
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    halt(f"the run was stopped by {name}; run the same command again to go on")
+    say(f"Stopping: waiting for what is in flight ({name} again to leave now) ...")
+
+
+def exit_code(usual: int) -> int:
+    """128 and the signal's number where one other than Ctrl-C stopped the run, as supervisors expect it."""
+    return 128 + heard[0] if heard and heard[0] != signal.SIGINT else usual
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:

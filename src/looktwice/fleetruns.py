@@ -15,7 +15,7 @@ from pathlib import Path
 
 from looktwice.asking import Estimate
 from looktwice.classifiers import Terms
-from looktwice.console import Output, print_json, safe, show_estimate
+from looktwice.console import Output, print_json, safe, show_estimate, stop, stopping_signals
 from looktwice.errors import DataError, FleetError
 from looktwice.fleet.driver import Cluster, Run, running
 from looktwice.fleet.shards import Shards, Summary
@@ -86,6 +86,7 @@ class Tally:
 def score(
     paths: Sequence[str],
     take: str | None,
+    verify: bool,
     profile_path: Path,
     classifier: str | None,
     out: str,
@@ -97,6 +98,8 @@ def score(
     """Write the verdicts of all pictures to a folder; whether all have one."""
     if take is not None:
         raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
+    if verify:
+        raise DataError("--verify is for one machine; on Ray name another folder to have everything looked at again")
     _keep_apart(paths, out)
     model = AsyncModel.load(profile_path, classifier, options=ask)
     practice = practice_of(model, decide)
@@ -253,21 +256,19 @@ class MaxBad:
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[list[str]]:
-    """Ctrl-C once stops the run gently, twice at once; the list then says why."""
+    """A signal once stops the run gently, twice at once; the list then says why."""
     reasons: list[str] = []
 
-    def interrupt(*_: object) -> None:
-        if reasons:
-            raise KeyboardInterrupt
-        reasons.append("the run was stopped by Ctrl-C; run the same command again to go on")
-        say("Stopping: waiting for what is in flight (Ctrl-C again to leave now) ...")
-        run.stop(reasons[0])
+    def halt(reason: str) -> None:
+        reasons.append(reason)
+        run.stop(reason)
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = {each: signal.signal(each, lambda number, _: stop(number, halt)) for each in stopping_signals()}
     try:
         yield reasons
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _conclude(watch: Watch, out: str, complete: bool, as_json: bool) -> bool:

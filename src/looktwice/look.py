@@ -50,6 +50,8 @@ class Verdict:
     """What to do with the answer, where a promise was asked for."""
     prediction_set: tuple[str | None, ...] | None = None
     """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
+    digest: str = ""
+    """Of the pixels that it is about; empty where they are those of several photos."""
 
     def agree(self) -> int:
         """How many views say what the verdict says."""
@@ -405,9 +407,9 @@ def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
         return []
     belief, words = practice.belief, votes.vocabulary
     low, high = belief.interval(votes)
-    columns = zip(
-        votes.names, belief.predict(votes), belief.confidence(votes), low, high, votes.base, votes.views, strict=True
-    )
+    label, confidence = belief.predict(votes), belief.confidence(votes)
+    digests = votes.digests or ("",) * len(votes)
+    columns = zip(votes.names, label, confidence, low, high, votes.base, votes.views, digests, strict=True)
     verdicts = [
         Verdict(
             name,
@@ -418,8 +420,9 @@ def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
             words[base],
             tuple((v, None if c == MISSING else words[c]) for v, c in zip(votes.panel, views, strict=True)),
             1 + int((views != MISSING).sum()),
+            digest=digest,
         )
-        for name, label, confidence, least, most, base, views in columns
+        for name, label, confidence, least, most, base, views, digest in columns
     ]
     return _with_sets([_decided(verdict, practice.accept) for verdict in verdicts], votes, practice)
 

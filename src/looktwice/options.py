@@ -32,6 +32,7 @@ ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pi
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
+VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol, Union, overload
+from typing import TYPE_CHECKING, Protocol, Union, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,22 @@ COLUMN = "label"
 """The column of truths in a CSV, unless another is named."""
 
 
+Stamp = tuple[int, int]
+"""When a file was last changed, in nanoseconds, and how many bytes it has."""
+
+
 class Source(Protocol):
     """What a collection's pictures share: it finds the pixels that belong to a name."""
 
     def image(self, name: str) -> Image: ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A source of pictures in files."""
+
+    def stamp(self, name: str) -> Stamp:
+        """That of the file with the picture of this name; an OSError if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,13 @@ class Picture:
     def image(self) -> Image:
         """The decoded picture; an ImageError names a file that cannot be read, a DataError an array that cannot."""
         return self.source.image(self.name)
+
+    def stamp(self) -> Stamp | None:
+        """That of the picture's file; None where it has none, or it is not there."""
+        try:
+            return self.source.stamp(self.name) if isinstance(self.source, Stamped) else None
+        except (OSError, ValueError):  # a name that holds a zero is no name of a file
+            return None
 
 
 class Collection(Sequence[Picture]):
@@ -82,22 +101,29 @@ class Folder:
     def image(self, name: str) -> Image:
         return load(self.root / name, self.max_pixels)
 
+    def stamp(self, name: str) -> Stamp:
+        status = os.stat(self.root / name)
+        return status.st_mtime_ns, status.st_size
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Pictures in one array of one file; a name ends with `#` and the place in the array.
 
     `read` gives the uint8 array, N x H x W or N x H x W x 3; it is a plain function of a module, so that a picture
-    can be pickled without its pixels. `stamp` tells whether the file is still the one that was listed.
+    can be pickled without its pixels. `listed` tells whether the file is still the one that was listed.
     """
 
     path: Path
     read: Callable[[Path], NDArray[np.uint8]]
-    stamp: tuple[int, int]
+    listed: Stamp
 
     @classmethod
     def of(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
         return cls(path, read, _stamp(path))
+
+    def stamp(self, name: str) -> Stamp:
+        return self.listed
 
     def image(self, name: str) -> Image:
         with _LOADING:
@@ -111,14 +137,14 @@ _LOADING = Lock()
 @lru_cache(maxsize=2)
 def _images(stack: Stack) -> NDArray[np.uint8]:
     with _reading(stack.path):
-        if _stamp(stack.path) != stack.stamp:
+        if _stamp(stack.path) != stack.listed:
             raise DataError(f"{shown(str(stack.path))}: changed since its pictures were listed; list them again")
         images = stack.read(stack.path)
     images.flags.writeable = False
     return images
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> Stamp:
     with _reading(path):
         status = os.stat(path)
     return status.st_mtime_ns, status.st_size

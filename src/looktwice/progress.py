@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 
 from rich.console import Console
@@ -16,12 +16,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from looktwice.asking import Asker
 from looktwice.outcome import Progress as Run
 
-ERR = Console(stderr=True)
+
+class _Screen(Console):
+    """A terminal that may go away while a run goes on; what would be said after that is lost."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+ERR = _Screen(stderr=True)
 
 
 def say(line: str) -> None:
-    """A line for the person, on the error stream, so that results can be piped."""
-    ERR.print(line, highlight=False, soft_wrap=True)
+    """A line for the person, on the error stream, so that results can be piped; lost if nobody is there any more."""
+    with suppress(OSError):
+        ERR.print(line, highlight=False, soft_wrap=True)
 
 
 Show = Callable[["Asker", int | None, "Purse"], Coroutine[None, None, None]]

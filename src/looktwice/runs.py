@@ -133,7 +133,9 @@ def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions,
     return isinstance(verdict, Verdict)
 
 
-def score(model: AsyncModel, pictures: Sequence[Picture], out: Path, decide: DecisionOptions, output: Output) -> bool:
+def score(
+    model: AsyncModel, pictures: Sequence[Picture], out: Path, verify: bool, decide: DecisionOptions, output: Output
+) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
     ready(out, scorefile.ENDINGS)
     profile = model.fitted()
@@ -142,7 +144,10 @@ def score(model: AsyncModel, pictures: Sequence[Picture], out: Path, decide: Dec
         estimate(model, pictures, practice.panel, output)
         return True
     header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
-    file, todo = ScoreFile(out, header, pictures), pictures
+    file, todo = ScoreFile(out, header, pictures, verify=verify), pictures
+    if file.changed:
+        many = f"{len(file.changed)} pictures changed since their verdict; they are asked about again."
+        say("1 picture changed since its verdict; it is asked about again." if len(file.changed) == 1 else many)
     if file.missing() < len(pictures):
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")

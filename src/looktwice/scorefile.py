@@ -1,7 +1,8 @@
 """A file of verdicts that grows while a run goes on, survives its end at any moment, and is then put in order.
 
 Finished verdicts are appended to `OUT.part`, one JSON line each under a line that says what they are verdicts of.
-The result itself is written from it in the pictures' order, so a run that was interrupted ends in the same bytes as
+Each line also says which pixels it is about, so that a picture that was changed since is asked about again. The result
+itself is written from it in the pictures' order, so a run that was interrupted ends in the same bytes as
 one that was not.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from looktwice import files
-from looktwice.errors import DataError
+from looktwice.errors import DataError, LookTwiceError
 from looktwice.look import Verdict
 from looktwice.outcome import Cause, Unscored
 from looktwice.pictures import Picture
@@ -39,6 +41,10 @@ COLUMNS = (
     "cause",
     "message",
 )
+PART = (*COLUMNS, "stamp", "digest")
+"""The columns of a line of the part file: also the stamp of the picture's file, and the digest of its pixels."""
+SETTLED = 1.0
+"""Seconds before a run by which a file was last changed if its stamp is to be trusted: clocks of files are coarse."""
 NOWHERE = -1
 ENDINGS = (".csv", ".jsonl", ".parquet")
 UNKNOWN = "backslashreplace"
@@ -50,7 +56,10 @@ class ScoreFile:
     result. Of a picture it holds in memory where its verdict lies, and nothing else.
     """
 
-    def __init__(self, out: Path, header: dict[str, object], pictures: Sequence[Picture]) -> None:
+    def __init__(
+        self, out: Path, header: dict[str, object], pictures: Sequence[Picture], *, verify: bool = False
+    ) -> None:
+        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ."""
         self._out = out
         self._hold = files.Hold(out)
         self._part = out.with_name(out.name + ".part")
@@ -59,6 +68,9 @@ class ScoreFile:
         self._starts = array("q", [NOWHERE]) * len(pictures)
         """Where the line of each picture begins in the part file."""
         self._next = 0
+        self._verify, self._began = verify, time.time() - SETTLED
+        self.changed = set[int]()
+        """The places of pictures whose verdicts are about other pixels than they have now."""
         self._file = self._open()
 
     def done(self, place: int) -> bool:
@@ -71,11 +83,14 @@ class ScoreFile:
 
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
-        line = (json.dumps(record(verdict)) + "\n").encode()
+        place = self._place(verdict.name)
+        stamp = self._pictures[place].stamp()
+        if stamp and stamp[0] / 1e9 > self._began:  # it may have changed since it was read
+            stamp = None
+        line = json.dumps({**record(verdict), "stamp": stamp, "digest": verdict.digest}) + "\n"
         with self._writing():
             start = self._file.tell()
-            self._file.write(line)
-        place = self._place(verdict.name)
+            self._file.write(line.encode())
         self._starts[place], self._next = start, place + 1
 
     def finish(self, unscored: dict[str, Unscored]) -> None:
@@ -124,17 +139,33 @@ class ScoreFile:
         return file
 
     def _read(self, file: BinaryIO) -> None:
-        """Take over sound lines; one cut off by a crash is dropped, and a damaged one is as good as not there."""
+        """Take over sound lines about pictures as they are now.
+
+        One cut off by a crash is dropped, and a damaged one is as good as not there.
+        """
         start = file.tell()
         places = {picture.name: place for place, picture in enumerate(self._pictures)}
         for line in file:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            if (place := places.get(_name(line))) is not None:
-                self._starts[place] = start
+            told = _told(line)
+            if (place := places.get(str(told.get("name")))) is not None:
+                same = self._same(self._pictures[place], told)
+                self._starts[place] = start if same else NOWHERE
+                (self.changed.discard if same else self.changed.add)(place)
             start += len(line)
         file.seek(0, os.SEEK_END)
+
+    def _same(self, picture: Picture, told: dict[str, object]) -> bool:
+        """Whether a verdict is about the picture as it is now; its pixels are read where its file cannot tell."""
+        stamp = picture.stamp()
+        if stamp and list(stamp) == told["stamp"] and not self._verify:
+            return True
+        try:
+            return picture.image().digest == told["digest"]
+        except LookTwiceError:
+            return False
 
     def _place(self, name: str) -> int:
         """The place of a picture, which is soon found, as verdicts come in the order of the pictures."""
@@ -149,16 +180,17 @@ class ScoreFile:
                     yield unscored_record(unscored.get(picture.name, missed))
                 else:
                     file.seek(start)
-                    yield json.loads(file.readline())
+                    told = json.loads(file.readline())
+                    yield {column: told[column] for column in COLUMNS}
 
 
-def _name(line: bytes) -> str:
-    """The picture that a line tells of; no name, if it is not one that `add` wrote."""
+def _told(line: bytes) -> dict[str, object]:
+    """What a line tells; nothing, if it is not one that `add` wrote."""
     try:
         told = json.loads(line)
-        return str(told["name"]) if isinstance(told, dict) and tuple(told) == COLUMNS else ""
+        return told if isinstance(told, dict) and tuple(told) == PART else {}
     except (ValueError, RecursionError):
-        return ""
+        return {}
 
 
 def unscored_record(unscored: Unscored) -> dict[str, object]:

@@ -298,11 +298,14 @@ def test_a_driver_killed_at_random_moments_and_run_again_asks_nothing_that_has_i
     assert scoring.rows() == expected
 
 
-def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(scoring: Scoring, expected: Rows) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 3), (signal.SIGTERM, 143)])
+def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(
+    scoring: Scoring, expected: Rows, number: signal.Signals, code: int
+) -> None:
     with started(scoring.command("--canaries", 0)) as driver:
         until(partial(scoring.asked, 0.1), "it is under way")
-        driver.send_signal(signal.SIGINT)
-        said = finished(driver, code=3)
+        driver.send_signal(number)
+        said = finished(driver, code=code)
     assert "run the same command again to go on" in said
     assert "onnect" not in said, "Ray ends with the run and is not looked for again"
     assert scoring.answered() == scoring.requests(), "what was in flight was waited for"

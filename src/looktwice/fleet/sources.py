@@ -47,10 +47,12 @@ class Listed:
     """Pictures that were listed one by one."""
 
     listed: tuple[Picture, ...] = field(repr=False)
+    stamps: tuple[str, ...] = field(default=(), repr=False)
+    """Those of their files, where they have some."""
 
     @property
     def identity(self) -> str:
-        return _hash(picture.name for picture in self.listed)
+        return _hash((*(picture.name for picture in self.listed), *self.stamps))
 
     def pictures(self) -> Iterator[Picture]:
         return iter(self.listed)
@@ -168,7 +170,7 @@ def units(paths: Sequence[str], size: int) -> Iterator[Unit]:
         yield from _unpacked(box, box, size)
     loose = [Path(path) for path in here if not boxed[path] or _has_pictures(Path(path))]
     if loose:
-        yield from _cut(find(loose), size)
+        yield from _cut(((picture, _stamp(*(picture.stamp() or ()))) for picture in find(loose)), size)
     for path in paths:
         if "://" in path:
             yield from _distant(path, len(paths) == 1, size)
@@ -192,10 +194,15 @@ def _files_below(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
-def _cut(pictures: Iterable[Picture], size: int) -> Iterator[Unit]:
+def _cut(pictures: Iterable[tuple[Picture, str]], size: int) -> Iterator[Unit]:
+    """Units of pictures that come with the stamps of their files."""
     source = iter(pictures)
-    while listed := tuple(islice(source, size)):
-        yield Listed(listed)
+    while listed := list(islice(source, size)):
+        yield Listed(*zip(*listed, strict=True))
+
+
+def _stamp(*numbers: int) -> str:
+    return " ".join(map(str, numbers))
 
 
 def _distant(address: str, alone: bool, size: int) -> Iterator[Unit]:
@@ -212,20 +219,22 @@ def _distant(address: str, alone: bool, size: int) -> Iterator[Unit]:
         raise DataError(f"{shown(place)}: cannot be listed ({_why(fault)}); check the address and its rights") from None
     if info.type == FileType.NotFound:
         raise DataError(f"{shown(place)}: there is nothing at this address; check it")
-    below = sorted(each.path[len(path) :] for each in found if each.type == FileType.File)
+    stamps = {each.path[len(path) :]: _stamp(each.size, each.mtime_ns) for each in found if each.type == FileType.File}
+    below = sorted(stamps)
     for box in (each for each in below if _ending(place + each) in BOXES):
         yield from _unpacked(f"{place}{box}{settings}", f"{place}{box}", size)
     loose = [each for each in below if _ending(place + each) in ENDINGS or each == ""]
     root = f"{place.rstrip('/')}/" if alone and info.type == FileType.Directory else ""
-    names = [f"{place}{each}".removeprefix(root) for each in loose if _ending(place + each) not in BOXES]
-    yield from _cut((Picture(name, None, Bucket(root, settings)) for name in names), size)
+    source = Bucket(root, settings)
+    named = ((f"{place}{each}".removeprefix(root), each) for each in loose if _ending(place + each) not in BOXES)
+    yield from _cut(((Picture(name, None, source), stamps[each]) for name, each in named), size)
 
 
 def _unpacked(file: str, name: str, size: int) -> Iterator[Unit]:
     """The units in a container."""
     files, path = filesystem(file)
     info = files.get_file_info(path)
-    stamp = f"{info.size} {info.mtime_ns}"
+    stamp = _stamp(info.size, info.mtime_ns)
     if _ending(name) == ".tar":
         yield Tar(file, name, stamp)
         return
