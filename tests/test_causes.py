@@ -180,7 +180,8 @@ def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subpro
 def test_a_command_that_could_score_no_picture_exits_with_3(place: Place, tmp_path: Path, name: str) -> None:
     for label in ("dark", "bright"):
         (tmp_path / "pictures" / label).mkdir(parents=True)
-        (tmp_path / "pictures" / label / "bad.png").write_bytes(b"no picture")
+        for number in range(6):
+            (tmp_path / "pictures" / label / f"{number}.png").write_bytes(b"no picture")
     done = run(*place.words(name, tmp_path, tmp_path / "pictures"))
     assert done.returncode == 3, done.stderr
     assert "error: no labelled picture could be scored" in done.stderr
