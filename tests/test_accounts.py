@@ -1,11 +1,16 @@
 """The ledger and check commands, on a ledger that a real run filled."""
 
 import json
+import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 from faults import fault_server
 from workshop import run, write_pictures, write_profile
+
+from looktwice.ledger import default_path
+from looktwice.pictures import find
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,121 @@ def test_merging_adds_answers_once_and_forgetting_keeps_the_cost(filled: Path, t
     assert "100 answers" in run("ledger", "forget", day["fingerprint"], "--ledger", mine).stderr
     (day,) = json.loads(run("ledger", "stats", "--ledger", mine, "--json").stdout)
     assert (day["queries"], day["answered"]) == (103, 0)
+
+
+def test_stats_add_up_by_day_and_by_classifier(filled: Path, tmp_path: Path) -> None:
+    with sqlite3.connect(filled) as source, sqlite3.connect(tmp_path / "ledger.db") as db:
+        source.backup(db)
+        db.execute("INSERT INTO classifiers(id, fingerprint, description) VALUES (99, 'other', 'api')")
+        spend = "INSERT INTO spend(classifier, day, session, queries, micros) VALUES (?, ?, 1, ?, ?)"
+        db.executemany(spend, [(1, 100, 7, 700), (99, 100, 3, 0)])
+    source.close()
+    db.close()
+
+    def stats(*by: str) -> list[dict[str, object]]:
+        return list(json.loads(run("ledger", "stats", "--ledger", tmp_path / "ledger.db", *by, "--json").stdout))
+
+    assert [row["queries"] for row in stats()] == [7, 3, 103]
+    first = stats("--by", "day")[0]
+    assert (first["day"], first["queries"]) == ("1970-04-11", 10)
+    known = {row["fingerprint"]: row["queries"] for row in stats("--by", "classifier")}
+    assert known["other"] == 3
+    assert sorted(known.values(), key=str) == [110, 3]
+    assert "1970-04-11" not in run("ledger", "stats", "--ledger", tmp_path / "ledger.db", "--by", "classifier").stdout
+
+
+def test_an_export_has_the_names_of_pictures_that_are_known(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    done = run(
+        "ledger", "export", tmp_path / "answers.jsonl", "--ledger", filled,
+        "--pictures", filled.parent / "pictures.npz", "--pictures", tmp_path / "broken.png",
+    )  # fmt: skip
+    assert "not read: " in done.stderr
+    assert "100 answers" in done.stderr
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    expected = {picture.image().digest: picture.name for picture in find([filled.parent / "pictures.npz"])}
+    assert {answer["digest"]: Path(answer["name"]).name for answer in answers} == expected
+    bare = run("ledger", "export", tmp_path / "bare.jsonl", "--ledger", filled)
+    assert bare.returncode == 0
+    assert '"name": null' in (tmp_path / "bare.jsonl").read_text()
+
+
+def test_forget_takes_what_stats_shows(filled: Path, tmp_path: Path) -> None:
+    (day,) = json.loads(run("ledger", "stats", "--ledger", filled, "--json").stdout)
+    who, what = day["fingerprint"], day["description"]
+    for place, called in enumerate((what, who[:8], f"{what} {who}", what[:-3])):
+        ledger = tmp_path / f"{place}.db"
+        assert run("ledger", "merge", filled, "--ledger", ledger).returncode == 0
+        assert "100 answers" in run("ledger", "forget", called, "--ledger", ledger).stderr
+    with sqlite3.connect(ledger) as db:
+        db.execute("INSERT INTO classifiers(fingerprint, description) VALUES ('other', ?)", (what,))
+        db.execute("INSERT INTO classifiers(fingerprint, description) VALUES ('nameless', '')")
+    db.close()
+    said = run("ledger", "forget", what, "--ledger", ledger).stderr
+    assert "knows 2 classifiers (" in said
+    assert "other" in said
+    for nobody in ("nobody", ""):
+        done = run("ledger", "forget", nobody, "--ledger", ledger)
+        assert (done.returncode, "knows no classifier" in done.stderr) == (1, True)
+
+
+def test_a_spent_budget_says_how_much_of_what(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 20)
+    with fault_server() as server:
+        write_profile(tmp_path / "profile.json", server.describe(tmp_path, price="0.01"))
+        words = ("score", tmp_path / "pictures.npz", "-p", tmp_path / "profile.json", "--canaries", 0)
+        for option, value, told in (
+            ("--budget", 12, "the budget of 12 queries is spent (12 of 12); raise --budget and run again to go on"),
+            ("--money", "0.255", "the budget of 0.255 in money is spent (0.25 of 0.255); raise --money and run"),
+            ("--per-day", 9, "the budget of 9 queries a day is spent (9 of 9); raise --per-day, or wait for midnight"),
+            (
+                "--money-per-day",
+                0.1,
+                "the budget of 0.1 a day in money is spent (0.1 of 0.1); raise --money-per-day",
+            ),
+        ):
+            book = ("--ledger", tmp_path / f"{option}.db", "-o", tmp_path / f"{option}.csv")
+            done = run(*words, *book, option, value)
+            assert done.returncode == 3
+            assert told in done.stderr
+
+
+@pytest.mark.parametrize("mark", ["looktwice.toml", ".looktwice/"])
+def test_a_project_has_a_ledger_of_its_own_and_one_is_told_which(tmp_path: Path, mark: str) -> None:
+    below, data = tmp_path / "project" / "deep" / "down", tmp_path / "data"
+    below.mkdir(parents=True)
+    mine, everybodys = tmp_path / "project" / ".looktwice" / "ledger.db", data / "looktwice" / "ledger.db"
+    with fault_server() as server:
+        description = server.describe(tmp_path)
+        for place in (everybodys, mine):
+            checked = run("check", description, "--json", cwd=below, XDG_DATA_HOME=str(data))
+            assert json.loads(checked.stdout)["ledger"] == str(place)
+            assert place.exists()
+            if place == everybodys:
+                assert not mine.exists()
+                if mark.endswith("/"):
+                    mine.parent.mkdir()
+                else:
+                    (tmp_path / "project" / mark).write_text("")
+        write_pictures(tmp_path / "pictures.npz", 3)
+        write_profile(tmp_path / "profile.json", description)
+        words = ("score", tmp_path / "pictures.npz", "-p", tmp_path / "profile.json", "-o", "out.csv", "--dry-run")
+        assert f"Ledger: {mine}" in run(*words, cwd=below, XDG_DATA_HOME=str(data)).stderr
+        assert "Ledger: none" in run(*words, "--ledger", "off", cwd=below).stderr
+        hidden = run(*words, "--ledger", "postgresql://me:secret@127.0.0.1:9/db", cwd=below)
+        assert "secret" not in hidden.stderr
+    shown = run("ledger", "stats", "--json", cwd=below, XDG_DATA_HOME=str(data))
+    assert json.loads(shown.stdout)[0]["queries"] == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_project_that_another_user_made_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".looktwice").mkdir()
+    os.chown(tmp_path / ".looktwice", 4321, -1)
+    monkeypatch.chdir(tmp_path)
+    assert default_path() == tmp_path / ".looktwice" / "ledger.db"
+    monkeypatch.setattr(os, "getuid", lambda: 1234)
+    assert tmp_path not in default_path().parents
 
 
 def test_an_unreachable_classifier_is_one_line(tmp_path: Path) -> None:

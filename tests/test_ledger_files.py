@@ -598,7 +598,7 @@ def test_forgetting_a_classifier_spares_others_and_what_is_in_flight(path: Path)
 
 def test_forgetting_an_unknown_classifier_is_an_error(path: Path) -> None:
     keep(path, range(3))
-    with pytest.raises(LedgerError, match="knows no classifier 'nobody'"):
+    with pytest.raises(LedgerError, match="knows no classifier called 'nobody'"):
         forget(path, "nobody")
 
 

@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+from rich.progress import track
 from rich.table import Table
 
 from looktwice.console import OUT, print_json, safe
-from looktwice.ledger import bookkeeping, default_path, merging
-from looktwice.progress import say
+from looktwice.errors import ImageError
+from looktwice.files import ready
+from looktwice.ledger import DayCost, bookkeeping, default_path, merging
+from looktwice.pictures import Picture
+from looktwice.progress import ERR, say
+
+COUNTS = ("queries", "micros", "answered", "unanswered")
+"""What of a day's cost adds up."""
+By = Literal["day", "classifier"]
 
 
-def stats(path: Path | None, json: bool) -> None:
-    """Queries and money by day and classifier."""
+def stats(path: Path | None, by: By | None, json: bool) -> None:
+    """Queries and money by day, by classifier, or by both."""
     days = bookkeeping.stats(path or default_path())
+    columns: list[By] = [by] if by else ["day", "classifier"]
+    groups: dict[tuple[str, ...], list[DayCost]] = {}
+    for day in days:
+        groups.setdefault(tuple(_heading(day, column) for column in columns), []).append(day)
     if json:
-        print_json([{**asdict(day), "day": day.day.isoformat()} for day in days])
+        print_json([_record(group, columns) for group in groups.values()])
         return
     table = Table(title=f"Ledger {path or default_path()}", title_justify="left")
-    for heading in ("day", "classifier", "queries", "money", "answered", "no answer"):
-        table.add_column(heading, justify="left" if heading in ("day", "classifier") else "right")
-    for day in days:
-        who = safe(f"{day.description} {day.fingerprint}".strip())
-        counts = (day.queries, f"{day.micros / 1e6:.4f}", day.answered, day.unanswered)
-        table.add_row(day.day.isoformat(), who, *map(str, counts))
-    total = (sum(d.queries for d in days), f"{sum(d.micros for d in days) / 1e6:.4f}", sum(d.answered for d in days))
-    table.add_row("all", "", *map(str, total), str(sum(d.unanswered for d in days)), style="bold")
+    for heading in (*columns, "queries", "money", "answered", "no answer"):
+        table.add_column(heading, justify="left" if heading in columns else "right")
+    for key, group in groups.items():
+        table.add_row(*key, *_amounts(group))
+    table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days), style="bold")
     OUT.print(table)
 
 
-def export(path: Path | None, out: Path) -> None:
-    """Every answer as a row of a .csv, .jsonl or .parquet file."""
-    say(f"{bookkeeping.export(path or default_path(), out)} answers: {out}")
+def _heading(day: DayCost, column: By) -> str:
+    return day.day.isoformat() if column == "day" else safe(f"{day.description} {day.fingerprint}".strip())
+
+
+def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object]:
+    first = group[0]
+    who = {"fingerprint": first.fingerprint, "description": first.description} if "classifier" in columns else {}
+    when = {"day": first.day.isoformat()} if "day" in columns else {}
+    return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in COUNTS}}
+
+
+def _amounts(days: Sequence[DayCost]) -> list[str]:
+    queries, micros, answered, unanswered = (sum(getattr(day, name) for day in days) for name in COUNTS)
+    return [str(queries), f"{micros / 1e6:.4f}", str(answered), str(unanswered)]
+
+
+def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> None:
+    """Every answer as a row of a .csv, .jsonl or .parquet file, with the names of these pictures."""
+    ready(out, bookkeeping.ENDINGS)
+    names: dict[str, str] = {}
+    for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
+        try:
+            names.setdefault(picture.image().digest, picture.name)
+        except ImageError as error:
+            say(f"[yellow]not read:[/yellow] {safe(picture.name)}: {safe(error.why)}")
+    say(f"{bookkeeping.export(path or default_path(), out, names)} answers: {out}")
 
 
 def verify(path: Path | None, json: bool) -> bool:
@@ -48,10 +81,10 @@ def verify(path: Path | None, json: bool) -> bool:
     return not problems
 
 
-def forget(path: Path | None, fingerprint: str) -> None:
+def forget(path: Path | None, classifier: str) -> None:
     """Delete the answers of one classifier; what they cost stays counted."""
-    gone = bookkeeping.forget(path or default_path(), fingerprint)
-    say(f"{gone} answers of {safe(fingerprint)} are forgotten; what they cost stays counted.")
+    gone = bookkeeping.forget(path or default_path(), classifier)
+    say(f"{gone} answers of {safe(classifier)} are forgotten; what they cost stays counted.")
 
 
 def merge(other: Path, path: Path | None) -> None:

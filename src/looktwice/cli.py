@@ -5,7 +5,7 @@ Nothing heavy is imported here, so that `looktwice --help` answers at once; each
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -330,25 +330,32 @@ books = typer.Typer(
     name="ledger", help="Every answer that was paid for: show, export, verify, merge.", no_args_is_help=True
 )
 app.add_typer(books)
-LedgerOption = Annotated[Path | None, Help("--ledger", help="The ledger; the one in your data folder if left out.")]
+BOOKS = "The ledger; that of the project if there is one, else the one in your data folder, if left out."
+LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
 
 
 @books.command("stats")
-def ledger_stats(ledger: LedgerOption = None, json: JsonOption = False) -> None:
+def ledger_stats(
+    ledger: LedgerOption = None,
+    by: Annotated[Literal["day", "classifier"] | None, Help(help="Add up by one of them; by both if left out.")] = None,
+    json: JsonOption = False,
+) -> None:
     """Queries and money by day and classifier."""
     from looktwice import accounts
 
-    accounts.stats(ledger, json)
+    accounts.stats(ledger, by, json)
 
 
 @books.command("export")
 def ledger_export(
-    out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")], ledger: LedgerOption = None
+    out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
+    ledger: LedgerOption = None,
+    pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to give their names.")] = None,
 ) -> None:
     """Every answer as a row of a file."""
-    from looktwice import accounts
+    from looktwice import accounts, runs
 
-    accounts.export(ledger, out)
+    accounts.export(ledger, out, runs.found(pictures) if pictures else ())
 
 
 @books.command("verify")
@@ -359,15 +366,18 @@ def ledger_verify(ledger: LedgerOption = None, json: JsonOption = False) -> None
     raise typer.Exit(0 if accounts.verify(ledger, json) else 1)
 
 
+FORGOTTEN = "The classifier as stats shows it: its fingerprint or description, or the beginning of one."
+
+
 @books.command("forget")
 def ledger_forget(
-    fingerprint: Annotated[str, typer.Argument(help="The classifier's fingerprint, as stats shows it.")],
+    classifier: Annotated[str, typer.Argument(help=FORGOTTEN, show_default=False)],
     ledger: LedgerOption = None,
 ) -> None:
     """Delete the answers of one classifier; what they cost stays counted."""
     from looktwice import accounts
 
-    accounts.forget(ledger, fingerprint)
+    accounts.forget(ledger, classifier)
 
 
 @books.command("merge")

@@ -25,7 +25,7 @@ from looktwice.model import AsyncModel
 from looktwice.pictures import Picture
 from looktwice.profile import Figure, Result
 from looktwice.progress import ERR, say
-from looktwice.session import fastest_loop
+from looktwice.session import fastest_loop, ledger_name
 from looktwice.views import Panel
 
 T = TypeVar("T")
@@ -45,16 +45,16 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n")
 
 
-def show_estimate(total: Estimate, as_json: bool) -> None:
-    """What would be asked and what it would cost."""
+def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
+    """What would be asked and what it would cost, given what this ledger has."""
     if as_json:
-        print_json(asdict(total))
+        print_json({**asdict(total), "ledger": ledger})
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
     say(
         f"{total.pictures} pictures, {total.unreadable} of them unreadable: {total.questions} questions, of which the "
         f"ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
-        ". Nothing was asked."
+        f". Nothing was asked. Ledger: {safe(ledger or 'none')}"
     )
 
 
@@ -87,7 +87,7 @@ def estimate(model: AsyncModel, pictures: Sequence[Picture], panel: Panel, outpu
         async with model:
             return await model.estimate(pictures, views=panel)
 
-    show_estimate(run(work), output.json)
+    show_estimate(run(work), ledger_name(model.terms, model.options), output.json)
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ from looktwice.outcome import Progress
 from looktwice.practice import DecisionOptions, Practice
 from looktwice.progress import ERR, say
 from looktwice.runs import DRIFT, practice_of
-from looktwice.session import OFF, AskOptions
+from looktwice.session import OFF, AskOptions, ledger_name
 
 ENOUGH = 1000
 """Pictures after which a share of bad ones says something."""
@@ -107,7 +107,7 @@ def score(
     with _prepared(model, out, decide, machines, output.dry_run) as job:
         run = Run(paths, machines.shard, job)
         if output.dry_run:
-            _estimated(run, model.terms.per_second, output.json)
+            _estimated(run, model, output.json)
             return True
         watch = Watch(practice, max_bad, output.json_log)
         with _interruptible(run) as interrupted:
@@ -282,7 +282,7 @@ def _conclude(watch: Watch, out: str, complete: bool, as_json: bool) -> bool:
     return complete
 
 
-def _estimated(run: Run, per_second: float | None, as_json: bool) -> None:
+def _estimated(run: Run, model: AsyncModel, as_json: bool) -> None:
     """Add up what the units would ask, and show it; a picture that is in two units counts twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
     for summary in run:
@@ -291,4 +291,5 @@ def _estimated(run: Run, per_second: float | None, as_json: bool) -> None:
         if summary and summary.estimate:
             counts = asdict(summary.estimate) | {"seconds": 0}
             total = Estimate(**{name: value + (getattr(total, name) or 0) for name, value in counts.items()})
-    show_estimate(replace(total, seconds=total.queries / per_second if per_second else None), as_json)
+    per_second, ledger = model.terms.per_second, ledger_name(model.terms, model.options)
+    show_estimate(replace(total, seconds=total.queries / per_second if per_second else None), ledger, as_json)

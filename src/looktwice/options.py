@@ -21,7 +21,7 @@ Act = partial(typer.Option, rich_help_panel="Acting on it")
 Fleet = partial(typer.Option, rich_help_panel="Many machines")
 CLASSIFIER = "The classifier: onnx:model.onnx, python:module:function, https://…, or a .toml description."
 LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an .npz, or an official data set."
-LEDGER = "Where answers are kept: a path, postgresql://…, or off. In your data folder by default; off for local models."
+LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default with the project, or with your data."
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."

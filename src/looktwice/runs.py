@@ -25,7 +25,7 @@ from looktwice.progress import say
 from looktwice.report import ENDINGS as REPORTS
 from looktwice.report import MAX_ERROR, Material, write
 from looktwice.scorefile import ScoreFile
-from looktwice.session import ledger_place, micros
+from looktwice.session import ledger_name, ledger_place, micros
 from looktwice.views import GENERAL, Panel
 from looktwice.votes import LabelledVotes, Votes
 
@@ -280,11 +280,11 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
         async with model:
             return await model.check(path)
 
-    found = run(work)
+    found, ledger = run(work), ledger_name(model.terms, model.options)
     if output.json:
-        print_json({**asdict(found), "steady": found.steady()})
+        print_json({**asdict(found), "steady": found.steady(), "ledger": ledger})
         return None not in found.labels
-    for heading, value in _facts(found).items():
+    for heading, value in {**_facts(found), "ledger": ledger or "none"}.items():
         OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
     return None not in found.labels
 

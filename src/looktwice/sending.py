@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from looktwice.classifiers import AnyClassifier, Terms
@@ -224,9 +225,14 @@ class Sender:
         for name, answer in grant.answered.items():
             self.progress.hits += 1
             by_key[name].settle(answer)
-        settle([by_key[name] for name in grant.refused], Failure(Cause.BUDGET, "the budget is spent"))
+        settle([by_key[name] for name in grant.refused], Failure(Cause.BUDGET, self._exhausted))
         self._queue([by_key[name] for name in grant.granted], attempt)
         return [by_key[name] for name in grant.held]
+
+    @cached_property
+    def _exhausted(self) -> str:
+        """What the budget was when it first refused a question."""
+        return self._budget.exhausted(self.ledger.spent(self.classifier.fingerprint), self.price)
 
     def _queue(self, jobs: list[Job], attempt: int) -> None:
         """Let senders take these in batches; there are never more senders than calls at the same time."""

@@ -11,7 +11,7 @@ from typing import Self, TypedDict
 from looktwice.asking import Asker
 from looktwice.classifiers import AnyClassifier, Terms
 from looktwice.errors import BudgetError, LookTwiceError
-from looktwice.ledger import Budget, Spend, default_path, open_at
+from looktwice.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.pacing import Moments, SharedRate
 
 OFF = "off"
@@ -120,6 +120,12 @@ def ledger_place(terms: Terms, options: AskOptions) -> str | None:
     if options.ledger == OFF or (options.ledger is None and terms.local):
         return None
     return options.ledger or str(default_path())
+
+
+def ledger_name(terms: Terms, options: AskOptions) -> str | None:
+    """The same for people and logs: of a database only that it is one, since an address may hold a password."""
+    place = ledger_place(terms, options)
+    return "postgresql" if place and place.startswith(POSTGRES) else place
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:

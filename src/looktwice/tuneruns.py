@@ -20,6 +20,7 @@ from looktwice.profile import Profile, Result
 from looktwice.progress import say
 from looktwice.report import Material, write
 from looktwice.runs import check_places, complain, tell_duplicates
+from looktwice.session import ledger_name
 from looktwice.tuning import Plan
 from looktwice.views import Panel
 
@@ -43,7 +44,7 @@ def tune(
     async def work() -> tuple[Plan, Tuned | None]:
         async with watched(model, len(pictures), output):
             plan = model.plan(len(pictures), max_queries)
-            _tell(_lines(plan, price), output.json)
+            _tell([*_lines(plan, price), *_books(model, output)], output.json)
             return plan, None if output.dry_run else await model.tune(pictures, max_queries=max_queries)
 
     plan, tuned = run(work)
@@ -81,7 +82,7 @@ def search(
     check_places(out, report=report)
     check_teachable(pictures, choosing.SEARCHED)
     queries = choosing.search_queries(len(pictures), len(grid), draws)
-    _tell([_cost("The search", queries, model.terms.price_micros)], output.json)
+    _tell([_cost("The search", queries, model.terms.price_micros), *_books(model, output)], output.json)
     if output.dry_run:
         if output.json:
             print_json({"queries": queries})
@@ -119,6 +120,11 @@ def _lines(plan: Plan, price: int) -> list[str]:
             f"Then the panel about {plan.rest} pictures that take no part in choosing, in all", plan.queries(), price
         ),
     ]
+
+
+def _books(model: AsyncModel, output: Output) -> list[str]:
+    name = ledger_name(model.terms, model.options) or "none"
+    return [f"Nothing was asked. Ledger: {safe(name)}"] if output.dry_run else []
 
 
 def _cost(what: str, queries: int, price: int) -> str:

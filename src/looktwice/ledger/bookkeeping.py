@@ -6,7 +6,7 @@ import csv
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -27,6 +27,7 @@ Writing = Callable[[Iterator[tuple[Field, ...]], Path], int]
 COLUMNS = {
     "classifier": "string",
     "digest": "string",
+    "name": "string",
     "view": "string",
     "seed": "int64",
     "index": "int64",
@@ -69,11 +70,14 @@ def stats(path: Path) -> list[DayCost]:
     return [DayCost(who, what, _date(day), *numbers) for who, what, day, *numbers in rows]
 
 
-def export(path: Path, out: Path) -> int:
-    """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all."""
-    files.ready(out, tuple(_WRITERS))
+def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int:
+    """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all.
+
+    `names` are those of pictures by their digests; the ledger knows none.
+    """
+    files.ready(out, ENDINGS)
     with _snapshot(path) as db, files.whole(out) as part:
-        return _WRITERS[out.suffix](_answers(db), part)
+        return _WRITERS[out.suffix](_answers(db, names or {}), part)
 
 
 def verify(path: Path) -> list[str]:
@@ -88,20 +92,21 @@ def verify(path: Path) -> list[str]:
         raise
 
 
-def forget(path: Path, fingerprint: str, digests: Sequence[str] | None = None) -> int:
+def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) -> int:
     """How many answers were deleted: all of a classifier, or those about some pictures. What they cost stays counted.
 
+    The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
     Questions that a living session has in flight stay.
     """
     with explained(path), closing(writable(path)) as db:
         with transaction(db):
-            classifier = _classifier(db, path, fingerprint)
+            number = _classifier(db, path, classifier)
             db.execute("CREATE TEMP TABLE gone(key BLOB PRIMARY KEY) WITHOUT ROWID")
-            _choose(db, classifier, digests, living(SqliteTables(db, path).sessions(), time.time()))
+            _choose(db, number, digests, living(SqliteTables(db, path).sessions(), time.time()))
             count: int = db.execute(
                 "SELECT COUNT(label) FROM questions WHERE key IN (SELECT key FROM gone)"
             ).fetchone()[0]
-            _delete(db, classifier)
+            _delete(db, number)
         # The deleted answers are gone from the log, too.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return count
@@ -131,16 +136,18 @@ def _date(day: int) -> date:
     return date(1970, 1, 1) + timedelta(days=day)
 
 
-def _answers(db: sqlite3.Connection) -> Iterator[tuple[Field, ...]]:
+def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
         "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
         " raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
         " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
     )
-    for who, digest, view, seed, index, label, score, status, at, latency, *rest, raw in rows:
+    for who, packed, view, seed, index, label, score, status, at, latency, *rest, raw in rows:
+        digest = unpack(packed)
         when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
         text = None if raw is None else raw.decode(errors="backslashreplace")
-        yield who, unpack(digest), view, seed, index, label, score, status, when, latency / 1e6, *rest, text
+        told = (label, score, status, when, latency / 1e6, *rest, text)
+        yield who, digest, names.get(digest), view, seed, index, *told
 
 
 def _write_csv(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
@@ -182,6 +189,9 @@ _WRITERS: dict[str, Writing] = {
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,
 }
+
+ENDINGS = tuple(_WRITERS)
+"""The endings of exported answers, which choose the format."""
 
 _RULES = {
     "whose key is not 16 bytes": "typeof(key) != 'blob' OR length(key) != 16",
@@ -231,13 +241,16 @@ def _one(db: sqlite3.Connection, statement: str) -> int:
     return int(db.execute(statement).fetchone()[0])
 
 
-def _classifier(db: sqlite3.Connection, path: Path, fingerprint: str) -> int:
-    row = db.execute("SELECT id FROM classifiers WHERE fingerprint = ?", (fingerprint,)).fetchone()
-    if row is None:
-        raise LedgerError(
-            f"ledger {str(path)!r} knows no classifier {fingerprint!r}; `looktwice ledger stats` lists them"
-        )
-    return int(row[0])
+def _classifier(db: sqlite3.Connection, path: Path, called: str) -> int:
+    """The one classifier whose fingerprint or description is this, or begins with it."""
+    rows = db.execute("SELECT id, fingerprint, description FROM classifiers ORDER BY fingerprint").fetchall()
+    names = {number: (who, what, f"{what} {who}") for number, who, what in rows} if called else {}
+    exact = [number for number, known in names.items() if called in known]
+    found = exact or [number for number, known in names.items() if any(name.startswith(called) for name in known)]
+    if len(found) == 1:
+        return int(found[0])
+    many = f"{len(found)} classifiers ({', '.join(names[number][0] for number in found)})" if found else "no classifier"
+    raise LedgerError(f"ledger {str(path)!r} knows {many} called {called!r}; `looktwice ledger stats` lists them")
 
 
 def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | None, living: set[int]) -> None:

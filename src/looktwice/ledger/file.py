@@ -16,6 +16,8 @@ APPLICATION = int.from_bytes(b"look", "big")
 """The mark of our files in the SQLite header."""
 FORMER = int.from_bytes(b"2ndL", "big")
 """The mark of ledgers that were made under the project's former name."""
+PROJECT = ".looktwice"
+"""The folder of a project's own ledger."""
 PATIENCE = 20.0
 """Seconds to wait while another process writes."""
 BALLAST = 4 << 20
@@ -64,7 +66,16 @@ MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first]
 
 
 def default_path() -> Path:
-    """Where the ledger is unless the user says otherwise: in the folder for the user's data."""
+    """Where the ledger is unless the user says otherwise: with the project, or else in the folder for the user's data.
+
+    The current folder or one above it is a project if it has a file `looktwice.toml` or a folder `.looktwice`; that of
+    another user does not count, as anybody may make one in a folder that is open to all.
+    """
+    with suppress(OSError):  # the current folder may be gone
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if _is_ours(folder / PROJECT) or _is_ours(folder / "looktwice.toml"):
+                return folder / PROJECT / "ledger.db"
     home = Path.home()
     if sys.platform == "win32":
         folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
@@ -74,6 +85,14 @@ def default_path() -> Path:
         stated = Path(os.environ.get("XDG_DATA_HOME", ""))
         folder = stated if stated.is_absolute() else home / ".local" / "share"
     return folder / "looktwice" / "ledger.db"
+
+
+def _is_ours(mark: Path) -> bool:
+    """Whether there is such a file or folder, and its owner is this user or the system's; root trusts all."""
+    if not mark.exists():
+        return False
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return user in (0, mark.stat().st_uid) or mark.stat().st_uid == 0
 
 
 def writable(path: Path) -> sqlite3.Connection:

@@ -103,6 +103,21 @@ class Budget:
         rooms = [(most - spent) // price for most, spent, price in limits if most is not None and price]
         return max(0, min(rooms, default=maxsize))
 
+    def exhausted(self, spend: Spend, price_micros: int) -> str:
+        """Which limit leaves no room for a query at this price, how much of it is spent, and what to do."""
+        wait, price = "or wait for midnight UTC, and run again", price_micros
+        limits = (
+            (self.queries, spend.queries, 1, 1, "queries", "raise --budget and run again"),
+            (self.queries_per_day, spend.queries_today, 1, 1, "queries a day", f"raise --per-day, {wait}"),
+            (self.micros, spend.micros, price, 1e6, "in money", "raise --money and run again"),
+            (self.micros_per_day, spend.micros_today, price, 1e6, "a day in money", f"raise --money-per-day, {wait}"),
+        )
+        for most, spent, least, unit, what, remedy in limits:
+            if most is not None and most - spent < least:
+                whole, used = most / unit, spent / unit
+                return f"the budget of {whole:,.10g} {what} is spent ({used:,.10g} of {whole:,.10g}); {remedy} to go on"
+        return "the budget is spent; run again to go on"
+
 
 @dataclass(frozen=True)
 class Grant:
