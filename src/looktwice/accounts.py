@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
 
 from looktwice.console import OUT, print_json, safe
-from looktwice.ledger import bookkeeping, default_path, merging
+from looktwice.ledger import DayCost, bookkeeping, default_path, merging
 from looktwice.progress import say
+
+COUNTS = {"asked": "asked", "answered": "answered", "refused": "refused", "unknown": "unknown", "counted": "queries"}
+"""The columns of `ledger stats` that add up, and what of them counts against budgets."""
 
 
 def stats(path: Path | None, json: bool) -> None:
-    """Queries and money by day and classifier."""
+    """Queries and money by day and classifier: asked = answered + refused + unknown."""
     days = bookkeeping.stats(path or default_path())
     if json:
-        print_json([{**asdict(day), "day": day.day.isoformat()} for day in days])
+        print_json([{**asdict(day), "asked": day.asked, "day": day.day.isoformat()} for day in days])
         return
     table = Table(title=f"Ledger {path or default_path()}", title_justify="left")
-    for heading in ("day", "classifier", "queries", "money", "answered", "no answer"):
+    for heading in ("day", "classifier", *COUNTS, "money"):
         table.add_column(heading, justify="left" if heading in ("day", "classifier") else "right")
     for day in days:
         who = safe(f"{day.description} {day.fingerprint}".strip())
-        counts = (day.queries, f"{day.micros / 1e6:.4f}", day.answered, day.unanswered)
-        table.add_row(day.day.isoformat(), who, *map(str, counts))
-    total = (sum(d.queries for d in days), f"{sum(d.micros for d in days) / 1e6:.4f}", sum(d.answered for d in days))
-    table.add_row("all", "", *map(str, total), str(sum(d.unanswered for d in days)), style="bold")
+        table.add_row(day.day.isoformat(), who, *_amounts([day]))
+    table.add_row("all", "", *_amounts(days), style="bold")
     OUT.print(table)
+
+
+def _amounts(days: Sequence[DayCost]) -> list[str]:
+    counts = [sum(getattr(day, name) for day in days) for name in COUNTS.values()]
+    return [*map(str, counts), f"{sum(day.micros for day in days) / 1e6:.4f}"]
 
 
 def export(path: Path | None, out: Path) -> None:
