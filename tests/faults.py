@@ -95,6 +95,7 @@ class FaultServer:
         return web.json_response(
             {
                 "requests": self.requests,
+                "billed": self.requests - self.faults["429"],
                 "questions": len(self.seen),
                 "answered": sum(self.answered.values()),
                 "faults": dict(self.faults),

@@ -25,15 +25,15 @@ LIMITLESS = Budget()
 Player = Callable[..., None]
 
 
-def told(where: str, statement: str) -> list[tuple[object, ...]]:
-    """What a statement gives, past the ledger."""
+def told(where: str, *statements: str) -> list[tuple[object, ...]]:
+    """What the last of these statements gives, past the ledger."""
     if not where.startswith("postgresql:"):
         with closing(sqlite3.connect(where)) as db, db:
-            return db.execute(statement).fetchall()
+            return [db.execute(statement).fetchall() for statement in statements][-1]
     import psycopg
 
     with psycopg.connect(where, options="-c search_path=looktwice") as line:
-        cursor = line.execute(statement.encode())
+        cursor = [line.execute(statement.encode()) for statement in statements][-1]
         return cursor.fetchall() if cursor.description else []
 
 

@@ -33,7 +33,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_stats_show_queries_and_money(filled: Path) -> None:
     (day,) = json.loads(run("ledger", "stats", "--ledger", filled, "--json").stdout)
-    assert (day["queries"], day["answered"], day["micros"]) == (103, 100, 103 * 1500)
+    assert (day["queries"], day["asked"], day["answered"], day["micros"]) == (103, 103, 103, 103 * 1500)
     assert "0.1545" in run("ledger", "stats", "--ledger", filled).stdout
 
 
@@ -62,7 +62,26 @@ def test_merging_adds_answers_once_and_forgetting_keeps_the_cost(filled: Path, t
     assert day["queries"] == 103
     assert "100 answers" in run("ledger", "forget", day["fingerprint"], "--ledger", mine).stderr
     (day,) = json.loads(run("ledger", "stats", "--ledger", mine, "--json").stdout)
-    assert (day["queries"], day["answered"]) == (103, 0)
+    assert (day["queries"], day["asked"], day["answered"]) == (103, 103, 103)
+
+
+def test_every_query_of_a_run_through_faults_is_answered_refused_or_unknown(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 40)
+    with fault_server(0.3, 4) as server:
+        write_profile(tmp_path / "profile.json", server.describe(tmp_path, price="0.0015"))
+        ledger = ("--ledger", tmp_path / "ledger.db")
+        run("score", tmp_path / "pictures.npz", "-p", tmp_path / "profile.json", *ledger, "-o", tmp_path / "v.csv")
+        seen = server.stats()
+    (day,) = json.loads(run("ledger", "stats", *ledger, "--json").stdout)
+    faults = seen["faults"]
+    assert day["asked"] == day["answered"] + day["refused"] + day["unknown"]
+    assert faults["429"] > 0
+    # A request may time out before the server has read it, or after it has replied: either way no reply came.
+    replied = sum(faults.get(fault, 0) for fault in ("429", "500", "503", "garbage", "wrong type"))
+    assert seen["requests"] <= day["asked"]
+    assert day["refused"] <= replied
+    assert day["queries"] == day["asked"] - faults["429"]
+    assert day["micros"] == 1500 * day["queries"]
 
 
 def test_stats_add_up_by_day_and_by_classifier(filled: Path, tmp_path: Path) -> None:

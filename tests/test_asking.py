@@ -9,16 +9,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from faults import fault_server
+from ledger_players import told
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
 from looktwice.asking import Asker, Rounds
 from looktwice.classifiers import Terms, connect
-from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 from looktwice.ledger import Budget, SqliteLedger
 from looktwice.outcome import Cause, Unscored
 from looktwice.pacing import Pace
@@ -40,7 +42,7 @@ async def test_with_faults_every_label_equals_the_calm_run_or_the_picture_is_not
     with fault_server() as calm, fault_server(0.3, seed) as rough:
         expected, _ = await answers(calm.describe(tmp_path), pictures)
         first, asker = await answers(rough.describe(tmp_path), pictures, tmp_path / "ledger.db")
-        sent = rough.stats()["requests"]
+        sent = rough.stats()["billed"]
         second, again = await answers(rough.describe(tmp_path), pictures, tmp_path / "ledger.db")
     truth = scored(expected)
     assert len(truth) == 400
@@ -81,11 +83,11 @@ async def test_the_budget_is_never_exceeded_by_one_query(tmp_path: Path, rate: f
     pictures = write_pictures(tmp_path / "pictures.npz", 100)
     with fault_server(rate, 5) as server:
         rows, _ = await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=333)
-        assert server.stats()["requests"] == 333
+        assert server.stats()["billed"] == 333
         more, _ = await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=333)
-        assert server.stats()["requests"] == 333
+        assert server.stats()["billed"] == 333
         await answers(server.describe(tmp_path), pictures, tmp_path / "ledger.db", budget=400)
-        assert server.stats()["requests"] == 400
+        assert server.stats()["billed"] == 400
     assert any(isinstance(row, Unscored) and row.cause is Cause.BUDGET for row in rows)
     assert scored(rows) == scored(more)
 
@@ -167,23 +169,152 @@ async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:
         await everything(asker, write_pictures(tmp_path / "pictures.npz", 100))
 
 
-async def test_the_asker_narrows_when_it_is_pressed_and_widens_when_it_is_well(tmp_path: Path) -> None:
-    widths: list[int] = []
+async def test_one_refusal_holds_up_nobody_but_the_question_that_was_refused(tmp_path: Path) -> None:
+    calls: list[float] = []
 
-    class Pressed(Labelling):
+    class Refusing(Labelling):
         async def label(self, batch: Sequence[object]) -> list[Answer]:
-            widths.append(asker.in_flight)
+            calls.append(time.monotonic())
             await asyncio.sleep(0.001)
-            if 100 < len(widths) < 140:
-                raise PassingError("slow down", status=429)
+            if len(calls) == 20:
+                raise PassingError("slow down", status=429, retry_after=1.0, billed=False)
             return [Answer("ant")]
 
-    asker = Asker(Pressed(), pace=HURRY)
-    rows = await everything(asker, write_pictures(tmp_path / "pictures.npz", 200))
-    assert len(scored(rows)) == 200
-    assert max(widths[:100]) == 8
-    assert min(widths[120:150]) <= 2
-    assert max(widths[-100:]) == 8
+    asker = Asker(Refusing())
+    rows = await everything(asker, write_pictures(tmp_path / "pictures.npz", 100))
+    assert len(scored(rows)) == 100
+    assert (len(calls), asker.progress.sent, asker.progress.retries) == (501, 500, 1)
+    assert calls[-1] - calls[19] >= 1.0
+    assert max(np.diff(calls[:-1])) < 0.9
+
+
+async def test_where_everything_is_refused_all_wait_as_long_as_they_are_asked_to(tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    class Full(Labelling):
+        """Takes 60 calls, and none for a second after that."""
+
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            calls.append(time.monotonic())
+            await asyncio.sleep(0.001)
+            if len(calls) > 60 and calls[-1] < calls[60] + 1.0:
+                raise PassingError("slow down", status=429, retry_after=1.0, billed=False)
+            return [Answer("ant")]
+
+    rows = await everything(Asker(Full()), write_pictures(tmp_path / "pictures.npz", 30))
+    assert len(scored(rows)) == 30
+    assert len(calls) - 150 <= 2 * 8 + 8  # until it was noticed, and what was in flight then
+
+
+async def test_a_wait_that_is_longer_than_allowed_stops_the_run_and_says_when_to_come_back(tmp_path: Path) -> None:
+    class Closed(Labelling):
+        calls = 0
+
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            self.calls += 1
+            if self.calls > 20:
+                raise PassingError("closed", status=429, retry_after=3600.0, billed=False)
+            return [Answer("ant")]
+
+    closed = Closed()
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        asker = Asker(closed, ledger)
+        assert asker.blocked() is None
+        rows: list[Row | Unscored] = []
+
+        async def gather() -> None:
+            async for row in asker.ask(write_pictures(tmp_path / "pictures.npz", 100), PANEL):
+                rows.append(row)
+
+        with pytest.raises(QuotaError, match=r"left alone until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d .*--longest-wait"):
+            await gather()
+        account = ledger.spent(closed.fingerprint)
+        assert "left alone until" in (asker.blocked() or "")
+    assert {row.cause for row in rows if isinstance(row, Unscored)} == {Cause.STOPPED}
+    assert closed.calls <= 20 + 8
+    assert (account.queries, account.answered, account.unanswered) == (20, 20, 0)
+
+
+async def test_a_wait_that_is_allowed_is_waited_for_and_not_paid_for(tmp_path: Path) -> None:
+    class Busy(Labelling):
+        calls = 0
+
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            self.calls += 1
+            if self.calls == 3:
+                raise PassingError("busy", status=429, retry_after=0.5, billed=False)
+            return [Answer("ant")]
+
+    began = time.monotonic()
+    asker = Asker(Busy(), pace=Pace(longest=0.01), budget=Budget(queries=25))
+    assert len(scored(await everything(asker, write_pictures(tmp_path / "pictures.npz", 5)))) == 5
+    assert time.monotonic() - began >= 0.5
+    assert asker.progress.sent == 25
+
+
+@pytest.mark.parametrize(
+    ("budget", "why"),
+    [
+        (Budget(queries=10), "the budget is spent"),
+        (Budget(micros=30), "the budget is spent"),
+        (Budget(queries_per_day=10), "the budget of this day is spent"),
+        (Budget(queries=10, queries_per_day=10), "the budget is spent"),
+    ],
+)
+async def test_an_asker_says_why_nothing_can_be_asked(tmp_path: Path, budget: Budget, why: str) -> None:
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    asker = Asker(Labelling(), ledger, budget=budget, terms=Terms(price_micros=3))
+    assert asker.blocked() is None
+    await everything(asker, write_pictures(tmp_path / "pictures.npz", 4))
+    assert (asker.blocked() or "").startswith(why)
+    ledger.close()
+    assert "is closed" in (asker.blocked() or "")
+    asker.stop("somebody said so")
+    assert asker.blocked() == "somebody said so"
+
+
+async def test_what_a_run_leaves_without_an_answer_is_free_for_others_at_once(tmp_path: Path) -> None:
+    """A budget that ends before a retry, a failure for good, and a run that breaks: nothing stays held."""
+
+    class Failing(Labelling):
+        error: Exception = PassingError("lost")
+
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            await asyncio.sleep(0.001)
+            raise self.error
+
+    pictures = write_pictures(tmp_path / "pictures.npz", 4)
+    path = tmp_path / "ledger.db"
+    with SqliteLedger(path) as living:
+        failing = Failing()
+        asker = Asker(failing, living, HURRY, Budget(queries=12))
+        await everything(asker, pictures)
+        for failing.error in (PermanentError("no"), ValueError("a connector that breaks its promise")):
+            with pytest.raises(type(failing.error)):
+                await everything(Asker(failing, living, HURRY), pictures)
+        await asyncio.wrap_future(living.flush())
+        assert told(str(path), "SELECT COUNT(*) FROM questions WHERE session IS NOT NULL") == [(0,)]
+        with SqliteLedger(path) as other:
+            async with asyncio.timeout(20):
+                rows = await everything(Asker(Labelling(), other), pictures)
+    assert len(scored(rows)) == 4
+
+
+async def test_a_ledger_that_fails_ends_the_run_and_hangs_nobody(tmp_path: Path) -> None:
+    class Closing(Labelling):
+        calls = 0
+
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            number = self.calls = self.calls + 1
+            await asyncio.sleep(0.001)
+            if number == 20:
+                await asyncio.to_thread(ledger.close)
+            raise PassingError("lost")
+
+    ledger, patient = SqliteLedger(tmp_path / "ledger.db"), replace(HURRY, breaker=100_000)
+    with pytest.raises(LedgerError, match="is closed"):
+        async with asyncio.timeout(20):
+            await everything(Asker(Closing(), ledger, patient), write_pictures(tmp_path / "pictures.npz", 50))
 
 
 async def test_a_pace_is_kept(tmp_path: Path) -> None:
@@ -307,7 +438,7 @@ def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Pat
     lost = stats["answered"] - account.answered
     assert lost <= 32 * KILLS + stats["faults"].get("reset after", 0)
     assert account.answered == 750
-    assert account.queries >= stats["requests"]
+    assert account.queries >= stats["billed"]
     with fault_server() as calm:
         write_profile(tmp_path / "calm.json", calm.describe(tmp_path))
         run(
@@ -321,6 +452,24 @@ def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Pat
             "off",
         )
     assert (tmp_path / "verdicts.csv").read_bytes() == (tmp_path / "calm.csv").read_bytes()
+
+
+def test_kill_9_counts_no_more_than_was_in_flight_or_next(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 400)
+    with fault_server(delay=0.04) as server:
+        description = server.describe(tmp_path, concurrency=8)
+        write_profile(tmp_path / "profile.json", description)
+        for kill in range(1, KILLS + 1):
+            seen = server.stats()["requests"]
+            process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.DEVNULL)
+            while server.stats()["requests"] < seen + 40 * (1 + kill % 3):
+                time.sleep(0.01)
+            process.kill()
+            process.wait()
+            with SqliteLedger(tmp_path / "ledger.db") as ledger:
+                account = ledger.spent(connect(description).fingerprint)
+            # Each kill leaves at most 8 that were entered and not sent, and 8 that were sent and not yet seen.
+            assert 0 <= account.queries - server.stats()["requests"] <= 2 * 8 * kill
 
 
 def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ from ledger_players import (
 )
 
 from looktwice.errors import LedgerError
-from looktwice.ledger import Account, Budget, Ledger, Spend, SqliteLedger, Unrecorded, key, open_at, verify
+from looktwice.ledger import Account, Budget, Ledger, Outcome, Spend, SqliteLedger, Unrecorded, key, open_at, verify
+from looktwice.ledger.sessions import LEASE
 from looktwice.votes import Answer
 
 if TYPE_CHECKING:
@@ -256,6 +257,41 @@ def test_an_intent_that_is_withdrawn_in_time_counts_nothing(ledger: Ledger) -> N
     assert ledger.spent(WHO).queries == 50 - withdrawn
 
 
+def test_a_refusal_is_given_back_unless_it_is_billed_and_is_held_no_longer(opened: Opened) -> None:
+    ours, theirs = opened(), opened()
+    granted = intend(theirs, range(4)).granted
+    theirs.refuse(granted[:1], billed=False)
+    theirs.refuse(granted[1:2], billed=True)
+    theirs.flush().result()
+    assert ours.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
+    assert intend(ours, range(4)).granted == granted[:2]
+    answer(theirs, granted[2:3])
+    outcomes = "SELECT SUM(queries), SUM(answered), SUM(refused), SUM(waived) FROM spend"
+    assert told(opened.where, outcomes) == [(5, 1, 2, 1)]
+
+
+def test_a_retry_that_is_released_is_held_no_longer(opened: Opened) -> None:
+    ours, theirs = opened(), opened()
+    for _ in range(2):
+        granted = intend(theirs, [1]).granted
+    theirs.release(granted)
+    theirs.flush().result()
+    assert intend(ours, [1]).granted == granted
+
+
+@pytest.mark.parametrize(
+    ("outcome", "queries"),
+    [(Outcome.ANSWERED, 2), (Outcome.REFUSED, 2), (Outcome.WAIVED, 0), (Outcome.UNSENT, 0)],
+)
+def test_booked_queries_are_given_back_if_they_are_not_billed(ledger: Ledger, outcome: Outcome, queries: int) -> None:
+    booked = ledger.book(WHO, 2, PRICE, Budget(queries=2)).result()
+    assert booked
+    ledger.conclude(booked, outcome)
+    ledger.flush().result()
+    assert ledger.spend(WHO) == Spend(queries, queries * PRICE, queries, queries * PRICE)
+    assert bool(ledger.book(WHO, 2, PRICE, Budget(queries=2)).result()) is (queries == 0)
+
+
 # --- budget
 
 LIMITS = st.none() | st.integers(0, 40)
@@ -306,8 +342,8 @@ def test_the_budget_counts_what_was_spent_before_the_ledger_was_closed(opened: O
 
 def test_booked_queries_count_all_or_none(ledger: Ledger) -> None:
     budget = Budget(queries=5)
-    assert ledger.book(WHO, 3, PRICE, budget).result() is True
-    assert ledger.book(WHO, 3, PRICE, budget).result() is False
+    assert ledger.book(WHO, 3, PRICE, budget).result()
+    assert ledger.book(WHO, 3, PRICE, budget).result() is None
     assert len(intend(ledger, range(5), budget).granted) == 2
     assert ledger.spent(WHO) == Account(5, 5 * PRICE, 5, 5 * PRICE, 0, 2)
 
@@ -378,6 +414,15 @@ class Accounting(RuleBasedStateMachine):
             self.queries -= 1
             self.micros -= self.flying.pop(name)
 
+    @rule(data=st.data(), billed=st.booleans())
+    def refuse(self, data: st.DataObject, billed: bool) -> None:
+        names = self.choose(data)
+        self.ledger.refuse(names, billed)
+        for name in names:
+            price = self.flying.pop(name)
+            self.queries -= not billed
+            self.micros -= 0 if billed else price
+
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
         names = self.choose(data)
@@ -385,9 +430,12 @@ class Accounting(RuleBasedStateMachine):
         for name in names:
             del self.flying[name]
 
-    @rule(queries=st.integers(0, 4), price=st.integers(0, 3))
-    def book(self, queries: int, price: int) -> None:
-        if self.ledger.book(WHO, queries, price, self.budget).result(30):
+    @rule(queries=st.integers(0, 4), price=st.integers(0, 3), outcome=st.none() | st.sampled_from(Outcome))
+    def book(self, queries: int, price: int, outcome: Outcome | None) -> None:
+        booked = self.ledger.book(WHO, queries, price, self.budget).result(30)
+        if booked and outcome:
+            self.ledger.conclude(booked, outcome)
+        if booked and outcome not in (Outcome.WAIVED, Outcome.UNSENT):
             self.queries += queries
             self.micros += queries * price
 
@@ -525,6 +573,23 @@ def test_a_question_of_a_session_that_was_closed_is_granted_and_counted_again(op
     theirs.close()
     assert intend(ours, range(3)).granted == granted
     assert ours.spent(WHO) == Account(6, 6 * PRICE, 6, 6 * PRICE, 0, 3)
+
+
+def test_a_lease_ends_though_its_session_lives_unless_it_is_renewed(opened: Opened) -> None:
+    ours, theirs = opened(), opened()
+    granted = intend(theirs, range(3)).granted
+    told(opened.where, f"UPDATE questions SET at = at - {int(1000 * LEASE) - 60_000}")
+    assert intend(ours, range(3)).held == granted
+    told(opened.where, "UPDATE questions SET at = at - 120000")
+    theirs.renew(granted[:1])
+    theirs.flush().result()
+    grant = intend(ours, range(3))
+    assert (grant.held, grant.granted) == (granted[:1], granted[1:])
+    theirs.renew(granted[1:])  # what another session has taken over cannot be taken back
+    theirs.flush().result()
+    assert intend(ours, range(3)).granted == granted[1:]
+    answer(theirs, granted)
+    assert set(intend(ours, range(3)).answered) == set(granted)
 
 
 def test_another_sessions_spend_counts_at_once(opened: Opened) -> None:

@@ -29,6 +29,7 @@ from ledger_players import (
     label,
     sends_and_stays,
     start,
+    told,
 )
 
 from looktwice.errors import DataError, LedgerError
@@ -37,6 +38,7 @@ from looktwice.ledger import (
     Budget,
     Entry,
     Merged,
+    Outcome,
     SqliteLedger,
     default_path,
     export,
@@ -421,7 +423,7 @@ def test_a_ledger_that_was_never_closed_can_be_read_in_a_read_only_folder(tmp_pa
     process.kill()
     process.join()
     with read_only(folder):
-        assert [cost.unanswered for cost in stats(path)] == [10]
+        assert [(cost.asked, cost.unknown) for cost in stats(path)] == [(10, 10)]
 
 
 # --- bookkeeping
@@ -436,17 +438,63 @@ def test_stats_give_the_cost_of_each_classifier_by_day(path: Path, monkeypatch: 
         answer(ledger, granted[:3])
         monkeypatch.setattr(time, "time", lambda: noon + 86_400)
         answer(ledger, granted[3:4])
-        ledger.book(WHO, 2, 10, Budget()).result()
+        ledger.refuse(granted[4:], billed=False)
+        booked = ledger.book(WHO, 2, 10, Budget()).result()
+        assert booked
+        ledger.conclude(booked, Outcome.REFUSED)
         ledger.intend("another", [entry(1, fingerprint="another")], 0, Budget()).result()
     rows = [
-        (c.fingerprint, c.description, c.day.isoformat(), c.queries, c.micros, c.answered, c.unanswered)
+        (
+            c.fingerprint,
+            c.description,
+            c.day.isoformat(),
+            c.queries,
+            c.micros,
+            c.asked,
+            c.answered,
+            c.refused,
+            c.unknown,
+        )
         for c in stats(path)
     ]
+    # What became of a query counts on the day on which it was sent.
     assert rows == [
-        (WHO, "a small model on this machine", "2024-10-04", 5, 5 * PRICE, 3, 1),
-        (WHO, "a small model on this machine", "2024-10-05", 2, 20, 1, 0),
-        ("another", "", "2024-10-05", 1, 0, 0, 1),
+        (WHO, "a small model on this machine", "2024-10-04", 4, 4 * PRICE, 5, 4, 1, 0),
+        (WHO, "a small model on this machine", "2024-10-05", 2, 20, 2, 0, 2, 0),
+        ("another", "", "2024-10-05", 1, 0, 1, 0, 0, 1),
     ]
+
+
+FIRST = 20_000 * 864
+"""A day, in hundreds of seconds since 1970."""
+
+
+def test_a_ledger_of_the_first_version_keeps_its_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_file, "MIGRATIONS", ledger_file.MIGRATIONS[:1])
+        ledger_file.writable(path).close()
+    told(
+        str(path),
+        "INSERT INTO classifiers(id, fingerprint) VALUES (1, 'a classifier')",
+        "INSERT INTO views VALUES (1, 'mirror')",
+        "INSERT INTO spend VALUES (1, 20000, 7, 2, 30), (1, 20000, 8, 1, 15), (1, 20001, 8, 1, 15)",
+        *(
+            "INSERT INTO questions(key, classifier, digest, view, seed, number, sends, micros, at, label, latency,"
+            f" attempts) VALUES (x'{entry(n).key.hex()}', 1, x'{n:032x}', 1, 0, 0, 1, 15, {day}00000, {label}, 1, 1)"
+            for n, day, label in (
+                (1, FIRST, "'cat'"),
+                (2, FIRST, "'cat'"),
+                (3, FIRST, "NULL"),
+                (4, FIRST + 864, "'cat'"),
+            )
+        ),
+    )
+    SqliteLedger(path).close()
+    assert [(c.queries, c.asked, c.answered, c.refused, c.unknown) for c in stats(path)] == [
+        (3, 3, 2, 0, 1),
+        (1, 1, 1, 0, 0),
+    ]
+    assert verify(path) == []
 
 
 def exported(path: Path) -> list[dict[str, object]]:

@@ -1,13 +1,17 @@
-"""The pace: a rate that no window of time exceeds, and a gate that counts right."""
+"""The pace: a rate that no window of time exceeds, a gate that counts right, and a rate learned from refusals."""
 
 import asyncio
+import heapq
+import random
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from looktwice.ledger.memory import Memory, MemoryLedger
-from looktwice.pacing import Gate, Rate
+from looktwice.pacing import Gate, Pressure, Rate
 
 ARRIVALS = st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=80)
 
@@ -47,17 +51,14 @@ def test_sessions_of_one_memory_share_the_rate_of_a_classifier() -> None:
 async def test_a_gate_never_lets_more_through_than_its_limit() -> None:
     gate, most = Gate(4), 0
 
-    async def work(i: int) -> None:
+    async def work() -> None:
         nonlocal most
         async with gate:
             most = max(most, gate.busy)
             assert gate.busy <= 4
             await asyncio.sleep(0)
-            if i % 7 == 0:
-                gate.narrow()
-            gate.widen()
 
-    await asyncio.gather(*(work(i) for i in range(200)))
+    await asyncio.gather(*(work() for _ in range(200)))
     assert gate.busy == 0
     assert most > 1
 
@@ -71,3 +72,71 @@ async def test_a_cancelled_wait_does_not_block_the_gate() -> None:
         await asyncio.gather(waiting, return_exceptions=True)
     async with asyncio.timeout(1), gate:
         assert gate.busy == 1
+
+
+# --- what is learned from refusals
+
+Accepts = Callable[[float], bool]
+"""Whether a server takes a call at a moment."""
+
+
+def bucket(per_second: float, burst: int) -> Accepts:
+    """A server with a limit, of which it forgives so many calls at once."""
+    tokens, last = float(burst), 0.0
+
+    def accepts(now: float) -> bool:
+        nonlocal tokens, last
+        tokens, last = min(burst, tokens + (now - last) * per_second), now
+        taken = tokens >= 1
+        tokens -= taken
+        return taken
+
+    return accepts
+
+
+def chance(share: float) -> Accepts:
+    """A server that refuses so many calls, however few there are."""
+    dice = random.Random(0)
+    return lambda _: dice.random() >= share
+
+
+def played(accepts: Accepts, width: int, learning: bool, seconds: float = 60.0) -> tuple[float, float]:
+    """Calls accepted and refused a second, at 20 ms each and a Retry-After of 1 s, without a real clock.
+
+    In a loop that learns nothing, each caller that is refused waits, and no other does.
+    """
+    pressure, counts = Pressure(width), {True: 0, False: 0}
+    events: list[tuple[float, int, bool | None]] = [(pressure.when(0.0), caller, None) for caller in range(width)]
+    while (event := heapq.heappop(events))[0] < seconds:
+        now, caller, taken = event
+        if taken is None:
+            heapq.heappush(events, (now + 0.02, caller, accepts(now)))
+            continue
+        counts[taken] += 1
+        if learning and taken:
+            pressure.answered(now)
+        elif learning:
+            pressure.refused(now, 1.0)
+        heapq.heappush(events, (pressure.when(now) if learning or taken else now + 1.0, caller, None))
+    return counts[True] / seconds, counts[False] / seconds
+
+
+@pytest.mark.parametrize("width", [8, 64])
+@pytest.mark.parametrize("burst", [1, 10, 50])
+def test_a_limit_is_learned_and_used_with_fewer_refusals_than_without_learning(width: int, burst: int) -> None:
+    answered, refused = played(bucket(50, burst), width, learning=True)
+    naive, naively_refused = played(bucket(50, burst), width, learning=False)
+    assert answered >= 0.95 * naive
+    assert refused < 0.7 * naively_refused
+
+
+@pytest.mark.parametrize(("share", "least"), [(0.0, 399), (0.03, 380), (0.1, 330), (0.3, 260)])
+def test_refusals_that_do_not_depend_on_the_pace_do_not_slow_it(share: float, least: float) -> None:
+    answered, _ = played(chance(share), 8, learning=True)
+    assert answered >= least
+
+
+def test_a_pace_that_was_learned_is_unlearned_when_the_limit_is_gone() -> None:
+    limited = bucket(50, 10)
+    answered, _ = played(lambda now: now > 20 or limited(now), 8, learning=True)
+    assert answered >= 0.75 * (50 + 2 * 400) / 3

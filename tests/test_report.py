@@ -487,12 +487,12 @@ def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: 
 
 
 def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Polled) -> None:
-    days = [DayCost("test:1", "zoo", date(2026, 3, 1 + i), 100, 250_000, 90, 10) for i in range(20)]
-    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0))
+    days = [DayCost("test:1", "zoo", date(2026, 3, 1 + i), 100, 250_000, 90, 8, 2) for i in range(20)]
+    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0, 0))
     read = Read(page(material(tested, profile, days=days)))
     table = read.tables["Ledger"]
     assert len(table) == 1 + 14 + 1
-    assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800", "200"]
+    assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800", "160", "40"]
     text = near(read.text)
     assert "3,000 queries about 600 pictures, 7.50 at 0.0025 each" in text
     assert "it also knows 1 other." in text
@@ -528,7 +528,7 @@ def hostile() -> str:
     profile = profiled(
         polled(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
     )
-    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, 1, 1, 0)]
+    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, 1, 1, 0, 0)]
     return page(material(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
 
 

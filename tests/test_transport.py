@@ -23,13 +23,15 @@ from workshop import HURRY, PANEL, write_pictures
 from looktwice.asking import Asker
 from looktwice.checkup import examine
 from looktwice.classifiers import transport as transports
+from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.images import Image
-from looktwice.ledger import Budget, SqliteLedger
+from looktwice.ledger import Budget, SqliteLedger, bookkeeping
 from looktwice.outcome import Unscored
+from looktwice.pacing import Pace
 from looktwice.votes import Row
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -629,3 +631,32 @@ async def test_canaries_that_reach_nobody_cost_nothing(tmp_path: Path) -> None:
     assert not asker.trust.due(0)  # the canaries were asked about
     assert (spent.queries, spent.answered, spent.micros) == (15, 15, 150_000)
     assert asker.progress.sent == 0
+
+
+@pytest.mark.parametrize("price", ["0.0000005", "0.00000000001", "1.0000001"])
+def test_a_price_below_a_millionth_is_refused_and_not_rounded(price: str) -> None:
+    with pytest.raises(PermanentError, match=f"price of {price}.* is not in whole millionths; round it up"):
+        connect("", {"url": "http://localhost/", "price": price})
+    with pytest.raises(PermanentError, match="is not in whole millionths"):
+        connect_command("", {"command": "cat {image}", "price": price})
+    assert connect("", {"url": "http://localhost/", "price": "0.000001"}).terms.price_micros == 1
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 413, 429])
+async def test_a_refusal_costs_nothing_unless_the_server_bills_it(tmp_path: Path, status: int) -> None:
+    refusal = f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode()
+    for billed in (False, True):
+        async with listening(Played(refusal)) as port:
+            settings = {"url": f"http://127.0.0.1:{port}/", "price": "0.01", "bills_refusals": billed, "concurrency": 1}
+            classifier = connect("", settings)
+            with SqliteLedger(tmp_path / f"{billed}.db") as ledger:
+                asker = Asker(classifier, ledger, Pace(refusals=1), Budget(queries=100), canaries=0)
+                with suppress(ClassifierError):
+                    await everything(asker, tmp_path / "one.npz", 1)
+                with pytest.raises(ClassifierError):
+                    await examine(asker, Image.of(np.zeros((8, 8, 3), np.uint8)))
+            await classifier.close()
+        (day,) = bookkeeping.stats(tmp_path / f"{billed}.db")
+        assert day.refused == day.asked >= 2
+        assert day.queries == (day.asked if billed else 0)
+        assert asker.progress.sent == day.queries

@@ -16,13 +16,14 @@ from looktwice.ledger import DayCost, bookkeeping, default_path, merging
 from looktwice.pictures import Picture
 from looktwice.progress import ERR, say
 
-COUNTS = ("queries", "micros", "answered", "unanswered")
-"""What of a day's cost adds up."""
 By = Literal["day", "classifier"]
+
+COUNTS = {"asked": "asked", "answered": "answered", "refused": "refused", "unknown": "unknown", "counted": "queries"}
+"""The columns of `ledger stats` that add up, and what of them counts against budgets."""
 
 
 def stats(path: Path | None, by: By | None, json: bool) -> None:
-    """Queries and money by day, by classifier, or by both."""
+    """Queries and money by day, by classifier, or by both: asked = answered + refused + unknown."""
     days = bookkeeping.stats(path or default_path())
     columns: list[By] = [by] if by else ["day", "classifier"]
     groups: dict[tuple[str, ...], list[DayCost]] = {}
@@ -32,7 +33,7 @@ def stats(path: Path | None, by: By | None, json: bool) -> None:
         print_json([_record(group, columns) for group in groups.values()])
         return
     table = Table(title=f"Ledger {path or default_path()}", title_justify="left")
-    for heading in (*columns, "queries", "money", "answered", "no answer"):
+    for heading in (*columns, *COUNTS, "money"):
         table.add_column(heading, justify="left" if heading in columns else "right")
     for key, group in groups.items():
         table.add_row(*key, *_amounts(group))
@@ -48,12 +49,12 @@ def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object
     first = group[0]
     who = {"fingerprint": first.fingerprint, "description": first.description} if "classifier" in columns else {}
     when = {"day": first.day.isoformat()} if "day" in columns else {}
-    return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in COUNTS}}
+    return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in (*COUNTS.values(), "micros")}}
 
 
 def _amounts(days: Sequence[DayCost]) -> list[str]:
-    queries, micros, answered, unanswered = (sum(getattr(day, name) for day in days) for name in COUNTS)
-    return [str(queries), f"{micros / 1e6:.4f}", str(answered), str(unanswered)]
+    counts = [sum(getattr(day, name) for day in days) for name in COUNTS.values()]
+    return [*map(str, counts), f"{sum(day.micros for day in days) / 1e6:.4f}"]
 
 
 def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> None:

@@ -31,6 +31,10 @@ from looktwice.votes import NO_LABEL, Answer, Row
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
 CHUNKS_AHEAD = 3
+MOST_CHUNKS = 24
+"""The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
+GLANCE = 0.02
+"""Seconds between two looks at whether the sender needs more questions."""
 
 
 class Heard(NamedTuple):
@@ -165,21 +169,22 @@ class Asker:
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         self._runs += 1
         try:
+            more = True
             while True:
-                while len(chunks) < CHUNKS_AHEAD and (chunk := await self._load(source, panel)):
-                    chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
+                while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
+                    if more := bool(chunk := await self._load(source, panel)):
+                        chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
                 if not chunks:
                     break
+                if not (await asyncio.wait([chunks[0]], timeout=GLANCE if more else None))[0]:
+                    continue
                 for row in await chunks.popleft():
                     self._count(row)
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            if (halt := self._sender.halt) and isinstance(pictures, Sequence):
-                for picture in source:
-                    left = Unscored(picture.name, Cause.STOPPED, halt.message)
-                    self._count(left)
-                    yield left
+            for left in self._left(source) if isinstance(pictures, Sequence) else ():
+                yield left
         except BaseException:
             if self._runs == 1:  # else what others ask goes on, and with it what was begun here
                 self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
@@ -190,6 +195,14 @@ class Asker:
             self._runs -= 1
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
+
+    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
+        """The pictures that a run which was stopped did not reach."""
+        if halt := self._sender.halt:
+            for picture in source:
+                left = Unscored(picture.name, Cause.STOPPED, halt.message)
+                self._count(left)
+                yield left
 
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier."""
@@ -205,6 +218,14 @@ class Asker:
     def room(self) -> int | None:
         """How many more queries the budget covers; None if nothing limits them."""
         return self._sender.room()
+
+    def blocked(self) -> str | None:
+        """Why nothing can be asked now, for people; None if a question would be sent.
+
+        It was stopped, a budget is spent for good or for this day, the ledger failed, or the classifier wants to be
+        left alone for longer than the longest wait.
+        """
+        return self._sender.blocked()
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
@@ -234,7 +255,7 @@ class Asker:
         """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
         chunk: _Chunk = []
         room, size = CHUNK_BYTES, len(panel) + 1
-        most = max(CHUNK_QUESTIONS, 2 * self._sender.gate.limit * self.terms.batch)
+        most = max(CHUNK_QUESTIONS, 2 * self.terms.concurrency * self.terms.batch)
         while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
             item = self._open(picture, panel)
             chunk.append(item)
@@ -352,7 +373,7 @@ class Asker:
         try:
             await self.trust.check(self._ask_again, self.progress.sent)
         except PassingError as error:
-            self._sender.blame(error, [])
+            self._sender.blame(error)
         except ClassifierError as error:
             self._sender.end(error)
 

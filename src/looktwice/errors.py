@@ -78,11 +78,17 @@ class FleetError(LookTwiceError):
 
 
 class ClassifierError(LookTwiceError):
-    """The classifier did not give an answer; `sent` is False if it was surely not reached, so nothing is to be paid."""
+    """The classifier did not give an answer.
 
-    def __init__(self, message: str, *, sent: bool = True) -> None:
+    `sent` is False if it was surely not reached, `status` is that of its reply if a whole one came, and `billed` is
+    False if nothing is to be paid: it was not reached, or says that it did not do the work.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True, status: int | None = None, billed: bool = True) -> None:
         super().__init__(message)
         self.sent = sent
+        self.status = status
+        self.billed = sent and billed
 
 
 class PassingError(ClassifierError):
@@ -99,10 +105,10 @@ class PassingError(ClassifierError):
         status: int | None = None,
         retry_after: float | None = None,
         sent: bool = True,
+        billed: bool = True,
         garbled: bool = False,
     ) -> None:
-        super().__init__(message, sent=sent)
-        self.status = status
+        super().__init__(message, sent=sent, status=status, billed=billed)
         self.retry_after = retry_after
         self.garbled = garbled
 

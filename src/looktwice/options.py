@@ -24,6 +24,7 @@ LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an 
 LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default with the project, or with your data."
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
+LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
 TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
 TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
@@ -59,10 +60,13 @@ def _asking(
     canaries: Annotated[int, Ask(help="Stored answers to ask for again, to see if the classifier changed.", min=0)] = 3,
     per_day: Annotated[int | None, Ask(help="Most queries in one UTC day.", min=0)] = None,
     money_per_day: Annotated[str | None, Ask(help="The same in money.")] = None,
+    longest_wait: Annotated[float, Ask(help=LONGEST_WAIT, min=0)] = 900.0,
 ) -> "AskOptions":
     from looktwice.session import AskOptions
 
-    return AskOptions(ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day)
+    return AskOptions(
+        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait
+    )
 
 
 def _output(

@@ -1,4 +1,4 @@
-"""How fast a classifier may be asked: a rate that is never exceeded, and a width that yields when it is pressed."""
+"""How fast a classifier may be asked: a rate that is never exceeded, and one that is learned from refusals."""
 
 from __future__ import annotations
 
@@ -75,21 +75,15 @@ class SharedRate(Rate):
 
 
 class Gate:
-    """Lets so many calls through at a time: half as many when the classifier is pressed, more when it is well."""
+    """Lets so many calls through at a time."""
 
     def __init__(self, most: int) -> None:
         self.busy = 0
         self.most = most
-        self._limit = float(most)
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    @property
-    def limit(self) -> int:
-        """How many calls may run at the same time now."""
-        return int(self._limit)
-
     async def __aenter__(self) -> None:
-        while self.busy >= self.limit:
+        while self.busy >= self.most:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -104,17 +98,8 @@ class Gate:
         if self._waiting:
             self._wake()
 
-    def widen(self) -> None:
-        """After an answer: one call more once every call of the present width was answered."""
-        if self._limit < self.most:
-            self._limit = min(float(self.most), self._limit + 1.0 / self._limit)
-
-    def narrow(self) -> None:
-        """After a sign of pressure: half as many calls, at least one."""
-        self._limit = max(1.0, self._limit / 2.0)
-
     def _wake(self) -> None:
-        room = self.limit - self.busy
+        room = self.most - self.busy
         while self._waiting and room > 0:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -122,17 +107,112 @@ class Gate:
                 room -= 1
 
 
+class Pressure:
+    """Learns from refusals how many calls a second a server takes; as long as few are refused, it limits nothing.
+
+    Replies are counted over windows of time. After one in which many were refusals, calls go at the rate at which they
+    were accepted, which then grows by a little in each window. If that changes nothing about the share of refusals,
+    they do not depend on the pace, and it is given up for a while. Only where most of the last replies were refusals
+    does everybody wait as long as the server asked for. The times are the caller's.
+    """
+
+    WINDOW = 0.5
+    """Seconds that a window lasts, at least."""
+    REPLIES = 20
+    """Replies that a window holds, at least."""
+    MANY = 0.08
+    """The share of refusals from which on there are many."""
+    GROWTH = 0.05
+    """By how much the rate grows in the first window without many; half as much again after each without any."""
+    MOST = 0.75
+    """The share of the last replies from which on everybody waits."""
+
+    IDLE = 10.0
+    """Seconds without a call after which a window begins anew."""
+
+    def __init__(self, width: int) -> None:
+        self.rate: float | None = None
+        """Calls a second; None while nothing is learned."""
+        self.pause_until = self._next = self._called = float("-inf")
+        self._recent: deque[bool] = deque(maxlen=2 * max(8, width))
+        self._growth = self.GROWTH
+        self._began = float("-inf")
+        self._replies = self._refusals = 0
+        self._at_first = (0.0, 0.0)
+        """Calls a second and the share of refusals in the window that set the first rate."""
+        self._borne = self.MANY
+        """The share of refusals that is borne, because a slower pace did not lower it."""
+
+    def when(self, now: float) -> float:
+        """The moment, not before now, at which the next call may go."""
+        if now - max(self._called, self.pause_until) > self.IDLE:
+            self._began, self._replies, self._refusals = now, 0, 0
+        self._called = moment = max(now, self.pause_until)
+        if self.rate is not None:
+            moment = max(moment, self._next)
+            self._next = moment + 1.0 / self.rate
+        return moment
+
+    def answered(self, now: float) -> None:
+        """A reply came that is no refusal."""
+        self._recent.append(False)
+        self._count(now, 0)
+
+    def refused(self, now: float, retry_after: float | None) -> None:
+        """The server asked for fewer calls, or for none for so many seconds."""
+        if now < self.pause_until:
+            return  # it was sent before the pause began
+        self._recent.append(True)
+        self._count(now, 1)
+        if retry_after and sum(self._recent) > self.MOST * (self._recent.maxlen or 0):
+            self._recent.clear()
+            if self._replies:
+                self._learn(now, 1.0)
+            self.pause_until = now + retry_after
+
+    def _count(self, now: float, refusals: int) -> None:
+        self._replies += 1
+        self._refusals += refusals
+        if self._replies >= self.REPLIES and now - max(self._began, self.pause_until) >= self.WINDOW:
+            self._learn(now, self._refusals / self._replies)
+
+    def _learn(self, now: float, share: float) -> None:
+        """End a window with this share of refusals, and set the rate by it.
+
+        What was accepted counts over the pause with which the window began, too.
+        """
+        calls = self._replies / max(now - max(self._began, self.pause_until), 1e-3)
+        accepted = (self._replies - self._refusals) / max(now - self._began, 1e-3)
+        self._began, self._replies, self._refusals = now, 0, 0
+        self._borne = max(self.MANY, 0.98 * self._borne)
+        if share > self._borne:
+            first_calls, first_share = self._at_first
+            if self.rate is None:
+                self._at_first = (calls, share)
+            elif share <= 0.5 and calls < 0.85 * first_calls and share > 0.7 * first_share:
+                self.rate, self._borne = None, 1.5 * share
+                return
+            self.rate, self._growth = accepted or self.rate, self.GROWTH
+        elif self.rate is not None:
+            self.rate = None if calls < 0.5 * self.rate else self.rate * (1 + self._growth)  # None: others are slower
+            self._growth = self.GROWTH if share else min(0.2, 1.5 * self._growth)
+
+
 @dataclass(frozen=True)
 class Pace:
     """How failures are borne: retries, waits, and when to stop; nothing here changes an answer."""
 
     attempts: int = 6
-    """How often one question is sent at the most."""
+    """How often one question is sent, at the most."""
     few: int = 3
     """The same after a failure that seldom passes: an internal error, or an answer that cannot be read."""
     backoff: float = 0.5
     """Seconds before the second attempt; each further one waits up to twice as long."""
+    refusals: int = 30
+    """How often one question is refused because there are too many, at the most; these are not among its attempts."""
     longest: float = 60.0
-    """Seconds that one wait may take, whatever the server asks for."""
+    """Seconds of the longest wait before another attempt, where the server does not ask for one."""
+    longest_wait: float = 900.0
+    """Seconds of the longest wait that a server may ask for; the run stops where it asks for more."""
     breaker: int = 50
     """Failed attempts in a row after which the run stops."""

@@ -12,7 +12,7 @@ from looktwice.asking import Asker
 from looktwice.classifiers import AnyClassifier, Terms
 from looktwice.errors import BudgetError, LookTwiceError
 from looktwice.ledger import POSTGRES, Budget, Spend, default_path, open_at
-from looktwice.pacing import Moments, SharedRate
+from looktwice.pacing import Moments, Pace, SharedRate
 
 OFF = "off"
 Money = str | int | float | Decimal
@@ -42,9 +42,12 @@ class AskOptions:
     per_day: int | None = None
     """Queries in one UTC day."""
     money_per_day: Money | None = None
+    longest_wait: float = 900.0
+    """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
 
     def __post_init__(self) -> None:
-        for name, least in (("rate", 0.001), ("concurrency", 1), ("canaries", 0), ("seed", 0), ("per_day", 0)):
+        least_of = {"rate": 0.001, "concurrency": 1, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= least):
                 raise LookTwiceError(f"{name} is {value!r}; give a number of at least {least:g}")
@@ -90,6 +93,7 @@ class AskKeywords(TypedDict, total=False):
     seed: int | None
     per_day: int | None
     money_per_day: Money | None
+    longest_wait: float
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
@@ -112,7 +116,8 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
     if terms.per_second and isinstance(ledger, Moments):
         rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
-    return Asker(classifier, ledger, budget=budget, seed=seed, canaries=options.canaries, terms=terms, rate=rate)
+    pace = Pace(longest_wait=options.longest_wait)
+    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate)
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

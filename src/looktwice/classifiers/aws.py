@@ -52,17 +52,20 @@ PASSING = {
     "InternalFailure",
     "InternalServerError",
     "ModelNotReadyException",
-    "ProvisionedThroughputExceededException",
     "RequestTimeout",
     "RequestTimeoutException",
     "ServiceUnavailable",
     "ServiceUnavailableException",
+}
+THROTTLED = {
+    "ProvisionedThroughputExceededException",
     "SlowDown",
     "Throttling",
     "ThrottlingException",
     "ThrottledException",
     "TooManyRequestsException",
 }
+"""What other servers say with a status of 429, and AWS often with 400."""
 QUOTA = {"LimitExceededException", "ServiceQuotaExceededException", "SubscriptionRequiredException", "OptInRequired"}
 CODE = re.compile(r"[A-Z][A-Za-z]{2,60}")
 ADVICE = {
@@ -341,12 +344,16 @@ class Service:
         said = self.secrets().line(f"{name} ({status}): {told.get('Message') or 'nothing more'}")
         words = f"{self._name} answered {said}"
         if code in QUOTA or status == 402:
-            return QuotaError(f"{words}; the account needs a higher limit; go on with the same command afterwards")
+            advice = "the account needs a higher limit; go on with the same command afterwards"
+            return QuotaError(f"{words}; {advice}", status=status, billed=self._account.bills_refusals)
         behind = error.response.get("OriginalStatusCode", status)
+        status = 429 if code in THROTTLED else status
         if code in PASSING or status in (408, 429) or behind >= 500:
             headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-            return PassingError(f"{words}; try later", status=status, retry_after=retry_after(headers))
-        return PermanentError(f"{words}; {ADVICE.get(code, 'compare the description with the manual of the service')}")
+            wait, billed = retry_after(headers), self._account.bills(status)
+            return PassingError(f"{words}; try later", status=status, retry_after=wait, billed=billed)
+        advice = ADVICE.get(code, "compare the description with the manual of the service")
+        return PermanentError(f"{words}; {advice}", status=status, billed=self._account.bills(status))
 
     def secrets(self) -> Secrets:
         """The credentials that are in use; those of a role change while it runs."""

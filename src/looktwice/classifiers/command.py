@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import DAY, DEAREST
+from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.votes import Answer
 
@@ -56,9 +56,7 @@ class Description(BaseModel):
     concurrency: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     encoding: Encoding = Encoding()
     labels: tuple[str, ...] | None = None
-    price: Decimal = Field(
-        default=Decimal(0), ge=0, le=DEAREST, description="of one question, if the program asks a paid service"
-    )
+    price: Price = Field(default=Decimal(0), description="of one question, if the program asks a paid service")
     public: tuple[str, ...] = Field(default=(), description="names of options that look like keys and are none")
 
     @field_validator("command")
@@ -87,7 +85,7 @@ class CommandClassifier:
         _look_up(self._words[0], folder)
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
-        micros = round(description.price * 1_000_000)
+        micros = int(description.price * 1_000_000)
         self.terms = Terms(concurrency=description.concurrency, price_micros=micros, local=micros == 0)
 
     def prepare(self, pixels: Pixels) -> bytes:

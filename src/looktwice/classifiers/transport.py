@@ -28,7 +28,7 @@ from datetime import datetime
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.request import getproxies_environment, proxy_bypass
 from weakref import WeakSet
 
@@ -36,7 +36,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from yarl import URL
 
 from looktwice.classifiers import Terms
@@ -54,6 +54,8 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
 PASSING = {408, 425, 429}
+REFUSALS = {401, 402, 403, 413, 429}
+"""Statuses of a server that did not do the work, which few bill."""
 UNSUPPORTED = {501, 505}
 QUOTA_STATUSES = {400, 402, 403, 429}
 QUOTA_WORDS = re.compile(
@@ -87,6 +89,16 @@ DEAREST = 1_000_000
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+def _in_millionths(price: Decimal) -> Decimal:
+    """Budgets count in whole millionths, and a price that is rounded down would let them be exceeded."""
+    if price * 1_000_000 % 1:
+        raise ValueError(f"a price of {price:f} is not in whole millionths; round it up to six decimals")
+    return price
+
+
+Price = Annotated[Decimal, Field(ge=0, le=DEAREST, allow_inf_nan=False), AfterValidator(_in_millionths)]
+
+
 class Manners(BaseModel):
     """How a server likes to be asked: settings that every HTTP protocol shares, none of which changes answers."""
 
@@ -98,12 +110,17 @@ class Manners(BaseModel):
     trust_env: bool = Field(default=False, description="take proxies from HTTP_PROXY and its like")
     concurrency: int = Field(default=8, ge=1)
     per_second: float | None = Field(default=None, gt=0)
-    price: Decimal = Field(default=Decimal(0), ge=0, le=DEAREST, description="of one question, in your currency")
+    price: Price = Field(default=Decimal(0), description="of one question, in your currency")
+    bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys and are none")
 
     def terms(self, batch: int = 1) -> Terms:
         """The same, in the words of the asker."""
-        return Terms(batch, self.concurrency, self.per_second, round(self.price * 1_000_000))
+        return Terms(batch, self.concurrency, self.per_second, int(self.price * 1_000_000))
+
+    def bills(self, status: int) -> bool:
+        """Whether a reply of this status, which holds no answer, may be on the bill."""
+        return self.bills_refusals or status not in REFUSALS
 
 
 class Reply(NamedTuple):
@@ -349,9 +366,11 @@ class Door:
         words = _words(reply.body, self._transport.secrets)
         told = f"{self._where} answered {reply.status}: {words}"
         kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
+        billed = self._transport.manners.bills(reply.status)
         if kind is PassingError:
-            return PassingError(f"{told}; try later", status=reply.status, retry_after=retry_after(reply.headers))
-        return kind(f"{told}; {self._advice(reply, kind)}")
+            wait = retry_after(reply.headers)
+            return PassingError(f"{told}; try later", status=reply.status, retry_after=wait, billed=billed)
+        return kind(f"{told}; {self._advice(reply, kind)}", status=reply.status, billed=billed)
 
     def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
         if kind is QuotaError:

@@ -6,7 +6,7 @@ from looktwice.ledger.bookkeeping import DayCost, export, forget, stats, verify
 from looktwice.ledger.file import default_path
 from looktwice.ledger.memory import MemoryLedger, Unrecorded, of_this_process
 from looktwice.ledger.merging import Merged, merge
-from looktwice.ledger.protocol import Account, Budget, Entry, Grant, Ledger, Spend, key
+from looktwice.ledger.protocol import Account, Booked, Budget, Entry, Grant, Ledger, Outcome, Spend, key
 from looktwice.ledger.sqlite import SqliteLedger
 
 POSTGRES = ("postgresql://", "postgres://")
@@ -26,6 +26,7 @@ def open_at(place: str) -> Ledger:
 
 __all__ = [
     "Account",
+    "Booked",
     "Budget",
     "DayCost",
     "Entry",
@@ -33,6 +34,7 @@ __all__ = [
     "Ledger",
     "MemoryLedger",
     "Merged",
+    "Outcome",
     "Spend",
     "SqliteLedger",
     "Unrecorded",

@@ -47,25 +47,33 @@ BLOCK = 10_000
 
 @dataclass(frozen=True)
 class DayCost:
-    """What one classifier cost on one UTC day, and what became of the questions last sent or answered that day."""
+    """What one classifier was asked on one UTC day, what became of it, and what of it counts as spent."""
 
     fingerprint: str
     description: str
     day: date
     queries: int
+    """Counted against budgets: all that was asked but the refusals that are not billed."""
     micros: int
     answered: int
-    unanswered: int
+    refused: int
+    """A reply came that holds no answer."""
+    unknown: int
+    """Sent, and no reply has come."""
+
+    @property
+    def asked(self) -> int:
+        """Queries that may have reached the classifier."""
+        return self.answered + self.refused + self.unknown
 
 
 def stats(path: Path) -> list[DayCost]:
     """The cost of each classifier by day, oldest first."""
     with _snapshot(path) as db:
         rows = db.execute(
-            "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(unanswered) FROM ("
-            " SELECT classifier, day, queries, micros, 0 AS answered, 0 AS unanswered FROM spend UNION ALL"
-            " SELECT classifier, at / 86400000, 0, 0, label IS NOT NULL, label IS NULL FROM questions"
-            ") JOIN classifiers ON id = classifier GROUP BY day, classifier ORDER BY day, fingerprint"
+            "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(refused),"
+            " SUM(queries + waived - answered - refused) FROM spend JOIN classifiers ON id = classifier"
+            " GROUP BY day, classifier ORDER BY day, fingerprint"
         ).fetchall()
     return [DayCost(who, what, _date(day), *numbers) for who, what, day, *numbers in rows]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.ledger.operations import Batch, Booking, Intent, Introduction, Record
-from looktwice.ledger.protocol import CUT, RAW_LIMIT, Grant, Spend
-from looktwice.ledger.sessions import BEAT, Session, living
+from looktwice.ledger.operations import Batch, Booking, Conclusion, Intent, Introduction, Record
+from looktwice.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
+from looktwice.ledger.sessions import BEAT, LEASE, Session, living
 from looktwice.ledger.tables import Known, Row, Tables, pack
 from looktwice.votes import Answer
 
@@ -23,6 +24,32 @@ class Stamp(NamedTuple):
     price: int
 
 
+class Tally(NamedTuple):
+    """What is added to the spend of a day."""
+
+    queries: int = 0
+    micros: int = 0
+    answered: int = 0
+    refused: int = 0
+    waived: int = 0
+
+    def __add__(self, other: tuple[int, ...]) -> Tally:  # type: ignore[override]
+        return Tally(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
+def _tally(outcome: Outcome, queries: int, price: int) -> Tally:
+    """What telling the outcome of queries adds to the spend."""
+    match outcome:
+        case Outcome.ANSWERED:
+            return Tally(answered=queries)
+        case Outcome.REFUSED:
+            return Tally(refused=queries)
+        case Outcome.WAIVED:
+            return Tally(-queries, -queries * price, refused=queries, waived=queries)
+        case Outcome.UNSENT:
+            return Tally(-queries, -queries * price)
+
+
 class Books:
     """The tables, and what this session remembers of them. Only one thread may use it."""
 
@@ -35,8 +62,8 @@ class Books:
         self._classifiers: dict[str, int] = {}
         self._spends: dict[int, Spend] = {}
         """What was spent on each classifier, with today's part; right while `_day` and `_version` are."""
-        self._changes: dict[tuple[int, int], list[int]] = {}
-        """Queries and micros to add, by classifier and day."""
+        self._changes: dict[tuple[int, int], Tally] = {}
+        """What is to be added to the spend, by classifier and day."""
         self._day = -1
         self._version = -1
         self._beaten: float | None = None
@@ -72,13 +99,15 @@ class Books:
         return late
 
     def _apply(self, batch: Batch, now: float) -> bool:
-        at = int(now * 1000)
+        at = int(self.tables.clock(now) * 1000)
         self._refresh(int(now // DAY))
         self._answer(batch.records, at, batch.raw)
-        self._give_back(batch.released)
-        self.tables.let_go(self._session.id, batch.surrendered)
-        self._grant(batch.intents, at)
+        self._return(batch.returned)
+        self.tables.let_go(self._session.id, [*batch.returned, *batch.surrendered])
+        self.tables.renew(self._session.id, at, batch.renewed)
+        self._grant(batch.intents, at, now)
         self._book(batch.bookings)
+        self._conclude(batch.conclusions)
         self.tables.check(batch.checks)
         self._introduce(batch.introductions)
         self._save_changes()
@@ -98,7 +127,7 @@ class Books:
     def _remember(self, batch: Batch) -> None:
         for record in batch.records:
             self.stamps.pop(record.key, None)
-        for key in (*batch.released, *batch.surrendered):
+        for key in (*batch.returned, *batch.surrendered):
             self.stamps.pop(key, None)
         for intent in batch.intents:
             stamp = Stamp(intent.classifier, self._day, intent.price)
@@ -113,18 +142,26 @@ class Books:
             ]
         )
         self.tables.keep_replies([(r.key, _cut(r.answer.raw)) for r in records if raw and r.answer.raw is not None])
+        sent = Counter(stamp[:2] for record in records if (stamp := self.stamps.get(record.key)))
+        for (classifier, day), answered in sent.items():
+            self._count(classifier, day, Tally(answered=answered))
 
-    def _give_back(self, keys: Sequence[bytes]) -> None:
-        stamped = [(key, stamp) for key in keys if (stamp := self.stamps.get(key))]
-        for _, (classifier, day, price) in stamped:
-            self._count(classifier, day, -1, -price)
-        self.tables.give_back([(stamp.price, key) for key, stamp in stamped])
+    def _return(self, returned: Mapping[bytes, Outcome]) -> None:
+        """Count what became of questions that got no answer; those that are not billed are given back."""
+        back = []
+        for key, outcome in returned.items():
+            if stamp := self.stamps.get(key):
+                tally = _tally(outcome, 1, stamp.price)
+                self._count(stamp.classifier, stamp.day, tally)
+                if tally.queries:
+                    back.append((stamp.price, key))
+        self.tables.give_back(back)
 
-    def _grant(self, intents: Sequence[Intent], at: int) -> None:
+    def _grant(self, intents: Sequence[Intent], at: int, now: float) -> None:
         known = self.tables.known([key for intent in intents for key in intent.entries])
-        others = self._others(known, at / 1000)
+        held = self._held(known, at, now)
         for intent in intents:
-            self._decide(intent, known, others)
+            self._decide(intent, known, held)
         self.tables.ask([row for intent in intents for row in self._fresh(intent, known, at)])
         self.tables.ask_again(
             [
@@ -135,12 +172,17 @@ class Books:
             ]
         )
 
-    def _others(self, known: dict[bytes, Known], now: float) -> set[int]:
-        """The living sessions other than this one that have any of these questions in flight."""
-        sessions = {row.session for row in known.values() if row.label is None} - {None, self._session.id}
-        return living(self.tables.sessions(), now) & sessions if sessions else set()
+    def _held(self, known: dict[bytes, Known], at: int, now: float) -> set[bytes]:
+        """Those of these questions that another living session has in flight, and whose lease is not over."""
+        leased = {
+            key: row.session
+            for key, row in known.items()
+            if row.label is None and row.session not in (None, self._session.id) and abs(at - row.at) < LEASE * 1000
+        }
+        alive = living(self.tables.sessions(), now) if leased else set()
+        return {key for key, session in leased.items() if session in alive}
 
-    def _decide(self, intent: Intent, known: dict[bytes, Known], others: set[int]) -> None:
+    def _decide(self, intent: Intent, known: dict[bytes, Known], in_flight: set[bytes]) -> None:
         intent.classifier = self._classifier(intent.fingerprint)
         intent.grant = Grant()
         room = intent.budget.room(self._spend(intent.classifier), intent.price)
@@ -154,13 +196,13 @@ class Books:
             row = known.get(key)
             if row and row.label is not None:
                 answered[key] = Answer(row.label, row.score, row.status)
-            elif row and row.session in others:
+            elif key in in_flight:
                 held.append(key)
             elif len(granted) < room:
                 granted.append(key)
             else:
                 refused.append(key)
-        self._count(intent.classifier, self._day, len(granted), len(granted) * intent.price)
+        self._count(intent.classifier, self._day, Tally(len(granted), len(granted) * intent.price))
 
     def _fresh(self, intent: Intent, known: dict[bytes, Known], at: int) -> Iterator[Row]:
         classifier, price, session = intent.classifier, intent.price, self._session.id
@@ -171,28 +213,35 @@ class Books:
 
     def _book(self, bookings: Sequence[Booking]) -> None:
         for booking in bookings:
-            classifier, micros = self._classifier(booking.fingerprint), booking.queries * booking.price
-            room = booking.budget.room(self._spend(classifier), booking.price)
-            booking.covered = booking.queries <= room
-            if booking.covered:
-                self._count(classifier, self._day, booking.queries, micros)
-                self.tables.book(classifier, booking.queries, micros)
+            classifier = self._classifier(booking.fingerprint)
+            booking.booked = None
+            if booking.queries <= booking.budget.room(self._spend(classifier), booking.price):
+                booking.booked = Booked(booking.fingerprint, self._day, booking.queries, booking.price)
+                self._count_loose(classifier, self._day, Tally(booking.queries, booking.queries * booking.price))
+
+    def _conclude(self, conclusions: Sequence[Conclusion]) -> None:
+        for (fingerprint, day, queries, price), outcome in conclusions:
+            self._count_loose(self._classifier(fingerprint), day, _tally(outcome, queries, price))
+
+    def _count_loose(self, classifier: int, day: int, tally: Tally) -> None:
+        """Count what belongs to no question."""
+        self._count(classifier, day, tally)
+        if tally.queries:
+            self.tables.book(classifier, tally.queries, tally.micros)
 
     def _introduce(self, introductions: Sequence[Introduction]) -> None:
         for fingerprint, description in introductions:
             self.tables.describe(self._classifier(fingerprint), description)
 
-    def _count(self, classifier: int, day: int, queries: int, micros: int) -> None:
-        more = self._changes.setdefault((classifier, day), [0, 0])
-        more[0] += queries
-        more[1] += micros
+    def _count(self, classifier: int, day: int, tally: Tally) -> None:
+        self._changes[classifier, day] = self._changes.get((classifier, day), Tally()) + tally
         if old := self._spends.get(classifier):
             today = int(day == self._day)
             self._spends[classifier] = Spend(
-                old.queries + queries,
-                old.micros + micros,
-                old.queries_today + today * queries,
-                old.micros_today + today * micros,
+                old.queries + tally.queries,
+                old.micros + tally.micros,
+                old.queries_today + today * tally.queries,
+                old.micros_today + today * tally.micros,
             )
 
     def _spend(self, classifier: int) -> Spend:

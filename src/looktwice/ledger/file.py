@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from looktwice.errors import LedgerError
+from looktwice.ledger.tables import ANSWERED_BEFORE
 
 APPLICATION = int.from_bytes(b"look", "big")
 """The mark of our files in the SQLite header."""
@@ -61,7 +62,17 @@ def _first(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first]
+def _outcomes(db: sqlite3.Connection) -> None:
+    """What became of queries, counted on the day on which they were granted.
+
+    `refused` got a reply without an answer; `waived` are those of them that are not billed, and so not in `queries`.
+    """
+    for column in ("answered", "refused", "waived"):
+        db.execute(f"ALTER TABLE spend ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+    db.execute(ANSWERED_BEFORE)
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 

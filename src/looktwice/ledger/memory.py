@@ -10,7 +10,8 @@ from functools import cache
 from threading import Lock
 from typing import TypeVar
 
-from looktwice.ledger.protocol import Account, Budget, Entry, Grant
+from looktwice.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome
+from looktwice.ledger.sessions import LEASE
 from looktwice.votes import Answer
 
 T = TypeVar("T")
@@ -48,15 +49,30 @@ class Unrecorded:
             for fingerprint, price in [self._sent.pop(key) for key in keys if key in self._sent]:
                 self._count(fingerprint, -1, price)
 
+    def refuse(self, keys: Sequence[bytes], billed: bool) -> None:
+        if billed:
+            self.give_up(keys)
+        else:
+            self.release(keys)
+
     def give_up(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self._sent.pop(key, None)
 
-    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
+    def renew(self, keys: Sequence[bytes]) -> None:
+        pass
+
+    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[Booked | None]:
         with self._lock:
-            covered = queries <= budget.room(self.spent(fingerprint), price_micros)
-            self._count(fingerprint, queries if covered else 0, price_micros)
-        return _done(covered)
+            if queries > budget.room(self.spent(fingerprint), price_micros):
+                return _done(None)
+            self._count(fingerprint, queries, price_micros)
+        return _done(Booked(fingerprint, 0, queries, price_micros))
+
+    def conclude(self, booked: Booked, outcome: Outcome) -> None:
+        if outcome in (Outcome.UNSENT, Outcome.WAIVED):
+            with self._lock:
+                self._count(booked.fingerprint, -booked.queries, booked.price_micros)
 
     def recheck(self, key: bytes, answer: Answer) -> None:
         pass
@@ -66,6 +82,9 @@ class Unrecorded:
 
     def flush(self) -> Future[None]:
         return _done(None)
+
+    def spend(self, fingerprint: str) -> Account:
+        return self.spent(fingerprint)
 
     def spent(self, fingerprint: str) -> Account:
         return self._accounts.get(fingerprint, NOTHING)
@@ -85,8 +104,8 @@ class Memory:
 
     answers: dict[bytes, Answer] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
-    flying: dict[bytes, MemoryLedger] = field(default_factory=dict)
-    """Who has which question in flight."""
+    flying: dict[bytes, tuple[MemoryLedger, float]] = field(default_factory=dict)
+    """Who has which question in flight, and until when, by the monotonic clock."""
     turns: dict[str, float] = field(default_factory=dict)
     """When each classifier may be asked next, by the monotonic clock."""
     lock: Lock = field(default_factory=Lock)
@@ -104,11 +123,12 @@ class MemoryLedger(Unrecorded):
         return {key: answers[key] for key in keys if key in answers}
 
     def _grant(self, fingerprint: str, keys: Sequence[bytes], price: int, budget: Budget) -> Grant:
-        answered, flying = self.find(keys), self._memory.flying
-        held = [key for key in keys if key not in answered and flying.get(key, self) is not self]
-        free = [key for key in keys if key not in answered and flying.get(key, self) is self]
-        grant = super()._grant(fingerprint, free, price, budget)
-        flying.update(dict.fromkeys(grant.granted, self))
+        answered, flying, now = self.find(keys), self._memory.flying, time.monotonic()
+        leases = {key: flying[key] for key in keys if key in flying and key not in answered}
+        held = [key for key, (who, until) in leases.items() if who is not self and now < until]
+        taken = {*answered, *held}
+        grant = super()._grant(fingerprint, [key for key in keys if key not in taken], price, budget)
+        flying.update(dict.fromkeys(grant.granted, (self, now + LEASE)))
         return Grant(grant.granted, answered, held, grant.refused)
 
     def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
@@ -133,13 +153,21 @@ class MemoryLedger(Unrecorded):
             self._memory.turns[fingerprint] = first + count / per_second
         return first - now
 
+    def renew(self, keys: Sequence[bytes]) -> None:
+        with self._lock:
+            until = (self, time.monotonic() + LEASE)
+            self._memory.flying.update({key: until for key in keys if self._has(key)})
+
     def close(self) -> None:
         self._land(list(self._sent))
+
+    def _has(self, key: bytes) -> bool:
+        return self._memory.flying.get(key, (None,))[0] is self
 
     def _land(self, keys: Sequence[bytes]) -> None:
         with self._lock:
             for key in keys:
-                if self._memory.flying.get(key) is self:
+                if self._has(key):
                     del self._memory.flying[key]
 
 

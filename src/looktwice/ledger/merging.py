@@ -25,6 +25,8 @@ _CHUNK = """CREATE TEMP TABLE chunk(
 
 _COLUMNS = "key, classifier, digest, view, seed, number, sends, micros, at, label, score, status, latency, attempts"
 
+_SPEND = "classifier, day, session, queries, micros, answered, refused, waived"
+
 _STEPS = (
     # What the chunk changes: it takes each answer that we lack, or that is older than ours.
     "UPDATE chunk SET more_sends = sends, more_micros = micros, fresh = label IS NOT NULL, taken = label IS NOT NULL",
@@ -122,9 +124,11 @@ def _spend(db: sqlite3.Connection, source: Source, classifiers: dict[Value, int]
     """Take over the spend, for now as spent on no question: the questions follow."""
     _loosen(db, -1)
     db.executemany(
-        "INSERT INTO spend VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
-        " SET queries = MAX(queries, excluded.queries), micros = MAX(micros, excluded.micros)",
-        [(classifiers[who], *rest) for who, *rest in source.rows("SELECT * FROM spend")],
+        f"INSERT INTO spend({_SPEND}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"  # noqa: S608
+        " SET queries = MAX(queries, excluded.queries), micros = MAX(micros, excluded.micros),"
+        " answered = MAX(answered, excluded.answered), refused = MAX(refused, excluded.refused),"
+        " waived = MAX(waived, excluded.waived)",
+        [(classifiers[who], *rest) for who, *rest in source.rows(f"SELECT {_SPEND} FROM spend")],  # noqa: S608
     )
     _loosen(db, 1)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from looktwice.errors import LedgerError
-from looktwice.ledger.protocol import Budget, Entry, Grant
+from looktwice.ledger.protocol import Booked, Budget, Entry, Grant, Outcome
 from looktwice.votes import Answer
 
 
@@ -33,8 +33,8 @@ class Booking:
     queries: int
     price: int
     budget: Budget
-    future: Future[bool] = field(default_factory=Future)
-    covered: bool = False
+    future: Future[Booked | None] = field(default_factory=Future)
+    booked: Booked | None = None
 
 
 class Record(NamedTuple):
@@ -46,16 +46,30 @@ class Record(NamedTuple):
     attempts: int
 
 
-class Release(NamedTuple):
-    """Questions that were surely not sent."""
+class Return(NamedTuple):
+    """Questions that were surely not sent, or got a reply without an answer."""
 
     keys: Sequence[bytes]
+    outcome: Outcome
 
 
 class Surrender(NamedTuple):
     """Questions whose answers nobody waits for any more."""
 
     keys: Sequence[bytes]
+
+
+class Renewal(NamedTuple):
+    """Questions that are still in flight."""
+
+    keys: Sequence[bytes]
+
+
+class Conclusion(NamedTuple):
+    """What became of queries that belong to no question."""
+
+    booked: Booked
+    outcome: Outcome
 
 
 class Check(NamedTuple):
@@ -84,7 +98,7 @@ class Stop(NamedTuple):
     """The last operation."""
 
 
-Operation = Record | Intent | Booking | Release | Surrender | Check | Introduction | Flush | Stop
+Operation = Record | Intent | Booking | Return | Surrender | Renewal | Conclusion | Check | Introduction | Flush | Stop
 
 
 AWAITED = (Intent, Booking, Flush)
@@ -99,8 +113,10 @@ class Batch:
         self.records: list[Record] = []
         self.intents: list[Intent] = []
         self.bookings: list[Booking] = []
-        self.released: list[bytes] = []
+        self.returned: dict[bytes, Outcome] = {}
         self.surrendered: list[bytes] = []
+        self.renewed: list[bytes] = []
+        self.conclusions: list[Conclusion] = []
         self.checks: list[Check] = []
         self.introductions: list[Introduction] = []
         self.flushes: list[Flush] = []
@@ -110,7 +126,7 @@ class Batch:
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.keys or self.bookings or self.checks or self.introductions)
+        return bool(self.keys or self.bookings or self.conclusions or self.checks or self.introductions)
 
     def add(self, operation: Operation) -> bool:
         """Whether it is in; it is left out if it is about a question that another one is about."""
@@ -143,7 +159,7 @@ class Batch:
         for intent in self.intents:
             intent.future.set_result(intent.grant)
         for booking in self.bookings:
-            booking.future.set_result(booking.covered)
+            booking.future.set_result(booking.booked)
         for flush in self.flushes:
             flush.future.set_result(None)
 
@@ -155,10 +171,14 @@ class Batch:
                 self.intents.append(operation)
             case Booking():
                 self.bookings.append(operation)
-            case Release():
-                self.released += operation.keys
+            case Return():
+                self.returned |= dict.fromkeys(operation.keys, operation.outcome)
             case Surrender():
                 self.surrendered += operation.keys
+            case Renewal():
+                self.renewed += operation.keys
+            case Conclusion():
+                self.conclusions.append(operation)
             case Check():
                 self.checks.append(operation)
             case Introduction():
@@ -175,6 +195,6 @@ def _touched(operation: Operation) -> Collection[bytes]:
             return (operation.key,)
         case Intent():
             return operation.entries
-        case Release() | Surrender():
+        case Return() | Surrender() | Renewal():
             return operation.keys
     return ()

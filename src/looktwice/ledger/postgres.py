@@ -14,7 +14,7 @@ from functools import cache
 from looktwice.errors import LedgerError, MissingExtra
 from looktwice.ledger.queued import QueuedLedger, Reader
 from looktwice.ledger.sessions import Session
-from looktwice.ledger.tables import Known, Row, Tables, Value
+from looktwice.ledger.tables import ANSWERED_BEFORE, Known, Row, Tables, Value
 from looktwice.ledger.writer import Writer
 
 try:
@@ -74,7 +74,14 @@ def _paces(db: Connection) -> None:
     db.execute("CREATE TABLE paces(fingerprint TEXT PRIMARY KEY, next FLOAT8 NOT NULL) WITH (fillfactor = 20)")
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces]
+def _outcomes(db: Connection) -> None:
+    """What became of queries, as in the SQLite ledger."""
+    for column in ("answered", "refused", "waived"):
+        db.execute(f"ALTER TABLE spend ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0".encode())
+    db.execute(ANSWERED_BEFORE.encode())
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -112,6 +119,8 @@ class PostgresTables(Tables):
         self.name = _name(address)
         self._address = address
         self._transaction: Value = None
+        self._moment = 0.0
+        """When the last transaction began, by the server's clock."""
         self._version = 0
         self._db = self._connect()
 
@@ -134,7 +143,9 @@ class PostgresTables(Tables):
     def begin(self, spending: bool) -> None:
         self._db.execute("BEGIN")
         lock = f"pg_advisory_xact_lock({APPLICATION}, {SPENDING}), " if spending else ""
-        [*_, self._transaction] = self.execute(f"SELECT {lock}pg_current_xact_id()::text")[0]
+        clock = "extract(epoch FROM clock_timestamp())::float8"
+        [*_, self._transaction, moment] = self.execute(f"SELECT {lock}pg_current_xact_id()::text, {clock}")[0]
+        self._moment = float(moment or 0)
 
     def commit(self) -> None:
         try:
@@ -170,6 +181,10 @@ class PostgresTables(Tables):
     def full(self) -> LedgerError:
         return _full(self.name)
 
+    def clock(self, now: float) -> float:
+        """The server's, since machines need not agree about the time."""
+        return self._moment
+
     def version(self) -> int:
         self._version += 1
         return self._version
@@ -178,7 +193,7 @@ class PostgresTables(Tables):
         if not keys:
             return {}
         rows = self._db.execute(
-            "SELECT key, label, score, status, session FROM questions WHERE key = ANY(%b)",
+            "SELECT key, label, score, status, session, at FROM questions WHERE key = ANY(%b)",
             (list(keys),),
             binary=True,
         ).fetchall()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from hashlib import blake2b
 from sys import maxsize
 from typing import NamedTuple, Protocol
@@ -128,9 +129,30 @@ class Grant:
     answered: dict[bytes, Answer] = field(default_factory=dict)
     """Somebody answered it meanwhile."""
     held: list[bytes] = field(default_factory=list)
-    """Another session that is alive has sent it: look again later."""
+    """Another session that is alive has it in flight: look again later."""
     refused: list[bytes] = field(default_factory=list)
     """The budget does not cover it."""
+
+
+class Outcome(Enum):
+    """What became of a query; one of which nothing is told was sent and got no reply."""
+
+    ANSWERED = auto()
+    REFUSED = auto()
+    """A reply came that holds no answer, and may be on the bill."""
+    WAIVED = auto()
+    """A reply came that holds no answer, and is not on the bill: the query is given back."""
+    UNSENT = auto()
+    """It surely reached nobody: the query is given back."""
+
+
+class Booked(NamedTuple):
+    """Queries that were counted and belong to no stored question."""
+
+    fingerprint: str
+    day: int
+    queries: int
+    price_micros: int
 
 
 class Ledger(Protocol):
@@ -143,7 +165,9 @@ class Ledger(Protocol):
     def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
         """What may be sent, as soon as that is on disk; each grant counts one query and its price as spent.
 
-        A question that this session sent before is granted again and counts again. Given twice in one call it is one.
+        A grant is a lease: the question is held against other sessions until it is recorded, released, refused or given
+        up, and no longer than `LEASE` seconds after the grant or the last `renew`. A question that this session sent
+        before is granted again and counts again. Given twice in one call it is one.
         To withdraw, cancel the future: if that succeeds nothing was counted, else release what it granted.
         """
         ...
@@ -156,15 +180,24 @@ class Ledger(Protocol):
         """Give back the last grant of each, query and price, because it was surely not sent."""
         ...
 
+    def refuse(self, keys: Sequence[bytes], billed: bool) -> None:
+        """A reply came to each that holds no answer; what is not billed is given back, query and price."""
+        ...
+
     def give_up(self, keys: Sequence[bytes]) -> None:
         """Stop waiting for answers: they stay sent and counted, but are no longer held against other sessions."""
         ...
 
-    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
-        """Count queries that belong to no stored question, all or none, on disk before they are sent.
+    def renew(self, keys: Sequence[bytes]) -> None:
+        """Hold questions that are still in flight against other sessions for another `LEASE` seconds."""
+        ...
 
-        A negative number gives back as many that were booked before and surely not sent.
-        """
+    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[Booked | None]:
+        """Count queries that belong to no stored question, on disk before they go; None if not all are covered."""
+        ...
+
+    def conclude(self, booked: Booked, outcome: Outcome) -> None:
+        """Say what became of booked queries; what was not sent or is not billed is given back."""
         ...
 
     def recheck(self, key: bytes, answer: Answer) -> None:
@@ -177,6 +210,10 @@ class Ledger(Protocol):
 
     def flush(self) -> Future[None]:
         """Resolved when everything queued before is on disk."""
+        ...
+
+    def spend(self, fingerprint: str) -> Spend:
+        """What the classifier has cost, without counting its questions."""
         ...
 
     def spent(self, fingerprint: str) -> Account:

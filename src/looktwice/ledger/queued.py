@@ -16,16 +16,18 @@ from looktwice.ledger.books import DAY
 from looktwice.ledger.operations import (
     Booking,
     Check,
+    Conclusion,
     Flush,
     Intent,
     Introduction,
     Operation,
     Record,
-    Release,
+    Renewal,
+    Return,
     Stop,
     Surrender,
 )
-from looktwice.ledger.protocol import Account, Budget, Entry, Grant
+from looktwice.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome, Spend
 from looktwice.ledger.tables import Tables
 from looktwice.ledger.writer import Writer
 from looktwice.votes import Answer
@@ -46,19 +48,22 @@ class Reader:
         known = self.read(lambda: self._tables.known(keys))
         return {key: Answer(row[0], row[1], row[2]) for key, row in known.items() if row[0] is not None}
 
+    def spend(self, fingerprint: str) -> Spend:
+        return self.read(lambda: self._spend(self._tables.find_classifier(fingerprint)))
+
     def spent(self, fingerprint: str) -> Account:
-        return self.read(lambda: self._account(fingerprint))
+        return self.read(lambda: self._account(self._tables.find_classifier(fingerprint)))
 
     def close(self) -> None:
         with self._turn:
             self._tables.close()
 
-    def _account(self, fingerprint: str) -> Account:
-        classifier = self._tables.find_classifier(fingerprint)
-        if classifier is None:
-            return Account(0, 0, 0, 0, 0, 0)
-        costs = self._tables.spend(classifier, int(time.time() // DAY))
-        counts = self._tables.counts(classifier)
+    def _spend(self, classifier: int | None) -> Spend:
+        return Spend(0, 0, 0, 0) if classifier is None else self._tables.spend(classifier, int(time.time() // DAY))
+
+    def _account(self, classifier: int | None) -> Account:
+        costs = self._spend(classifier)
+        counts = (0, 0) if classifier is None else self._tables.counts(classifier)
         return Account(costs.queries, costs.micros, costs.queries_today, costs.micros_today, *counts)
 
     def read(self, work: Callable[[], T]) -> T:
@@ -110,16 +115,25 @@ class QueuedLedger:
         self._writer.put(Record(key, answer, latency, attempts))
 
     def release(self, keys: Sequence[bytes]) -> None:
-        self._put(Release(tuple(dict.fromkeys(keys))))
+        self._put(Return(tuple(keys), Outcome.UNSENT))
+
+    def refuse(self, keys: Sequence[bytes], billed: bool) -> None:
+        self._put(Return(tuple(keys), Outcome.REFUSED if billed else Outcome.WAIVED))
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         self._put(Surrender(tuple(keys)))
 
-    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[bool]:
+    def renew(self, keys: Sequence[bytes]) -> None:
+        self._put(Renewal(tuple(keys)))
+
+    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[Booked | None]:
         _check_price(price_micros)
         booking = Booking(fingerprint, queries, price_micros, budget)
         self._put_awaited(booking)
         return booking.future
+
+    def conclude(self, booked: Booked, outcome: Outcome) -> None:
+        self._put(Conclusion(booked, outcome))
 
     def recheck(self, key: bytes, answer: Answer) -> None:
         self._check_text(answer.label)
@@ -133,6 +147,10 @@ class QueuedLedger:
         flush = Flush()
         self._put_awaited(flush)
         return flush.future
+
+    def spend(self, fingerprint: str) -> Spend:
+        self._usable()
+        return self._reader.spend(fingerprint)
 
     def spent(self, fingerprint: str) -> Account:
         self._usable()

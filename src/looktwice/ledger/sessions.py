@@ -15,6 +15,8 @@ BEAT = 5.0
 """Seconds between signs of life."""
 DEAD = 30.0
 """Seconds without one after which a session counts as dead."""
+LEASE = 900.0
+"""Seconds for which a question in flight is held against other sessions, even by one that is alive, unless renewed."""
 
 
 @dataclass(frozen=True)

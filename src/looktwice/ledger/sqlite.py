@@ -95,6 +95,9 @@ class SqliteTables(Tables):
     def full(self) -> LedgerError:
         return full(self._path)
 
+    def clock(self, now: float) -> float:
+        return now
+
     def version(self) -> int:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
@@ -129,7 +132,7 @@ def _blocks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @cache
 def _looking(rows: int) -> str:
-    return f"SELECT key, label, score, status, session FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
+    return f"SELECT key, label, score, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
 
 
 @cache

@@ -14,6 +14,15 @@ from looktwice.ledger.sessions import Session
 TRIES = 5
 """How often a transaction is tried that fails in a way that may pass."""
 
+ANSWERED_BEFORE = (
+    "UPDATE spend SET answered = old.answered FROM (SELECT q.classifier, q.day, q.answered, MIN(s.session) AS session"
+    " FROM (SELECT classifier, at / 86400000 AS day, COUNT(label) AS answered FROM questions GROUP BY 1, 2) q"
+    " JOIN spend s ON s.classifier = q.classifier AND s.day = q.day GROUP BY 1, 2, 3) old"
+    " WHERE spend.classifier = old.classifier AND spend.day = old.day AND spend.session = old.session"
+)
+"""Takes over the answers that a ledger had before it counted them by session: each day's go to one of its sessions, the
+same one in every copy of the ledger."""
+
 T = TypeVar("T")
 Value = bytes | str | int | float | None
 Row = tuple[Value, ...]
@@ -26,6 +35,8 @@ class Known(NamedTuple):
     score: float | None
     status: int | None
     session: int | None
+    at: int
+    """When it was answered, or else granted or renewed last, in milliseconds."""
 
 
 class Tables(ABC):
@@ -68,6 +79,10 @@ class Tables(ABC):
     @abstractmethod
     def full(self) -> LedgerError:
         """The disk is full."""
+
+    @abstractmethod
+    def clock(self, now: float) -> float:
+        """The time by which leases run, in seconds, where this machine's clock says `now`."""
 
     @abstractmethod
     def version(self) -> int:
@@ -118,6 +133,12 @@ class Tables(ABC):
             "DELETE FROM questions WHERE key = ? AND sends = 0 AND label IS NULL", [(key,) for _, key in rows]
         )
 
+    def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
+        """Hold questions from this moment on, those that the session still holds."""
+        self.execute_many(
+            "UPDATE questions SET at = ? WHERE key = ? AND session = ?", [(at, key, session) for key in keys]
+        )
+
     def let_go(self, session: int, keys: Sequence[bytes]) -> None:
         """Hold questions against other sessions no longer."""
         self.execute_many(
@@ -133,7 +154,7 @@ class Tables(ABC):
         self.execute_many("INSERT INTO checks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", checks)
 
     def book(self, classifier: int, queries: int, micros: int) -> None:
-        """Note what was spent on no question."""
+        """Note what was spent on no question, or given back of it."""
         self.execute(
             "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ? WHERE id = ?",
             (queries, micros, classifier),
@@ -144,10 +165,13 @@ class Tables(ABC):
         self.execute("UPDATE classifiers SET description = ? WHERE id = ?", (description, classifier))
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Add to what was spent: classifier, day, session, queries, micros."""
+        """Add to what was spent: classifier, day, session, queries, micros, answered, refused, waived."""
         self.execute_many(
-            "INSERT INTO spend VALUES (?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
-            " SET queries = spend.queries + excluded.queries, micros = spend.micros + excluded.micros",
+            "INSERT INTO spend(classifier, day, session, queries, micros, answered, refused, waived)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
+            " SET queries = spend.queries + excluded.queries, micros = spend.micros + excluded.micros,"
+            " answered = spend.answered + excluded.answered, refused = spend.refused + excluded.refused,"
+            " waived = spend.waived + excluded.waived",
             rows,
         )
 

@@ -194,7 +194,8 @@ def _cost(material: Material, judged: Judged | None) -> dict[str, object]:
 
 
 def _total(days: Sequence[DayCost]) -> dict[str, int]:
-    return {key: sum(getattr(day, key) for day in days) for key in ("queries", "micros", "answered", "unanswered")}
+    counts = ("queries", "micros", "answered", "refused", "unknown")
+    return {key: sum(getattr(day, key) for day in days) for key in counts}
 
 
 def _noise(material: Material) -> dict[str, object]:
