@@ -29,7 +29,8 @@ DECISIONS: dict[str, DecisionKeywords] = {
 ROWS = [pytest.param(options, id=name) for name, options in DECISIONS.items()]
 PICTURES = (0, 4, 5, 9)
 """Pictures on whose verdicts every option shows."""
-FIELDS = tuple(field.name for field in fields(Verdict))
+FIELDS = tuple(field.name for field in fields(Verdict) if field.name != "digest")
+"""Every part of a verdict; the digest only tells a file of verdicts whether its picture is still the same."""
 Told = dict[str, Any]
 """The fields of a verdict as JSON has them, with `sentence` where a door gives it."""
 

@@ -311,7 +311,7 @@ def test_what_cannot_be_scored_is_an_error_of_its_kind(tmp_path: Path, server: R
     write_profile(tmp_path / "profile.json", server.describe(tmp_path))
     with lt.Model.load(tmp_path / "profile.json", ledger="off", budget=5) as model:
         model.look(IMAGES[0])
-        with pytest.raises(BudgetError, match="the budget is spent"):
+        with pytest.raises(BudgetError, match="the budget of 5 queries is spent"):
             model.look(IMAGES[1])
     assert server.stats()["requests"] == 5
 

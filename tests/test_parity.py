@@ -372,6 +372,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "canaries": ({"canaries": 0}, lambda e: len(e.arrivals) == QUESTIONS),
     "seed": ({"seed": 7}, lambda e: len(e.votes) == COUNT),
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
+    # It shows where a classifier wants to be left alone: see test_asking.py.
+    "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
 """Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
@@ -396,7 +398,7 @@ def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
     return ledger
 
 
-@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed"}))
+@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait"}))
 def test_without_the_option_there_is_no_such_effect(paid: Paid, tmp_path: Path, option: str) -> None:
     plain = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path, option))
     assert not EFFECTS[option][1](plain), plain

@@ -372,8 +372,8 @@ class _Loop:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
-    def run(self, work: Awaitable[T], interrupt: Callable[[], None]) -> T:
-        """The result of async work. Ctrl-C calls `interrupt` and waits for the end, a second one leaves at once."""
+    def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
+        """The result of async work. Ctrl-C interrupts it, waits for its end and resumes; a second one leaves at once."""
 
         async def main() -> T:
             return await work
@@ -385,6 +385,7 @@ class _Loop:
             self._loop.call_soon_threadsafe(interrupt)
             with suppress(Exception):
                 future.result()
+            self._loop.call_soon_threadsafe(resume)  # in the loop, so that it cannot come before the interrupt
             raise
 
     def end(self, work: Coroutine[None, None, None]) -> Future[None]:
@@ -520,11 +521,7 @@ class Model:
     def _run(self, work: Awaitable[T]) -> T:
         with self._opening:
             loop = self._loop = self._loop or self._open()
-        try:
-            return loop.run(work, self._model.stop)
-        except KeyboardInterrupt:
-            self._model.resume()
-            raise
+        return loop.run(work, self._model.stop, self._model.resume)
 
     def _open(self) -> _Loop:
         loop, model = _Loop(), self._model
