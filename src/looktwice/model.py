@@ -373,7 +373,7 @@ class _Loop:
         self._loop.close()
 
     def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
-        """The result of async work. Ctrl-C interrupts it, waits for its end and resumes; a second one leaves at once."""
+        """The result of async work. Ctrl-C interrupts it, waits for its end and resumes; a second one leaves."""
 
         async def main() -> T:
             return await work
