@@ -55,9 +55,9 @@ bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performan
 	$(BIN)/python benchmarks $(WHAT)
 
 .PHONY: soak
-soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, and 15 minutes of everything; MINUTES=5 for less
+soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
 	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
-	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15)
+	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
 .PHONY: docs
 docs: .venv-docs/.installed-docs # the documents as a site in build/site, which fetches nothing from elsewhere

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from faults import fault_server
 from ledger_players import told
+from storms import storm
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
 from looktwice.asking import Asker, Rounds
 from looktwice.classifiers import Terms, connect
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
-from looktwice.ledger import Budget, SqliteLedger
+from looktwice.ledger import Budget, SqliteLedger, verify
 from looktwice.outcome import Cause, Unscored
 from looktwice.pacing import Pace
 from looktwice.pictures import Picture, find
@@ -119,6 +120,12 @@ async def test_two_processes_share_a_ledger_and_a_budget(tmp_path: Path) -> None
         account = ledger.spent(connect(description).fingerprint)
     # Every query bought a different answer: neither process asked what the other had or was asking.
     assert account.queries == account.answered == 1000
+
+
+@pytest.mark.parametrize("cast", ["two", "three", "services"])
+def test_those_who_share_a_budget_through_a_storm_of_faults_all_come_to_their_end(tmp_path: Path, cast: str) -> None:
+    storm(tmp_path, str(tmp_path / "ledger.db"), cast, seed=7)
+    assert verify(tmp_path / "ledger.db") == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])

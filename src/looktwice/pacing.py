@@ -113,7 +113,8 @@ class Pressure:
     Replies are counted over windows of time. After one in which many were refusals, calls go at the rate at which they
     were accepted, which then grows by a little in each window. If that changes nothing about the share of refusals,
     they do not depend on the pace, and it is given up for a while. Only where most of the last replies were refusals
-    does everybody wait as long as the server asked for. The times are the caller's.
+    does everybody wait as long as the server asked for. A call that got no reply counts as refused, since a server may
+    be too busy to say so. The times are the caller's.
     """
 
     WINDOW = 0.5
@@ -215,4 +216,4 @@ class Pace:
     longest_wait: float = 900.0
     """Seconds of the longest wait that a server may ask for; the run stops where it asks for more."""
     breaker: int = 50
-    """Failed attempts in a row after which the run stops."""
+    """Failed attempts in a row after which the run stops; three for each call at a time, if that is more."""

@@ -393,11 +393,11 @@ class Sender:
         now = asyncio.get_running_loop().time()
         if now >= self._pressure.pause_until:  # else it was sent before the pause began
             self._failures += 1
-        if error.status in PRESSURE:
+        if error.status is None or error.status in PRESSURE:
             self._pressure.refused(now, min(error.retry_after or 0.0, self._pace.longest_wait))
         if error.retry_after and error.retry_after > self._pace.longest_wait:
             self._leave_alone(error, error.retry_after)
-        elif self._failures >= self._pace.breaker:
+        elif self._failures >= max(self._pace.breaker, 3 * self.gate.most):
             self.end(
                 ClassifierError(
                     f"{self._failures} attempts in a row failed, so the run stopped with everything saved; "

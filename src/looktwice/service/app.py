@@ -228,6 +228,8 @@ def _add_health(app: FastAPI, desk: Desk, metrics: Metrics) -> None:
         state = desk.state()
         if not state.ready:
             raise Refusal("unavailable", state.reason, state.retry_after)
+        if blocked := await asyncio.to_thread(desk.asker.blocked):
+            raise Refusal("unavailable", blocked)
         return JSONResponse({"status": "ok"})
 
     async def numbers() -> Response:
