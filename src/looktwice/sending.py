@@ -228,7 +228,7 @@ class Sender:
         """Enter the next questions in the ledger, as soon as a good part of those that were entered is on its way."""
         ahead = max(self._ahead, MANY_AHEAD) if self._fastest < QUICK else self._ahead
         room = ahead - len(self._ready) - self._entering
-        if self._due and room >= min(len(self._due), max(self._batch, ahead // 4)):
+        if self._due and room >= min(len(self._due), max(self._batch, ahead // 8)):
             jobs = [self._due.popleft() for _ in range(min(len(self._due), room))]
             self._entering += len(jobs)
             self._start(self._enter(jobs))
