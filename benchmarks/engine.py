@@ -30,16 +30,16 @@ import numpy as np
 from aiohttp import web
 from goals import at_least, compare
 
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import Budget, SqliteLedger
+from looktwice.asking.session import fastest_loop
+from looktwice.calibration.votes import Answer, Row
 from looktwice.classifiers import Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Manners, Transport
-from looktwice.images import Image
-from looktwice.ledger import Budget, SqliteLedger
-from looktwice.pictures import Picture
-from looktwice.session import fastest_loop
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image
 from looktwice.views import Panel, base_question, questions, render
-from looktwice.votes import Answer, Row
 
 SIDE = 58
 """A picture of 58 × 58 × 3 bytes is a body of about 10 KB."""

@@ -26,10 +26,10 @@ import postgres_server
 from workshop import command
 
 import looktwice
+from looktwice.asking.ledger import Budget, Entry, Ledger, key, open_at
+from looktwice.calibration.votes import Answer
 from looktwice.fleet.driver import running
-from looktwice.ledger import Budget, Entry, Ledger, key, open_at
 from looktwice.views import GENERAL
-from looktwice.votes import Answer
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 CPUS = 2
@@ -148,7 +148,7 @@ def ask_at(place: str, worker: int) -> None:
 
 def claim_at(place: str, _: int) -> None:
     """Claim moments at a rate that never makes anybody wait, one at a time, as workers do that have little to ask."""
-    from looktwice.ledger.postgres import PostgresLedger
+    from looktwice.asking.ledger.postgres import PostgresLedger
 
     with PostgresLedger(place) as ledger:
         for _ in range(CLAIMS // CPUS):
@@ -188,7 +188,7 @@ def together(work: Callable[[str, int], None], place: str) -> float:
     """Seconds that workers take at the same time, once their processes run."""
     import ray
 
-    ray.get([ray.remote(lambda: __import__("looktwice.ledger")).remote() for _ in range(CPUS)])
+    ray.get([ray.remote(lambda: __import__("looktwice.asking.ledger")).remote() for _ in range(CPUS)])
     task, started = ray.remote(work), time.perf_counter()
     ray.get([task.remote(place, worker) for worker in range(CPUS)])
     return time.perf_counter() - started

@@ -23,17 +23,17 @@ from typing import NamedTuple
 import numpy as np
 from goals import at_least, at_most
 
-from looktwice import look
-from looktwice.asking import Asker, Unscored
+from looktwice.asking.asker import Asker, Unscored
+from looktwice.asking.session import fastest_loop
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Pixels, Terms
-from looktwice.figures import Line, lines_svg
-from looktwice.images import Image
-from looktwice.jury import Jury
-from looktwice.pictures import Collection, Picture
-from looktwice.scorefile import ScoreFile
-from looktwice.session import fastest_loop
+from looktwice.pictures.collection import Collection, Picture
+from looktwice.pictures.image import Image
+from looktwice.plots.figures import Line, lines_svg
+from looktwice.verdicts import look
+from looktwice.verdicts.files import ScoreFile
 from looktwice.views import Panel
-from looktwice.votes import Answer
 
 PICTURES = (1_000, 3_000, 10_000, 30_000, 100_000)
 VIEWS = (1, 2, 4, 8, 16, 32)

@@ -20,8 +20,8 @@ import numpy as np
 from goals import at_most
 from scipy.optimize import minimize
 
-from looktwice import jury, metrics
-from looktwice.votes import Floats, LabelledVotes, Votes, load
+from looktwice.calibration import jury, metrics
+from looktwice.calibration.votes import Floats, LabelledVotes, Votes, load
 
 STRENGTHS = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)

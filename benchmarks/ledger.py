@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
-from looktwice.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, Unrecorded, key
-from looktwice.votes import Answer
+from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, Unrecorded, key
+from looktwice.calibration.votes import Answer
 
 VIEWS = 9
 CHUNK = 256

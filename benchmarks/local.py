@@ -24,15 +24,15 @@ from typing import NamedTuple
 import numpy as np
 from goals import at_least
 
-from looktwice import look
-from looktwice.asking import Asker, Unscored
+from looktwice.asking.asker import Asker, Unscored
+from looktwice.asking.session import fastest_loop
+from looktwice.calibration.jury import Jury
 from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor
-from looktwice.jury import Jury
-from looktwice.pictures import Picture, labelled
-from looktwice.profile import Profile
-from looktwice.scorefile import ScoreFile
-from looktwice.session import fastest_loop
+from looktwice.pictures.collection import Picture, labelled
+from looktwice.verdicts import look
+from looktwice.verdicts.files import ScoreFile
+from looktwice.verdicts.profile import Profile
 from looktwice.views import GENERAL, base_question, questions, render
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from faults import fault_server
 
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import SqliteLedger
 from looktwice.classifiers import connect
-from looktwice.images import Image
-from looktwice.ledger import SqliteLedger
-from looktwice.pictures import Picture
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image
 from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror shift:0.06,0 shift:-0.06,0 zoom:1.15")

@@ -29,10 +29,10 @@ from aiohttp import web
 from engine import PANEL, Noise, RawPixels, bodies
 from goals import at_least, at_most, compare
 
-from looktwice.asking import Asker
-from looktwice.ledger import Budget, SqliteLedger
-from looktwice.session import fastest_loop
-from looktwice.votes import Row
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import Budget, SqliteLedger
+from looktwice.asking.session import fastest_loop
+from looktwice.calibration.votes import Row
 
 WIDTH, DELAY, WAIT = 8, 0.02, 1.0
 

@@ -28,16 +28,16 @@ from typing import cast
 
 import numpy as np
 
-from looktwice import console
-from looktwice import look as looking
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.calibration.jury import Jury
 from looktwice.classifiers import connect
-from looktwice.images import encode_png
-from looktwice.jury import Jury
-from looktwice.pictures import Picture, labelled
-from looktwice.practice import Practice
-from looktwice.profile import Profile
+from looktwice.cli import console
+from looktwice.pictures.collection import Picture, labelled
+from looktwice.pictures.image import encode_png
 from looktwice.service.bodies import Opened, Upload
+from looktwice.verdicts import look as looking
+from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.profile import Profile
 from looktwice.views import GENERAL
 
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -91,7 +91,7 @@ def clothes() -> list[bytes]:
 
 @asynccontextmanager
 async def served(profile: Path) -> AsyncIterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "looktwice.cli", "serve", "-p", str(profile), "--port", "0"]
+    command = [sys.executable, "-m", "looktwice.cli.app", "serve", "-p", str(profile), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import look
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.pictures import Picture, labelled
+from looktwice.pictures.collection import Picture, labelled
+from looktwice.verdicts import look
 from looktwice.views import Panel, View
-from looktwice.votes import Codes, Floats, LabelledVotes, Votes
 
 SHARED = Path(__file__).parents[2] / "shared"
 CACHE = Path(os.environ.get("LOOKTWICE_EXPERIMENTS", Path.home() / ".cache" / "looktwice-experiments"))

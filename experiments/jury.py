@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from looktwice import fitting, metrics, tuning
-from looktwice.beliefs import Belief, Constant, Gaussian, Naive, Probit
-from looktwice.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
-from looktwice.fitting import Outcome, Thrift
-from looktwice.jury import Jury, Prefixes, grow_panel
-from looktwice.tuning import Plan
+from looktwice.calibration import metrics, panels
+from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.calibration.jury import Jury, Prefixes, grow_panel
+from looktwice.calibration.panels import Plan
+from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes
+from looktwice.plots.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
+from looktwice.verdicts import fitting
+from looktwice.verdicts.fitting import Outcome, Thrift
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
-from looktwice.votes import Codes, Distribution, Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -227,11 +228,11 @@ def picked(model: Model) -> Iterator[LabelledVotes]:
 
 def tuned(model: Model, said: LabelledVotes) -> Panel:
     """What `tune` chooses by answers about pilot pictures: what it grows from them, unless that is clearly worse."""
-    plan = tuning.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
+    plan = panels.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
     columns = climbed(said, plan)
     heard = said.under(columns)
     general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
-    gain = tuning.gain(heard, general, plan.longest)
+    gain = panels.gain(heard, general, plan.longest)
     grown = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, plan.longest)))
     print(
         f"{model.name}: what grows on the pilot pictures gains {gain.mean:+.4f} ± {gain.error:.4f}: {grown}", flush=True
@@ -246,7 +247,7 @@ def climbed(said: LabelledVotes, plan: Plan) -> list[int]:
     for rung, following in zip(plan.rungs, plan.rungs[1:], strict=False):
         seen += rung.pictures
         heard = said.take(slice(seen)).under(columns)
-        kept = tuning.survivors(heard, [columns.index(k) for k in keep], following.views)
+        kept = panels.survivors(heard, [columns.index(k) for k in keep], following.views)
         columns = [columns[k] for k in kept]
     return columns
 

@@ -27,17 +27,18 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from looktwice import fitting, metrics
-from looktwice.beliefs import Ballot, Gaussian, Objective, Probit, Transfer
-from looktwice.figures import points_svg
-from looktwice.fitting import Outcome
-from looktwice.jury import Jury
-from looktwice.jury_transfer import fit_towards
-from looktwice.latent import Cumulative
-from looktwice.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
-from looktwice.openmodel import open_onnx
+from looktwice.calibration import metrics
+from looktwice.calibration.calibrators import Ballot, Gaussian, Objective, Probit, Transfer
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.plots.figures import points_svg
+from looktwice.transfer.borrow import fit_towards
+from looktwice.transfer.latent import Cumulative
+from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
+from looktwice.transfer.onnx_features import open_onnx
+from looktwice.verdicts import fitting
+from looktwice.verdicts.fitting import Outcome
 from looktwice.views import GENERAL, GRIDS, Panel, View, parse
-from looktwice.votes import Floats, LabelledVotes
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"

@@ -15,10 +15,10 @@ import numpy as np
 from collected import MODELS, Model, votes
 from jury import RESULTS, write
 
-from looktwice import fitting
-from looktwice.jury import Prefixes
+from looktwice.calibration.jury import Prefixes
+from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.verdicts import fitting
 from looktwice.views import GENERAL, GENERAL16
-from looktwice.votes import Floats, LabelledVotes
 
 LABELLED = (150, 300, 500, 750, 1000)
 DRAWS = 10

@@ -27,8 +27,14 @@ from unittest import mock
 import numpy as np
 import PIL.Image
 
-from looktwice import datasets, pictures, votes
-from looktwice.beliefs import Probit, dump
+from looktwice.asking.ledger import Budget, SqliteLedger, maintain
+from looktwice.asking.ledger.merge import merge
+from looktwice.asking.ledger.protocol import Entry, key
+from looktwice.asking.outcome import Cause, Unscored
+from looktwice.calibration import votes
+from looktwice.calibration.calibrators import Probit, dump
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Answer, Row, Votes
 from looktwice.classifiers import AnyClassifier, connect, read_labels
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
@@ -36,21 +42,16 @@ from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
-from looktwice.images import MAX_PIXELS, decode
-from looktwice.jury import Jury
-from looktwice.latent import Cumulative, Cumulatives, describe
-from looktwice.ledger import Budget, SqliteLedger, bookkeeping
-from looktwice.ledger.merging import merge
-from looktwice.ledger.protocol import Entry, key
-from looktwice.look import Polled, Verdict, judge, learn
-from looktwice.noise import Measured, NoiseFile
-from looktwice.outcome import Cause, Unscored
-from looktwice.practice import DecisionOptions
-from looktwice.profile import Figure, HeldOut, Profile, Result
-from looktwice.scorefile import ScoreFile, unscored_record
+from looktwice.pictures import collection, datasets
+from looktwice.pictures.image import MAX_PIXELS, decode
 from looktwice.service.guards import Tokens
+from looktwice.transfer.latent import Cumulative, Cumulatives, describe
+from looktwice.transfer.noise import Measured, NoiseFile
+from looktwice.verdicts.files import ScoreFile, unscored_record
+from looktwice.verdicts.look import Polled, Verdict, judge, learn
+from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import RENDERER, Panel, parse, questions
-from looktwice.votes import Answer, Row, Votes
 
 T = TypeVar("T")
 CORPUS = Path(__file__).parent / "corpus"
@@ -247,7 +248,7 @@ def _packed(save: Callable[..., None], **arrays: object) -> bytes:
 
 
 def read_stack(path: Path) -> None:
-    for picture in pictures.labelled(path, None, PIXELS)[:3]:
+    for picture in collection.labelled(path, None, PIXELS)[:3]:
         picture.image()
 
 
@@ -342,7 +343,7 @@ def part_seeds() -> list[bytes]:
 
 
 def read_part(path: Path) -> None:
-    told = pictures.Collection(["a.png", "b.png"], pictures.Folder(path.parent, MAX_PIXELS))
+    told = collection.Collection(["a.png", "b.png"], collection.Folder(path.parent, MAX_PIXELS))
     file = ScoreFile(path.with_name("out.csv"), {"profile": "p"}, told)
     try:
         file.finish({})
@@ -380,9 +381,9 @@ def _fill(path: Path) -> None:
 
 def read_ledger(path: Path) -> None:
     for work in (
-        bookkeeping.verify,
-        bookkeeping.stats,
-        lambda path: bookkeeping.export(path, path.with_name("out.csv")),
+        maintain.verify,
+        maintain.stats,
+        lambda path: maintain.export(path, path.with_name("out.csv")),
         lambda path: merge(path.with_name("other.db"), path),
         _ask_ledger,
     ):

@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
+from looktwice.calibration.votes import Answer
 from looktwice.errors import LedgerError
-from looktwice.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
-from looktwice.votes import Answer
 
 WHO = "a classifier"
 PRICE = 1500
@@ -63,7 +63,7 @@ def answer(ledger: Ledger, keys: Sequence[bytes]) -> None:
 def start(player: Player, *arguments: object) -> tuple[BaseProcess, Connection]:
     """A process that runs the player, and the end of the pipe on which it tells what is on disk."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["looktwice.ledger", "pytest"])
+    context.set_forkserver_preload(["looktwice.asking.ledger", "pytest"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=player, args=(theirs, *arguments), daemon=True)
     process.start()

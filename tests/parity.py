@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from serving import DEMO, clothes
 
-from looktwice.look import Verdict
 from looktwice.model import Model
-from looktwice.pictures import labelled
-from looktwice.practice import DecisionKeywords
+from looktwice.pictures.collection import labelled
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import DecisionKeywords
 
 DECISIONS: dict[str, DecisionKeywords] = {
     "none": {},

@@ -25,13 +25,13 @@ from uuid import uuid4
 
 import numpy as np
 
-from looktwice.images import encode_png
+from looktwice.asking.session import AskOptions
 from looktwice.model import Model
-from looktwice.pictures import labelled
-from looktwice.practice import DecisionOptions
+from looktwice.pictures.collection import labelled
+from looktwice.pictures.image import encode_png
 from looktwice.service import Place, run
 from looktwice.service.limits import Limits
-from looktwice.session import AskOptions
+from looktwice.verdicts.policy import DecisionOptions
 from looktwice.views import Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))

@@ -31,9 +31,9 @@ from faults import Running, fault_server
 from storms import counted, weather
 from workshop import PANEL, command, write_pictures, write_profile
 
+from looktwice.asking.ledger import SqliteLedger, maintain
+from looktwice.asking.ledger.protocol import Account
 from looktwice.classifiers import connect
-from looktwice.ledger import SqliteLedger, bookkeeping
-from looktwice.ledger.protocol import Account
 
 QUESTIONS = 1 + len(PANEL)
 DISK = 192
@@ -187,7 +187,7 @@ def check_end(soak: Soak, expected: bytes) -> None:
     print(f"{account.answered} answers kept of {total} questions; done: {dict(soak.done)}")
     assert account.answered == total, "an answer is missing"
     count.check(account.queries)
-    assert bookkeeping.verify(soak.ledger) == [], "the ledger is damaged"
+    assert maintain.verify(soak.ledger) == [], "the ledger is damaged"
     assert (soak.disk / "verdicts.csv").read_bytes() == expected, "the verdicts are not those of the calm run"
     assert not (soak.disk / "verdicts.csv.part").exists()
     soak.finish()

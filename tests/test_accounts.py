@@ -9,8 +9,8 @@ import pytest
 from faults import fault_server
 from workshop import run, write_pictures, write_profile
 
-from looktwice.ledger import default_path
-from looktwice.pictures import find
+from looktwice.asking.ledger import default_path
+from looktwice.pictures.collection import find
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from workshop import run, write_profile
 
-from looktwice import explaining, fitting, look, planning
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.asking.outcome import Unscored
+from looktwice.calibration.jury import Jury
 from looktwice.classifiers import connect
 from looktwice.errors import DataError, ProfileError
-from looktwice.fitting import SameDecision, Thrift
-from looktwice.jury import Jury
-from looktwice.look import Polled, Verdict
-from looktwice.outcome import Unscored
-from looktwice.pictures import Picture, find, labelled
-from looktwice.practice import NEVER, DecisionOptions, Practice
-from looktwice.profile import HeldOut, Profile
+from looktwice.pictures.collection import Picture, find, labelled
+from looktwice.verdicts import explain, fitting, look, planning
+from looktwice.verdicts.fitting import SameDecision, Thrift
+from looktwice.verdicts.look import Polled, Verdict
+from looktwice.verdicts.policy import NEVER, DecisionOptions, Practice
+from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.views import GENERAL, Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -310,12 +310,12 @@ def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothe
 def test_a_verdict_is_explained_in_one_sentence(
     base: str, confidence: float, votes: list[tuple[str, str | None]], words: str
 ) -> None:
-    assert explaining.sentence("coat", base, confidence, votes) == words
+    assert explain.sentence("coat", base, confidence, votes) == words
 
 
 @pytest.mark.parametrize("view", GENERAL.views, ids=str)
 def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
-    assert explaining.adjective(str(view)) not in ("", "changed", "unchanged")
+    assert explain.adjective(str(view)) not in ("", "changed", "unchanged")
 
 
 def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:

@@ -19,14 +19,14 @@ from ledger_players import told
 from storms import storm
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
-from looktwice.asking import Asker, Rounds
+from looktwice.asking.asker import Asker, Rounds
+from looktwice.asking.ledger import Budget, SqliteLedger, verify
+from looktwice.asking.outcome import Cause, Unscored
+from looktwice.asking.pace import Pace
+from looktwice.calibration.votes import Answer, Row
 from looktwice.classifiers import Terms, connect
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
-from looktwice.ledger import Budget, SqliteLedger, verify
-from looktwice.outcome import Cause, Unscored
-from looktwice.pacing import Pace
-from looktwice.pictures import Picture, find
-from looktwice.votes import Answer, Row
+from looktwice.pictures.collection import Picture, find
 
 KILLS = int(os.environ.get("LOOKTWICE_KILLS", "6"))
 

@@ -22,12 +22,12 @@ import PIL.Image
 import pytest
 from workshop import command, run, write_pictures, write_profile
 
-from looktwice import votes
+from looktwice.calibration import votes
+from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import connect, http
 from looktwice.errors import DataError, ImageError, PassingError
-from looktwice.images import decode, encode_png
+from looktwice.pictures.image import decode, encode_png
 from looktwice.views import Panel
-from looktwice.votes import Row, Votes
 
 NAMES = (
     b"a\nb.png",
@@ -202,7 +202,7 @@ DECODE = """
 import resource, sys
 from pathlib import Path
 from looktwice.errors import ImageError
-from looktwice.images import load
+from looktwice.pictures.image import load
 try:
     load(Path(sys.argv[1]))
 except ImageError:

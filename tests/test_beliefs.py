@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 
-from looktwice import beliefs
-from looktwice.beliefs import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
+from looktwice.calibration import calibrators
+from looktwice.calibration.calibrators import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.jury import Jury, Prefixes
-from looktwice.latent import Cumulative
-from looktwice.votes import Floats, LabelledVotes, Votes
+from looktwice.transfer.latent import Cumulative
 
 NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))
 FAMILIES: list[Belief] = [
@@ -115,7 +115,7 @@ def test_confidence_never_falls_as_agreement_rises(belief: Belief, seed: int, as
 @pytest.mark.parametrize("fit", [False, True])
 def test_every_belief_survives_json(belief: Belief, fit: bool) -> None:
     belief = belief.fit(example(100, 5)) if fit else belief
-    assert beliefs.restore(json.loads(json.dumps(beliefs.dump(belief)))) == belief
+    assert calibrators.restore(json.loads(json.dumps(calibrators.dump(belief)))) == belief
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_every_belief_survives_json(belief: Belief, fit: bool) -> None:
 )
 def test_a_malformed_belief_is_refused(fields: dict[str, object], words: str) -> None:
     with pytest.raises((DataError, FitError), match=words):
-        beliefs.restore(fields)
+        calibrators.restore(fields)
 
 
 def test_constant_believes_the_accuracy_of_the_labelled_pictures() -> None:
@@ -152,7 +152,7 @@ def test_the_grid_takes_the_a_with_the_least_loss_and_the_open_search_does_no_wo
         return float(belief.distribution(votes).brier(votes.truths).mean())
 
     chosen = Gaussian().fit(votes)
-    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in beliefs.PAPER_A)
+    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in calibrators.PAPER_A)
     assert loss(Gaussian(grid=()).fit(votes)) <= loss(chosen) + 1e-9
 
 

@@ -10,10 +10,10 @@ from serving import clothes, serving
 from workshop import run
 
 import looktwice
-from looktwice.jury import Jury
-from looktwice.jury_transfer import Pupil, fit_towards
-from looktwice.profile import Profile
-from looktwice.votes import LabelledVotes, load
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import LabelledVotes, load
+from looktwice.transfer.borrow import Pupil, fit_towards
+from looktwice.verdicts.profile import Profile
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 PICTURES = DEMO / "pictures.npz"

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import Service, started
 from workshop import command, run
 
-from looktwice.outcome import Cause
-from looktwice.service.desk import REFUSALS
+from looktwice.asking.outcome import Cause
+from looktwice.service.dispatcher import REFUSALS
 
 SIDE, SMALLEST = 16, 8
 NO_LABEL, GARBAGE, SLOW, FORBIDDEN, NEW = 60, 90, 120, 150, 180

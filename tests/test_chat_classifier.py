@@ -29,10 +29,10 @@ from openai.types.chat import (
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
+from looktwice.calibration.votes import NO_LABEL, Answer
 from looktwice.classifiers import AnyClassifier, Classifier, Settings, connect
 from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http, word_of
 from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
-from looktwice.votes import NO_LABEL, Answer
 
 LABELS = ("cat", "dog", "T-shirt/top", "Ankle boot", "7", "C", "C++")
 SYNONYMS = {"dog": ("puppy", "hot dog"), "Ankle boot": ("Stiefelette",)}

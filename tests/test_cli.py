@@ -12,8 +12,8 @@ import pytest
 from faults import fault_server
 from workshop import run, write_profile
 
-from looktwice.pictures import find
-from looktwice.practice import DecisionOptions
+from looktwice.pictures.collection import find
+from looktwice.verdicts.policy import DecisionOptions
 
 DEMO = Path(str(files("looktwice") / "demo"))
 CLOTHES = DEMO / "pictures.npz"

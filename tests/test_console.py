@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import Budget
+from looktwice.asking.progress import Purse
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Pixels, Terms
-from looktwice.console import Output, watched
-from looktwice.ledger import Budget
+from looktwice.cli.console import Output, watched
 from looktwice.model import AsyncModel
-from looktwice.progress import Purse
-from looktwice.votes import Answer
 
 
 @dataclass

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from looktwice.datasets import CIFAR_HOME, ILSVRC_HOME, cifar, ilsvrc, open_labelled, synset_words
 from looktwice.errors import DataError
-from looktwice.images import encode_jpeg
-from looktwice.pictures import Picture
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.datasets import CIFAR_HOME, ILSVRC_HOME, cifar, ilsvrc, open_labelled, synset_words
+from looktwice.pictures.image import encode_jpeg
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 HUNDRED = [f"fine {number}" for number in range(100)]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy.stats import binom
 
-from looktwice import decisions
-from looktwice.decisions import AdaptiveRule, Conformal, Drift
+from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Distribution, Floats
 from looktwice.errors import DataError
-from looktwice.votes import MISSING, OUTSIDE, Codes, Distribution, Floats
+from looktwice.verdicts import decisions
+from looktwice.verdicts.decisions import AdaptiveRule, Conformal, Drift
 
 
 def slack(level: float, trials: int) -> float:

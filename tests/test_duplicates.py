@@ -10,9 +10,9 @@ import pytest
 from workshop import run
 
 import looktwice as lt
-from looktwice import votes as voting
+from looktwice.calibration import votes as voting
+from looktwice.calibration.votes import Row, Votes
 from looktwice.errors import DataError
-from looktwice.votes import Row, Votes
 
 DEMO = Path(str(files("looktwice") / "demo"))
 VIEWS = ("--views", "mirror rotation:15*4")

@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 from workshop import answers, run, write_pictures, write_profile
 
-from looktwice import asking, explaining
+from looktwice.asking import asker as asking
 from looktwice.classifiers import connect
 from looktwice.errors import PermanentError, ProfileError, ViewError
-from looktwice.images import Image
-from looktwice.profile import Profile
+from looktwice.pictures.image import Image
+from looktwice.verdicts import explain
+from looktwice.verdicts.profile import Profile
 from looktwice.views import FAMILIES, Panel, parse, questions, render
 from looktwice.views import text as views_text
 from looktwice.views.base import REGISTERED
@@ -180,7 +181,7 @@ def test_an_installed_package_adds_its_view(installed: None) -> None:
     assert str(panel) == SOLARISED
     assert np.array_equal(one, np.where(image.pixels < 127.5, image.pixels, 255 - image.pixels))
     assert np.array_equal(chained, np.where(mirrored < 178.5, mirrored, 255 - mirrored))
-    assert explaining.adjective("mirror+solarise:0.7") == "mirrored and solarised"
+    assert explain.adjective("mirror+solarise:0.7") == "mirrored and solarised"
 
 
 def test_an_installed_view_is_among_the_hints(installed: None) -> None:

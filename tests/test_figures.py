@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looktwice import figures, metrics
+from looktwice.calibration import metrics
+from looktwice.calibration.metrics import Bools, Floats
 from looktwice.errors import DataError
-from looktwice.figures import Line, upward
-from looktwice.metrics import Bools, Floats
+from looktwice.plots import figures
+from looktwice.plots.figures import Line, upward
 
 SVG = "{http://www.w3.org/2000/svg}"
 X = np.array([1.0, 2.0, 4.0])

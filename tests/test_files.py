@@ -14,10 +14,10 @@ from faults import LABELS, Running, fault_server
 from workshop import command, run, write_pictures, write_profile
 
 from looktwice import files
-from looktwice.beliefs import dump
+from looktwice.calibration.calibrators import dump
+from looktwice.calibration.jury import Jury
 from looktwice.errors import DataError
-from looktwice.images import encode_png
-from looktwice.jury import Jury
+from looktwice.pictures.image import encode_png
 from looktwice.views import Panel
 
 

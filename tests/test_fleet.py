@@ -22,22 +22,22 @@ from faults import Running, fault_server
 from ledger_players import WHO
 from workshop import PANEL, answers, run, write_pictures, write_profile
 
-from looktwice import console
+from looktwice.asking.outcome import Progress
+from looktwice.asking.pace import SharedRate
+from looktwice.asking.session import AskKeywords, AskOptions
+from looktwice.calibration.votes import Row
 from looktwice.classifiers import Terms, connect
-from looktwice.console import Output
+from looktwice.cli import console
+from looktwice.cli.console import Output
 from looktwice.errors import DataError, FleetError, ImageError, ProfileError
 from looktwice.fleet.driver import Cluster, Run
+from looktwice.fleet.run import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.sources import Listed, Unit, units
 from looktwice.fleet.worker import Job, Scorer
-from looktwice.fleetruns import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
-from looktwice.images import decode, encode_png
-from looktwice.outcome import Progress
-from looktwice.pacing import SharedRate
-from looktwice.pictures import find
-from looktwice.practice import DecisionOptions
-from looktwice.session import AskKeywords, AskOptions
-from looktwice.votes import Row
+from looktwice.pictures.collection import find
+from looktwice.pictures.image import decode, encode_png
+from looktwice.verdicts.policy import DecisionOptions
 
 pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
 
@@ -45,7 +45,7 @@ import psycopg
 from postgres_server import Server, unbalanced
 from postgres_server import server as running_server
 
-from looktwice.ledger.postgres import PostgresLedger
+from looktwice.asking.ledger.postgres import PostgresLedger
 
 # --- sources
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import ImageFile, TiffImagePlugin
 
 from looktwice.errors import ImageError
-from looktwice.images import MAX_PIXELS, Image, decode, encode_jpeg, encode_png, load, shown
+from looktwice.pictures.image import MAX_PIXELS, Image, decode, encode_jpeg, encode_png, load, shown
 
 Pixels = NDArray[np.uint8]
 
@@ -695,6 +695,6 @@ def test_many_threads_decode_alike_and_change_no_setting_of_pillow() -> None:
 
 
 def test_importing_the_module_imports_neither_pillow_nor_opencv() -> None:
-    code = "import sys, looktwice.images; print([m for m in ('PIL', 'cv2') if m in sys.modules])"
+    code = "import sys, looktwice.pictures.image; print([m for m in ('PIL', 'cv2') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from looktwice import jury, metrics
+from looktwice.calibration import jury, metrics
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.votes import MISSING, OUTSIDE, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.jury import Jury, Prefixes
-from looktwice.votes import MISSING, OUTSIDE, Floats, LabelledVotes, Votes
 
 
 def votes_of(base: object, views: object, classes: int) -> Votes:

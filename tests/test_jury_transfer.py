@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from looktwice.calibration.jury import Jury, losses, tabulate
+from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.jury import Jury, losses, tabulate
-from looktwice.jury_transfer import DIFFERENCES, _Anchored, _lowest, _posterior, fit_towards
-from looktwice.votes import Floats, LabelledVotes, Votes
+from looktwice.transfer.borrow import DIFFERENCES, _Anchored, _lowest, _posterior, fit_towards
 
 
 def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> LabelledVotes:

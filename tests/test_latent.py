@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 from scipy.stats import kurtosis, skew
 
-from looktwice.beliefs import Gaussian, Transfer
+from looktwice.calibration.calibrators import Gaussian, Transfer
+from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
-from looktwice.latent import (
+from looktwice.transfer.latent import (
     GRID,
     PAPER_A,
     Cumulative,
@@ -25,7 +26,6 @@ from looktwice.latent import (
     read,
     shape,
 )
-from looktwice.votes import Votes
 
 Floats = NDArray[np.float64]
 

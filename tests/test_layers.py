@@ -84,7 +84,7 @@ def test_importing_looktwice_loads_nothing_heavy() -> None:
 
 
 def test_the_command_line_loads_nothing_heavy_until_a_command_runs() -> None:
-    assert not loaded_by("import looktwice.cli") & (HEAVY - {"rich"})
+    assert not loaded_by("import looktwice.cli.app") & (HEAVY - {"rich"})
 
 
 def test_every_public_name_is_there() -> None:

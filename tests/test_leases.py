@@ -22,12 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_players import entry, told
 
-from looktwice.classifiers import Terms
-from looktwice.errors import ClassifierError, PassingError, PermanentError
-from looktwice.ledger import Account, Booked, Budget, Entry, Grant, Outcome, Spend, verify
-from looktwice.ledger.books import Books
-from looktwice.ledger.file import readable, writable
-from looktwice.ledger.operations import (
+from looktwice.asking.ledger import Account, Booked, Budget, Entry, Grant, Outcome, Spend, verify
+from looktwice.asking.ledger.books import Books
+from looktwice.asking.ledger.file import readable, writable
+from looktwice.asking.ledger.operations import (
     Batch,
     Booking,
     Conclusion,
@@ -39,14 +37,16 @@ from looktwice.ledger.operations import (
     Return,
     Surrender,
 )
-from looktwice.ledger.queued import Reader
-from looktwice.ledger.sessions import DEAD, Session
-from looktwice.ledger.sqlite import SqliteTables
-from looktwice.outcome import Cause, Failure
-from looktwice.pacing import Pace, Pressure
-from looktwice.sending import Job, Sender
+from looktwice.asking.ledger.queued import Reader
+from looktwice.asking.ledger.sessions import DEAD, Session
+from looktwice.asking.ledger.sqlite import SqliteTables
+from looktwice.asking.outcome import Cause, Failure
+from looktwice.asking.pace import Pace, Pressure
+from looktwice.asking.sender import Job, Sender
+from looktwice.calibration.votes import Answer
+from looktwice.classifiers import Terms
+from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.views import Question, parse
-from looktwice.votes import Answer
 
 NOON = 20_000 * 86_400 + 43_200.0
 PRICE = 3
@@ -213,8 +213,8 @@ class Sessions(RuleBasedStateMachine):
     @initialize(queries=st.none() | st.integers(1, 12))
     def open(self, queries: int | None) -> None:
         self.shortened = ExitStack()
-        self.shortened.enter_context(mock.patch("looktwice.ledger.books.LEASE", LEASE))
-        self.shortened.enter_context(mock.patch("looktwice.sending.RENEWAL", LEASE / 3))
+        self.shortened.enter_context(mock.patch("looktwice.asking.ledger.books.LEASE", LEASE))
+        self.shortened.enter_context(mock.patch("looktwice.asking.sender.RENEWAL", LEASE / 3))
         self.shortened.enter_context(mock.patch.object(Pressure, "MOST", 2.0))  # more than all: nothing is slowed down
         self.shortened.enter_context(mock.patch.object(Pressure, "MANY", 2.0))
         self.folder = self.shortened.enter_context(tempfile.TemporaryDirectory())

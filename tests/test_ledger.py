@@ -40,10 +40,21 @@ from ledger_players import (
     told,
 )
 
+from looktwice.asking.ledger import (
+    Account,
+    Budget,
+    Ledger,
+    Outcome,
+    Spend,
+    SqliteLedger,
+    Unrecorded,
+    key,
+    open_at,
+    verify,
+)
+from looktwice.asking.ledger.sessions import LEASE
+from looktwice.calibration.votes import Answer
 from looktwice.errors import LedgerError
-from looktwice.ledger import Account, Budget, Ledger, Outcome, Spend, SqliteLedger, Unrecorded, key, open_at, verify
-from looktwice.ledger.sessions import LEASE
-from looktwice.votes import Answer
 
 if TYPE_CHECKING:
     from postgres_server import Server
@@ -709,8 +720,8 @@ def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) 
 
 
 def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.ledger.writer.BEAT", 0.02)
-    monkeypatch.setattr("looktwice.ledger.books.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.asking.ledger.writer.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.asking.ledger.books.BEAT", 0.02)
     with closing(open_at(where)) as ledger:
         granted = intend(ledger, [1]).granted
         first = told(where, "SELECT beat FROM sessions")

@@ -32,8 +32,7 @@ from ledger_players import (
     told,
 )
 
-from looktwice.errors import DataError, LedgerError
-from looktwice.ledger import (
+from looktwice.asking.ledger import (
     Account,
     Budget,
     Entry,
@@ -47,9 +46,10 @@ from looktwice.ledger import (
     stats,
     verify,
 )
-from looktwice.ledger import file as ledger_file
-from looktwice.ledger.protocol import CUT, RAW_LIMIT
-from looktwice.votes import Answer
+from looktwice.asking.ledger import file as ledger_file
+from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
+from looktwice.calibration.votes import Answer
+from looktwice.errors import DataError, LedgerError
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_ledger_that_another_program_keeps_locked_is_an_error_in_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(path, range(3))
-    monkeypatch.setattr("looktwice.ledger.sqlite.PATIENCE", 0.05)
+    monkeypatch.setattr("looktwice.asking.ledger.sqlite.PATIENCE", 0.05)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         ledger = SqliteLedger(path)
         db.execute("BEGIN IMMEDIATE")
@@ -230,7 +230,7 @@ def test_the_default_path_is_in_the_users_data_folder(monkeypatch: pytest.Monkey
 
 def test_a_ledger_carried_into_a_forked_process_is_an_error_and_not_a_hang(path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from looktwice.ledger import SqliteLedger\n"
+        "import os, sys; from pathlib import Path; from looktwice.asking.ledger import SqliteLedger\n"
         f"ledger = SqliteLedger(Path({str(path)!r}))\n"
         "if os.fork() == 0:\n"
         "    try: ledger.flush()\n"
@@ -546,7 +546,7 @@ def test_exported_answers_are_the_answers(path: Path, ending: str) -> None:
 
 
 def test_export_streams_more_answers_than_one_parquet_block(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.ledger.bookkeeping.BLOCK", 7)
+    monkeypatch.setattr("looktwice.asking.ledger.maintain.BLOCK", 7)
     granted = keep(path, range(50))
     out = path.with_name("answers.parquet")
     assert export(path, out) == 50
@@ -716,7 +716,7 @@ def test_an_answer_replaces_a_question_without_one(tmp_path: Path) -> None:
 
 
 def test_merging_goes_on_in_blocks_and_into_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.ledger.merging.BLOCK", 7)
+    monkeypatch.setattr("looktwice.asking.ledger.merge.BLOCK", 7)
     keep(tmp_path / "one.db", range(50))
     assert merge(tmp_path / "backup.db", tmp_path / "one.db") == Merged(50, 0)
     assert verify(tmp_path / "backup.db") == []

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looktwice import metrics
+from looktwice.calibration import metrics
+from looktwice.calibration.metrics import Bools, Floats
 from looktwice.errors import DataError
-from looktwice.metrics import Bools, Floats
 
 # Ten answers, the most confident first. Bins of 1/15 end at 6/15 = 0.4, 9/15 = 0.6, 12/15 = 0.8, 14/15 and 1.
 TEN = np.array([1.00, 0.95, 0.95, 0.90, 0.80, 0.80, 0.60, 0.60, 0.40, 0.00])
@@ -551,6 +551,6 @@ def test_unfit_settings_are_refused() -> None:
 
 
 def test_importing_metrics_leaves_the_slow_libraries_alone() -> None:
-    script = "import sys, looktwice.metrics; print([m for m in ('scipy', 'sklearn') if m in sys.modules])"
+    script = "import sys, looktwice.calibration.metrics; print([m for m in ('scipy', 'sklearn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

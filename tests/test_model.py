@@ -29,10 +29,10 @@ from test_profile import brightest
 from workshop import write_pictures, write_profile
 
 import looktwice as lt
-from looktwice.asking import Heard
+from looktwice.asking.asker import Heard
+from looktwice.asking.outcome import Progress
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError
-from looktwice.outcome import Progress
-from looktwice.profile import Profile
+from looktwice.verdicts.profile import Profile
 
 VIEWS = "gaussian:0.1*4"
 IMAGES, LABELS = pictures(60)
@@ -226,7 +226,9 @@ def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
 
 def test_progress_is_shown_or_told(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr("looktwice.progress.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True))
+    monkeypatch.setattr(
+        "looktwice.asking.progress.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True)
+    )
     told: list[Progress] = []
     with lt.Model(brightest, profile, progress=told.append) as model:
         list(model.score(IMAGES))

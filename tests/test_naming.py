@@ -15,16 +15,16 @@ from conformance.replica import DEMO, Replica, model, pictures
 from faults import LABELS, Running, fault_server
 from workshop import run
 
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import SqliteLedger
+from looktwice.calibration.votes import NO_LABEL, Row
 from looktwice.classifiers import AnyClassifier, chat, connect, names_of, read_labels
 from looktwice.classifiers.naming import Names, position, text
 from looktwice.errors import PermanentError, ProfileError
-from looktwice.ledger import SqliteLedger
 from looktwice.model import Model
-from looktwice.pictures import find
-from looktwice.profile import Profile
+from looktwice.pictures.collection import find
+from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
-from looktwice.votes import NO_LABEL, Row
 
 
 @pytest.fixture(scope="module")

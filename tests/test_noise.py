@@ -17,20 +17,20 @@ from scipy.special import expit, ndtr, ndtri
 from workshop import run
 
 import looktwice
-from looktwice import fitting, look
-from looktwice.asking import Asker
-from looktwice.beliefs import Naive, Transfer, restore
+from looktwice.asking.asker import Asker
+from looktwice.calibration.calibrators import Naive, Transfer, restore
+from looktwice.calibration.votes import Votes
 from looktwice.classifiers import connect
+from looktwice.cli.open_model import Transferred, judged
 from looktwice.errors import DataError, ViewError
-from looktwice.fitting import Outcome
-from looktwice.latent import GRID, Reading
-from looktwice.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
-from looktwice.openmodel import OnnxModel, open_onnx
-from looktwice.openruns import Transferred, judged
-from looktwice.pictures import Picture, find, labelled
-from looktwice.profile import Profile
+from looktwice.pictures.collection import Picture, find, labelled
+from looktwice.transfer.latent import GRID, Reading
+from looktwice.transfer.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
+from looktwice.transfer.onnx_features import OnnxModel, open_onnx
+from looktwice.verdicts import fitting, look
+from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel, parse, questions, render
-from looktwice.votes import Votes
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 VIEWS = [parse("gaussian:0.1"), parse("rotation:20")]
@@ -130,7 +130,7 @@ def test_large_pictures_are_rendered_a_few_at_a_time(
 ) -> None:
     image = clothes[0].image()
     whole = probe(model, image, VIEWS, DRAWS, 0)
-    monkeypatch.setattr("looktwice.noise.ROOM", 5 * image.pixels.nbytes)
+    monkeypatch.setattr("looktwice.transfer.noise.ROOM", 5 * image.pixels.nbytes)
     parts = probe(model, image, VIEWS, DRAWS, 0)
     assert [reading.noise.tolist() for reading in parts] == [reading.noise.tolist() for reading in whole]
 

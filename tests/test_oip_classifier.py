@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import connect, read_toml
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.oip import Model, OipClassifier, Reading
@@ -28,7 +29,6 @@ from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import PassingError, PermanentError
-from looktwice.votes import Answer
 
 LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}
 BINARY = ("binary_tensor_data",)

@@ -16,7 +16,7 @@ import looktwice
 from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.errors import PermanentError
-from looktwice.openmodel import OnnxModel, open_onnx
+from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 SHARED = Path(__file__).parents[2] / "shared"

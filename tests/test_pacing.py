@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looktwice.ledger.memory import Memory, MemoryLedger
-from looktwice.pacing import Gate, Pressure, Rate
+from looktwice.asking.ledger.memory import Memory, MemoryLedger
+from looktwice.asking.pace import Gate, Pressure, Rate
 
 ARRIVALS = st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=80)
 

@@ -21,24 +21,24 @@ from parity import DECISIONS, FIELDS, ROWS, Told, arguments, check, of_row, of_v
 from serving import Service, started
 from workshop import PANEL, command, run, write_pictures, write_profile
 
-from looktwice import look as looking
+from looktwice.asking.ledger import SqliteLedger
+from looktwice.asking.ledger.protocol import Account
+from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.classifiers import read_toml
-from looktwice.cli import app
+from looktwice.cli.app import app
 from looktwice.errors import BudgetError
 from looktwice.fleet.shards import Shards
 from looktwice.fleet.sources import units
 from looktwice.fleet.worker import Job, Scorer
-from looktwice.images import encode_png
-from looktwice.ledger import SqliteLedger
-from looktwice.ledger.protocol import Account
-from looktwice.look import Verdict
 from looktwice.model import AsyncModel, Model
-from looktwice.pictures import find
-from looktwice.practice import DecisionKeywords, DecisionOptions
-from looktwice.profile import Profile
+from looktwice.pictures.collection import find
+from looktwice.pictures.image import encode_png
 from looktwice.service.replies import VerdictReply
 from looktwice.service.server import promising
-from looktwice.session import AskKeywords, AskOptions
+from looktwice.verdicts import look as looking
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions
+from looktwice.verdicts.profile import Profile
 
 # The table
 

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looktwice.datasets import open_labelled
 from looktwice.errors import DataError, ImageError
-from looktwice.images import Image, encode_png
-from looktwice.pictures import ENDINGS, Picture, few, find, labelled
+from looktwice.pictures.collection import ENDINGS, Picture, few, find, labelled
+from looktwice.pictures.datasets import open_labelled
+from looktwice.pictures.image import Image, encode_png
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 NOBODY = 65534

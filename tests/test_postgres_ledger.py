@@ -13,9 +13,9 @@ from faults import fault_server
 from ledger_players import PRICE, WHO, answer, entry, intend, label, told
 from workshop import command, write_pictures, write_profile
 
+from looktwice.asking.ledger import Account, Budget
+from looktwice.calibration.votes import Answer
 from looktwice.errors import LedgerError
-from looktwice.ledger import Account, Budget
-from looktwice.votes import Answer
 
 pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
 
@@ -23,8 +23,8 @@ import psycopg
 from postgres_server import Server, unbalanced
 from postgres_server import server as running_server
 
-from looktwice.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
-from looktwice.ledger.tables import Value
+from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
+from looktwice.asking.ledger.sql import Value
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(server: Server,
 def test_a_server_that_stays_away_is_one_line_that_says_how_many_answers_are_lost(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.ledger.postgres.PATIENCE", 0.2)
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
     ledger = PostgresLedger(server.emptied())
     [name] = intend(ledger, [1]).granted
     server.stop()

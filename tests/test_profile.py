@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from workshop import write_pictures
 
-from looktwice import look
-from looktwice.asking import Asker
-from looktwice.beliefs import FAMILIES, Belief, Transfer
+from looktwice.asking.asker import Asker
+from looktwice.calibration.calibrators import FAMILIES, Belief, Transfer
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, ProfileError
-from looktwice.latent import Cumulative
-from looktwice.look import Polled
-from looktwice.profile import Profile
+from looktwice.transfer.latent import Cumulative
+from looktwice.verdicts import look
+from looktwice.verdicts.look import Polled
+from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from looktwice.calibration.votes import NO_LABEL
 from looktwice.classifiers.replies import Found, Garbled, Paths, Reader
-from looktwice.votes import NO_LABEL
 
 LIST = Paths(label="found[].name", score="found[].p")
 

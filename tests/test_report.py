@@ -19,23 +19,25 @@ import pytest
 from numpy.typing import NDArray
 from workshop import run
 
-from looktwice import decisions, fitting, look, planning, runs, votes
-from looktwice.beliefs import Belief, Gaussian, Isotonic, Naive, Probit
+from looktwice.asking.ledger import DayCost
+from looktwice.calibration import votes
+from looktwice.calibration.calibrators import Belief, Gaussian, Isotonic, Naive, Probit
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import MISSING, Votes
+from looktwice.cli import runs
 from looktwice.errors import DataError, ImageError, LookTwiceError
-from looktwice.images import Image
-from looktwice.jury import Jury
-from looktwice.latent import Cumulatives, describe
-from looktwice.ledger import DayCost
-from looktwice.look import Polled
-from looktwice.noise import Measured, NoiseFile
-from looktwice.pictures import Picture
-from looktwice.practice import DecisionOptions, Practice
-from looktwice.profile import Profile
-from looktwice.report import Material, findings, page, showing, write
-from looktwice.report.material import judge, weigh
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image
+from looktwice.report import Material, findings, gallery, page, write
+from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
+from looktwice.transfer.latent import Cumulatives, describe
+from looktwice.transfer.noise import Measured, NoiseFile
+from looktwice.verdicts import decisions, fitting, look, planning
+from looktwice.verdicts.look import Polled
+from looktwice.verdicts.policy import DecisionOptions, Practice
+from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
-from looktwice.votes import MISSING, Votes
 
 PANEL = "mirror zoom:1.15 turn:-8 turn:8"
 ANIMALS = ("ant", "bee", "cat", "dog", "eel")
@@ -349,9 +351,9 @@ def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Prof
     judged = judge(material(tested, profile))
     assert judged is not None
     assert judged.outcome is not None
-    doubtful, wrong, rescued = showing.galleries(judged, shots(tested))
+    doubtful, wrong, rescued = gallery.galleries(judged, shots(tested))
     confidence = sorted(judged.confidence.tolist())
-    assert [card.confidence for card in doubtful.cards] == confidence[: showing.CARDS]
+    assert [card.confidence for card in doubtful.cards] == confidence[: gallery.CARDS]
     assert all(card.right is False and card.truth != card.label for card in wrong.cards)
     assert wrong.cards[0].confidence == judged.confidence[~judged.outcome.correct].max()
     assert wrong.total == (~judged.outcome.correct).sum()
@@ -367,15 +369,15 @@ def test_a_picture_that_is_broken_or_missing_is_named_instead(profile: Profile) 
 
 def test_a_thumbnail_of_a_small_picture_is_the_picture() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (28, 20, 3), np.uint8)
-    shown = showing.thumbnail(pixels)
+    shown = gallery.thumbnail(pixels)
     assert (shown.width, shown.height, shown.small) == (20, 28, True)
     np.testing.assert_array_equal(decoded(shown.uri), pixels)
 
 
 @pytest.mark.parametrize("shape", [(1000, 3000, 3), (2000, 10, 3), (65, 65, 3)])
 def test_a_thumbnail_of_a_large_picture_is_small_and_keeps_its_shape(shape: tuple[int, int, int]) -> None:
-    shown = showing.thumbnail(np.full(shape, 90, np.uint8))
-    assert max(shown.width, shown.height) <= showing.SIDE
+    shown = gallery.thumbnail(np.full(shape, 90, np.uint8))
+    assert max(shown.width, shown.height) <= gallery.SIDE
     assert decoded(shown.uri).shape == (shown.height, shown.width, 3)
     assert not shown.small
     assert len(shown.uri) < 20_000
@@ -390,7 +392,7 @@ def decoded(uri: str) -> NDArray[np.uint8]:
 
 def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Polled) -> None:
     pictures = shots(tested, side=30)
-    rows = showing.panel(Practice.whole(profile), profile.seed, None, showing.sample(pictures))
+    rows = gallery.panel(Practice.whole(profile), profile.seed, None, gallery.sample(pictures))
     before, mirrored = (decoded(row.thumbnails[0].uri) for row in rows[:2])
     np.testing.assert_array_equal(mirrored, before[:, ::-1])
 

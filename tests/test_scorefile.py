@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from looktwice.images import encode_png
-from looktwice.look import Verdict
-from looktwice.outcome import Cause, Unscored
-from looktwice.pictures import Picture, find
-from looktwice.scorefile import PART, ScoreFile
+from looktwice.asking.outcome import Cause, Unscored
+from looktwice.pictures.collection import Picture, find
+from looktwice.pictures.image import encode_png
+from looktwice.verdicts.files import PART, ScoreFile
+from looktwice.verdicts.look import Verdict
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
 HEADER: dict[str, object] = {"profile": "p"}

@@ -34,8 +34,8 @@ from looktwice.classifiers import command as program
 from looktwice.classifiers import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
-from looktwice.images import encode_png
 from looktwice.model import Model
+from looktwice.pictures.image import encode_png
 
 VARIABLE = "ECHOED_KEY"
 KEYS = (

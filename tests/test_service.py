@@ -18,15 +18,15 @@ from conformance.replica import meant
 from prometheus_client.parser import text_string_to_metric_families
 from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
 
-from looktwice import look as looking
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
 from looktwice.classifiers import connect
-from looktwice.images import decode, encode_jpeg
-from looktwice.look import Verdict
-from looktwice.pictures import Picture
-from looktwice.profile import Profile
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import decode, encode_jpeg
 from looktwice.service.bodies import Held, Opened, Upload
 from looktwice.service.events import Shown
+from looktwice.verdicts import look as looking
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.profile import Profile
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"

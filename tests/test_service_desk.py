@@ -13,20 +13,20 @@ import pytest
 from serving import DEMO
 from workshop import write_profile
 
-from looktwice import look as looking
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Pixels, Terms
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
-from looktwice.images import Image
 from looktwice.model import AsyncModel
-from looktwice.pictures import Picture
-from looktwice.practice import DecisionOptions
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image
 from looktwice.service.bodies import Held
-from looktwice.service.desk import Desk
+from looktwice.service.dispatcher import Desk
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
+from looktwice.verdicts import look as looking
+from looktwice.verdicts.policy import DecisionOptions
 from looktwice.views import Panel
-from looktwice.votes import Answer
 
 PANEL = Panel.parse("mirror turn:8")
 
@@ -151,7 +151,7 @@ async def test_each_caller_hears_the_answers_about_its_own_picture(tmp_path: Pat
 
 
 async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.service.desk.PAUSE", 0.5)
+    monkeypatch.setattr("looktwice.service.dispatcher.PAUSE", 0.5)
     async with opened(tmp_path) as (desk, classifier):
         classifier.failure = PermanentError("the model is gone")
         with pytest.raises(Refusal, match="the model is gone") as refused:
@@ -166,7 +166,7 @@ async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monk
 
 
 async def test_a_classifier_that_changed_stays_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.service.desk.PAUSE", 0.0)
+    monkeypatch.setattr("looktwice.service.dispatcher.PAUSE", 0.0)
     async with opened(tmp_path) as (desk, classifier):
         classifier.failure = ChangedError("it seems to have changed")
         with pytest.raises(Refusal):

@@ -15,8 +15,8 @@ from faults import Running, fault_server
 from serving import Reply, Service, clothes, serving
 from workshop import PANEL, write_profile
 
-from looktwice.ledger import SqliteLedger, bookkeeping
-from looktwice.profile import Profile
+from looktwice.asking.ledger import SqliteLedger, maintain
+from looktwice.verdicts.profile import Profile
 
 QUESTIONS = 1 + len(PANEL)
 PATIENCE = 60.0
@@ -119,7 +119,7 @@ def test_after_kill_9_budget_and_ledger_are_right(slow: Running, profile: Path, 
         service.process.send_signal(signal.SIGKILL)
         service.process.wait()
         assert broken.result() is None
-    assert bookkeeping.verify(ledger) == []
+    assert maintain.verify(ledger) == []
     with serving(profile, None, wishes) as service:
         assert service.post("/v1/look", clothes()[17]).status == 200
     asked = slow.stats()["requests"] - before
@@ -144,7 +144,7 @@ def test_a_farewell_waits_for_what_is_on_its_way(slow: Running, profile: Path, l
         service.process.send_signal(signal.SIGTERM)
         assert look.result().status == 200
         service.process.wait(PATIENCE)
-    assert bookkeeping.verify(ledger) == []
+    assert maintain.verify(ledger) == []
     with SqliteLedger(ledger) as book:
         account = book.spent(fingerprint)
     assert (account.queries, account.answered, account.unanswered) == (QUESTIONS, QUESTIONS, 0)

@@ -20,19 +20,19 @@ import trustme
 import uvloop
 from workshop import HURRY, PANEL, write_pictures
 
-from looktwice.asking import Asker
-from looktwice.checkup import examine
+from looktwice.asking.asker import Asker
+from looktwice.asking.check import examine
+from looktwice.asking.ledger import Budget, SqliteLedger, maintain
+from looktwice.asking.outcome import Unscored
+from looktwice.asking.pace import Pace
+from looktwice.calibration.votes import Row
 from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import ClassifierError, PassingError, PermanentError
-from looktwice.images import Image
-from looktwice.ledger import Budget, SqliteLedger, bookkeeping
-from looktwice.outcome import Unscored
-from looktwice.pacing import Pace
-from looktwice.votes import Row
+from looktwice.pictures.image import Image
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MANNERS = Manners(timeout=5.0, connect_timeout=2.0, max_reply_bytes=1000)
@@ -656,7 +656,7 @@ async def test_a_refusal_costs_nothing_unless_the_server_bills_it(tmp_path: Path
                 with pytest.raises(ClassifierError):
                     await examine(asker, Image.of(np.zeros((8, 8, 3), np.uint8)))
             await classifier.close()
-        (day,) = bookkeeping.stats(tmp_path / f"{billed}.db")
+        (day,) = maintain.stats(tmp_path / f"{billed}.db")
         assert day.refused == day.asked >= 2
         assert day.queries == (day.asked if billed else 0)
         assert asker.progress.sent == day.queries

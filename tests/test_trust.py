@@ -8,11 +8,11 @@ import pytest
 from test_asking import Labelling, everything
 from workshop import HURRY, write_pictures
 
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.asking.canaries import REPEATS
+from looktwice.asking.ledger import Budget, SqliteLedger
+from looktwice.calibration.votes import Answer
 from looktwice.errors import ChangedError
-from looktwice.ledger import Budget, SqliteLedger
-from looktwice.trust import REPEATS
-from looktwice.votes import Answer
 
 
 class Says(Labelling):

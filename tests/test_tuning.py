@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workshop import run
 
-from looktwice import choosing, jury, look, tuning
-from looktwice.asking import Asker
+from looktwice.asking.asker import Asker
+from looktwice.calibration import jury, panels
+from looktwice.calibration.panels import Gain
+from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers import connect
 from looktwice.errors import FitError
-from looktwice.pictures import Picture, labelled
-from looktwice.tuning import Gain
+from looktwice.pictures.collection import Picture, labelled
+from looktwice.verdicts import look, pilot
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
-from looktwice.votes import LabelledVotes, Votes
 
 DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
@@ -40,7 +41,7 @@ def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> Labell
 
 @given(st.integers(200, 5000), st.integers(32, 60), st.integers(1, 12))
 def test_a_pilot_costs_at_most_half_of_asking_everything(pictures: int, candidates: int, longest: int) -> None:
-    plan = tuning.plan(pictures, candidates, longest)
+    plan = panels.plan(pictures, candidates, longest)
     assert plan.pilot_queries() <= plan.everything() / 2
     assert plan.pilot() + plan.rest == pictures
     assert plan.pilot() <= pictures / 2
@@ -52,18 +53,18 @@ def test_a_pilot_costs_at_most_half_of_asking_everything(pictures: int, candidat
 
 @given(st.integers(10_500, 30_000))
 def test_a_plan_keeps_its_budget(budget: int) -> None:
-    assert tuning.plan(1000, 40, 8, budget).queries() <= budget
+    assert panels.plan(1000, 40, 8, budget).queries() <= budget
 
 
 def test_a_budget_that_is_too_small_is_told_what_would_do() -> None:
     with pytest.raises(FitError, match="too small to choose views; 10120 are needed"):
-        tuning.plan(1000, 40, 8, 10_119)
-    assert tuning.plan(1000, 40, 8, 10_120).queries() == 10_120
+        panels.plan(1000, 40, 8, 10_119)
+    assert panels.plan(1000, 40, 8, 10_120).queries() == 10_120
 
 
 def test_long_panels_cannot_be_chosen_from_few_candidates() -> None:
     with pytest.raises(FitError, match="lower --max-queries"):
-        tuning.plan(1000, 20, 16)
+        panels.plan(1000, 20, 16)
 
 
 def test_the_general_views_are_among_the_candidates_and_none_stands_there_twice() -> None:
@@ -74,13 +75,13 @@ def test_the_general_views_are_among_the_candidates_and_none_stands_there_twice(
 
 def test_nothing_is_chosen_from_few_pictures() -> None:
     with pytest.raises(FitError, match="199 labelled pictures are too few"):
-        tuning.plan(199, 40, 8)
+        panels.plan(199, 40, 8)
 
 
 def test_views_that_tell_more_survive_and_kept_ones_always_do() -> None:
     votes = told([0.1, 0.9, 0.2, 0.8, 0.0, 0.05])
-    assert tuning.survivors(votes, keep=[4], count=3) == [1, 3, 4]
-    assert tuning.rank(votes)[:2] == [1, 3]
+    assert panels.survivors(votes, keep=[4], count=3) == [1, 3, 4]
+    assert panels.rank(votes)[:2] == [1, 3]
 
 
 def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
@@ -99,26 +100,26 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
 
 def test_the_general_panel_stays_unless_another_is_convincing() -> None:
     votes = told([0.3, 0.3, 0.3, 0.3])
-    few = slice(tuning.MANY - 1)
-    panel, gain = tuning.choose(votes.take(few), general=[2, 1], longest=2)
+    few = slice(panels.MANY - 1)
+    panel, gain = panels.choose(votes.take(few), general=[2, 1], longest=2)
     assert panel == [2, 1]
     assert not gain.convincing()
     votes = told([0.9, 0.1, 0.1, 0.8])
-    panel, gain = tuning.choose(votes, general=[2, 1], longest=2)
+    panel, gain = panels.choose(votes, general=[2, 1], longest=2)
     assert panel == [0, 3]
     assert gain.convincing()
 
 
 def test_few_pictures_must_show_that_a_choice_is_better_and_many_only_that_it_is_not_worse() -> None:
-    few, many = tuning.MANY - 1, tuning.MANY
+    few, many = panels.MANY - 1, panels.MANY
     assert [Gain(mean, 0.02, few).convincing() for mean in (0.03, 0.01, -0.01, -0.03)] == [True, False, False, False]
     assert [Gain(mean, 0.02, many).convincing() for mean in (0.03, 0.01, -0.01, -0.03)] == [True, True, True, False]
 
 
 def test_the_knee_is_where_further_views_add_little() -> None:
-    assert tuning.knee([1.0, 0.6, 0.44, 0.4, 0.41, 0.42]) == 2
-    assert tuning.knee([1.0]) == 0
-    assert tuning.knee([0.4, 0.6, 0.5]) == 0
+    assert panels.knee([1.0, 0.6, 0.44, 0.4, 0.41, 0.42]) == 2
+    assert panels.knee([1.0]) == 0
+    assert panels.knee([0.4, 0.6, 0.5]) == 0
 
 
 @pytest.fixture(scope="module")
@@ -127,24 +128,24 @@ def clothes() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def chosen(clothes: list[Picture]) -> tuple[choosing.Chosen, int, tuning.Plan]:
+def chosen(clothes: list[Picture]) -> tuple[pilot.Chosen, int, panels.Plan]:
     asker = Asker(connect(MODEL))
-    plan = tuning.plan(len(clothes), len(CANDIDATES), 4)
-    found = asyncio.run(choosing.choose(asker, clothes, plan, CANDIDATES, GENERAL))
+    plan = panels.plan(len(clothes), len(CANDIDATES), 4)
+    found = asyncio.run(pilot.choose(asker, clothes, plan, CANDIDATES, GENERAL))
     return found, asker.progress.sent, plan
 
 
-def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[choosing.Chosen, int, tuning.Plan]) -> None:
+def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Chosen, int, panels.Plan]) -> None:
     _, sent, plan = chosen
     assert sent <= plan.queries()
 
 
 def test_the_pilot_pictures_come_first_and_all_have_their_truth(
-    chosen: tuple[choosing.Chosen, int, tuning.Plan], clothes: list[Picture]
+    chosen: tuple[pilot.Chosen, int, panels.Plan], clothes: list[Picture]
 ) -> None:
     found, _, plan = chosen
     assert found.pilot == plan.pilot()
-    assert found.polled.votes.names == tuple(picture.name for picture in choosing.shuffled(clothes))
+    assert found.polled.votes.names == tuple(picture.name for picture in pilot.shuffled(clothes))
     truths = {picture.name: picture.truth for picture in clothes}
     assert found.polled.labelled().words == tuple(truths[name] for name in found.polled.votes.names)
     assert len(found.polled.panel) == 4
@@ -152,10 +153,10 @@ def test_the_pilot_pictures_come_first_and_all_have_their_truth(
 
 
 def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
-    chosen: tuple[choosing.Chosen, int, tuning.Plan], clothes: list[Picture]
+    chosen: tuple[pilot.Chosen, int, panels.Plan], clothes: list[Picture]
 ) -> None:
     found, _, _ = chosen
-    alone = asyncio.run(look.collect(Asker(connect(MODEL)), choosing.shuffled(clothes), found.polled.panel))
+    alone = asyncio.run(look.collect(Asker(connect(MODEL)), pilot.shuffled(clothes), found.polled.panel))
     words, own = found.polled.votes.vocabulary, alone.votes.vocabulary
     assert [[words[c] for c in row] for row in found.polled.votes.views] == [
         [own[c] for c in row] for row in alone.votes.views
@@ -170,7 +171,7 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
         look.Polled(one.labelled(["x"]), (), panel, "f", 0),
         look.Polled(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
     ]
-    joined = choosing.joined(parts, Panel.parse("turn:5"))
+    joined = pilot.joined(parts, Panel.parse("turn:5"))
     words = joined.votes.vocabulary
     assert [words[c] for c in joined.votes.base] == ["y", "z"]
     assert joined.votes.views[0, 0] == -1
@@ -181,8 +182,8 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
 def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes: list[Picture]) -> None:
     asker = Asker(connect(MODEL))
     grid = Panel.parse("rotation:10 rotation:60").views
-    found, settings = asyncio.run(choosing.search(asker, clothes[:120], grid, draws=3))
-    assert asker.progress.sent <= choosing.search_queries(120, 2, 3) + 60
+    found, settings = asyncio.run(pilot.search(asker, clothes[:120], grid, draws=3))
+    assert asker.progress.sent <= pilot.search_queries(120, 2, 3) + 60
     best = min(settings, key=lambda setting: setting.brier)
     assert str(found.polled.panel) == f"{best.view}*3"
     assert found.pilot == 60

@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looktwice import votes as voting
+from looktwice.calibration import votes as voting
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import (
+    MISSING,
+    OUTSIDE,
+    Distribution,
+    LabelledVotes,
+    Row,
+    Votes,
+    base_tally,
+    vote_tally,
+)
 from looktwice.errors import DataError
-from looktwice.jury import Jury
-from looktwice.votes import MISSING, OUTSIDE, Distribution, LabelledVotes, Row, Votes, base_tally, vote_tally
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
 ROWS = st.integers(1, 6).flatmap(

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from looktwice.asking import Asker
-from looktwice.beliefs import Probit, dump
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import Budget, SqliteLedger
+from looktwice.asking.outcome import Unscored
+from looktwice.asking.pace import Pace
+from looktwice.calibration.calibrators import Probit, dump
+from looktwice.calibration.votes import Row
 from looktwice.classifiers import connect
-from looktwice.ledger import Budget, SqliteLedger
-from looktwice.outcome import Unscored
-from looktwice.pacing import Pace
-from looktwice.pictures import Picture, find
-from looktwice.profile import Figure, HeldOut, Profile, Result
+from looktwice.pictures.collection import Picture, find
+from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import Panel, renderer
-from looktwice.votes import Row
 
 PANEL = Panel.parse("mirror rotation:20*3")
 HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
@@ -76,7 +76,7 @@ async def answers(
 
 def command(*arguments: object, **environment: str) -> list[str]:
     """The command line that runs looktwice with these arguments."""
-    return [sys.executable, "-m", "looktwice.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "looktwice.cli.app", *map(str, arguments)]
 
 
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

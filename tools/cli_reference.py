@@ -11,7 +11,7 @@ from typing import Any
 
 import typer.main
 
-from looktwice.cli import app
+from looktwice.cli.app import app
 
 INTRO = """\
 # Commands

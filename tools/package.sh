@@ -23,7 +23,7 @@ tar -xzf "$sdist" -C "$folder/source" --strip-components 1
 import sys, zipfile
 first, second = (sorted(zipfile.ZipFile(path).namelist()) for path in sys.argv[1:])
 assert first == second, set(first) ^ set(second)
-needed = ("py.typed", "demo/fashion.onnx", "demo/pictures.npz", "templates/report.html", "service/page/index.html",
+needed = ("py.typed", "demo/fashion.onnx", "demo/pictures.npz", "report/templates/report.html", "service/page/index.html",
           "classifiers/presets/hf.toml")
 assert all(f"looktwice/{name}" in first for name in needed), first
 strangers = [name for name in first if not name.startswith(("looktwice/", "looktwice-"))]

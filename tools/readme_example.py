@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Thread
 
 from looktwice.classifiers import connect, names_of
-from looktwice.images import decode, encode_png
-from looktwice.pictures import labelled
+from looktwice.pictures.collection import labelled
+from looktwice.pictures.image import decode, encode_png
 
 DEMO = Path(str(files("looktwice") / "demo"))
 EXAMPLE = re.compile(r"^In Python:\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from experiments.collected import CACHE
 from experiments.paper.subjects import Rows, Subject
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
-from looktwice.latent import Cumulatives, Noise, describe
-from looktwice.noise import Probe, probes
-from looktwice.openmodel import OnnxModel, open_onnx
+from looktwice.transfer.latent import Cumulatives, Noise, describe
+from looktwice.transfer.noise import Probe, probes
+from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import Panel, Question, View, render
-from looktwice.votes import Codes, Floats, LabelledVotes, Votes
 
 UNASKED = -1
 TOGETHER = 64

@@ -10,10 +10,10 @@ from scipy.special import ndtr
 
 from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
-from looktwice.figures import Line, column_svg, lines_svg
-from looktwice.latent import Noise
-from looktwice.noise import drawn
-from looktwice.votes import Floats
+from looktwice.calibration.votes import Floats
+from looktwice.plots.figures import Line, column_svg, lines_svg
+from looktwice.transfer.latent import Noise
+from looktwice.transfer.noise import drawn
 
 POINTS = 61
 """Points at which the cumulatives are written down."""

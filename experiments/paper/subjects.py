@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.collected import MODELS, SHARED, Model
+from looktwice.calibration.votes import Codes
 from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.datasets import open_labelled
 from looktwice.errors import DataError, PermanentError
-from looktwice.pictures import Picture
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.datasets import open_labelled
 from looktwice.views import GRIDS, Panel, View
-from looktwice.votes import Codes
 
 Rows = NDArray[np.intp]
 SEED = 2024

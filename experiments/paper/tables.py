@@ -14,13 +14,14 @@ from scipy.stats import pearsonr
 from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
-from looktwice import fitting, metrics
-from looktwice.beliefs import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
-from looktwice.fitting import Outcome
-from looktwice.jury import Jury
-from looktwice.latent import Cumulative
+from looktwice.calibration import metrics
+from looktwice.calibration.calibrators import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes
+from looktwice.transfer.latent import Cumulative
+from looktwice.verdicts import fitting
+from looktwice.verdicts.fitting import Outcome
 from looktwice.views import GENERAL16, Panel, View
-from looktwice.votes import Codes, Distribution, Floats, LabelledVotes
 
 Row = dict[str, object]
 BALLOTS: tuple[Ballot, ...] = ("base", "vote")

@@ -11,44 +11,44 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from looktwice import beliefs as beliefs
-    from looktwice import metrics as metrics
     from looktwice import views as views
-    from looktwice.asking import Asker as Asker
+    from looktwice.asking.asker import Asker as Asker
+    from looktwice.asking.outcome import Unscored as Unscored
+    from looktwice.asking.session import AskOptions as AskOptions
+    from looktwice.calibration import calibrators as beliefs  # noqa: F401
+    from looktwice.calibration import metrics as metrics
+    from looktwice.calibration.jury import Jury as Jury
+    from looktwice.calibration.votes import LabelledVotes as LabelledVotes
+    from looktwice.calibration.votes import Votes as Votes
     from looktwice.classifiers import connect as connect
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.estimator import LookTwice as LookTwice
-    from looktwice.images import Image as Image
-    from looktwice.jury import Jury as Jury
-    from looktwice.look import Evaluation as Evaluation
-    from looktwice.look import Verdict as Verdict
     from looktwice.model import AsyncModel as AsyncModel
     from looktwice.model import Model as Model
-    from looktwice.outcome import Unscored as Unscored
-    from looktwice.practice import DecisionOptions as DecisionOptions
-    from looktwice.profile import Profile as Profile
-    from looktwice.session import AskOptions as AskOptions
+    from looktwice.pictures.image import Image as Image
+    from looktwice.verdicts.look import Evaluation as Evaluation
+    from looktwice.verdicts.look import Verdict as Verdict
+    from looktwice.verdicts.policy import DecisionOptions as DecisionOptions
+    from looktwice.verdicts.profile import Profile as Profile
     from looktwice.views import Panel as Panel
-    from looktwice.votes import LabelledVotes as LabelledVotes
-    from looktwice.votes import Votes as Votes
 
 _HOMES = {
-    "Asker": "asking",
-    "AskOptions": "session",
+    "Asker": "asking.asker",
+    "AskOptions": "asking.session",
     "AsyncModel": "model",
-    "DecisionOptions": "practice",
-    "Evaluation": "look",
-    "Image": "images",
+    "DecisionOptions": "verdicts.policy",
+    "Evaluation": "verdicts.look",
+    "Image": "pictures.image",
     "Model": "model",
-    "Jury": "jury",
-    "LabelledVotes": "votes",
+    "Jury": "calibration.jury",
+    "LabelledVotes": "calibration.votes",
     "Panel": "views",
-    "Profile": "profile",
+    "Profile": "verdicts.profile",
     "LookTwice": "estimator",
     "LookTwiceError": "errors",
-    "Unscored": "outcome",
-    "Verdict": "look",
-    "Votes": "votes",
+    "Unscored": "asking.outcome",
+    "Verdict": "verdicts.look",
+    "Votes": "calibration.votes",
     "connect": "classifiers",
 }
 _MODULES = ("beliefs", "metrics", "views")

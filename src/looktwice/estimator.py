@@ -12,18 +12,18 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice import beliefs
-from looktwice.beliefs import Belief
+from looktwice.asking.session import AskOptions, Money
+from looktwice.calibration import calibrators
+from looktwice.calibration.calibrators import Belief
+from looktwice.calibration.votes import Codes, Floats, Votes
 from looktwice.classifiers import Classifier, Source
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import FitError, MissingExtra
-from looktwice.look import Polled
 from looktwice.model import Model, panel_of
-from looktwice.pictures import Picture, PicturesLike, many, one, with_truths
-from looktwice.profile import Profile
-from looktwice.session import AskOptions, Money
+from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
+from looktwice.verdicts.look import Polled
+from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
-from looktwice.votes import Codes, Floats, Votes
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -109,7 +109,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         truths = column_or_1d(y, warn=True)
         check_classification_targets(truths)
         pictures = with_truths(_pictures(X), _texts(truths))
-        panel, belief = panel_of(self.views), beliefs.named(self.belief)
+        panel, belief = panel_of(self.views), calibrators.named(self.belief)
         with self._opened(None, self.seed) as model:
             self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), belief)
         self.classes_ = np.unique(truths)

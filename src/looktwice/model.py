@@ -18,20 +18,23 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from looktwice import beliefs, checkup, choosing, datasets, look, tuning
-from looktwice.asking import Asker, Estimate, Tell
-from looktwice.beliefs import Belief
-from looktwice.checkup import Checkup
-from looktwice.choosing import Chosen, Setting
+from looktwice.asking import check
+from looktwice.asking.asker import Asker, Estimate, Tell
+from looktwice.asking.check import Checkup
+from looktwice.asking.outcome import Progress, Unscored
+from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
+from looktwice.calibration import calibrators, panels
+from looktwice.calibration.calibrators import Belief
 from looktwice.classifiers import Source, connect, describe, names_of
 from looktwice.errors import DataError, FitError, ProfileError
-from looktwice.images import Image
-from looktwice.look import Evaluation, Polled, Verdict
-from looktwice.outcome import Progress, Unscored
-from looktwice.pictures import Picture, PictureLike, PicturesLike, many, one, with_truths
-from looktwice.practice import DecisionKeywords, DecisionOptions, Practice
-from looktwice.profile import Profile
-from looktwice.session import AskKeywords, AskOptions, fastest_loop, open_asker
+from looktwice.pictures import datasets
+from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
+from looktwice.pictures.image import Image
+from looktwice.verdicts import look, pilot
+from looktwice.verdicts.look import Evaluation, Polled, Verdict
+from looktwice.verdicts.pilot import Chosen, Setting
+from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Practice
+from looktwice.verdicts.profile import Profile
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 
 P = ParamSpec("P")
@@ -168,8 +171,8 @@ class AsyncModel:
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
-        image = Image.of(checkup.test_card()) if picture is None else one(picture).image()
-        return await checkup.examine(self.asker, image)
+        image = Image.of(check.test_card()) if picture is None else one(picture).image()
+        return await check.examine(self.asker, image)
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -189,7 +192,7 @@ class AsyncModel:
         official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
         about unsure pictures; `max_error` lets them stop by whether an answer would still be accepted at that error.
         """
-        family = beliefs.named(belief)
+        family = calibrators.named(belief)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
         look.check_teachable(found)
         polled = await self._polled(found, panel)
@@ -213,27 +216,27 @@ class AsyncModel:
         look.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
-            chosen = await choosing.choose(asker, found, plan, CANDIDATES, GENERAL)
+            chosen = await pilot.choose(asker, found, plan, CANDIDATES, GENERAL)
             _check_complete(asker)
-        polled, profile = choosing.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
+        polled, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
         return Tuned(profile, chosen, polled)
 
-    def plan(self, pictures: int, max_queries: int | None = None) -> tuning.Plan:
+    def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
         longest = VIEWS if max_queries is None else max_queries - 1
-        return tuning.plan(pictures, len(CANDIDATES), longest, self.asker.room())
+        return panels.plan(pictures, len(CANDIDATES), longest, self.asker.room())
 
     async def search(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, family: str, draws: int = 20
     ) -> Tuned:
         """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
-        grid, found = choosing.grid_of(family), _labelled(pictures, labels)
-        look.check_teachable(found, choosing.SEARCHED)
+        grid, found = pilot.grid_of(family), _labelled(pictures, labels)
+        look.check_teachable(found, pilot.SEARCHED)
         async with self._showing(len(grid) * len(found)) as asker:
-            chosen, settings = await choosing.search(asker, found, grid, draws)
+            chosen, settings = await pilot.search(asker, found, grid, draws)
             _check_complete(asker)
-        self.profile = look.learn(chosen.polled, beliefs.Gaussian(), self.description, teachers=chosen.pilot)
+        self.profile = look.learn(chosen.polled, calibrators.Gaussian(), self.description, teachers=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.polled, tuple(settings))
 
     # Verdicts --------------------------------------------------------------------------------------------------------
@@ -325,7 +328,7 @@ class AsyncModel:
         if self._progress is False:
             yield asker
             return
-        from looktwice.progress import shown, telling
+        from looktwice.asking.progress import shown, telling
 
         async with shown(asker, pictures, None if self._progress is True else telling(self._progress)):
             yield asker

@@ -32,12 +32,12 @@ from ray.cluster_utils import Cluster
 from workshop import PANEL, command, write_pictures, write_profile
 
 import looktwice
+from looktwice.asking.ledger.postgres import PostgresLedger
 from looktwice.fleet.sources import filesystem
-from looktwice.images import encode_png
-from looktwice.ledger.postgres import PostgresLedger
-from looktwice.look import Verdict
 from looktwice.model import Model
-from looktwice.practice import DecisionKeywords
+from looktwice.pictures.image import encode_png
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import DecisionKeywords
 
 DEMO = Path(looktwice.__file__).parent / "demo"
 QUESTIONS = 1 + len(PANEL)

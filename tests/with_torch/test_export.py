@@ -21,7 +21,7 @@ from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.errors import DataError, PermanentError
-from looktwice.openmodel import open_onnx
+from looktwice.transfer.onnx_features import open_onnx
 
 LABELS = ("ant", 'a "bee"', "cat\\dog")
 HOW = Preprocessing(crop=0.875, resize="cubic", scale=255.0, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.errors import PermanentError
-from looktwice.latent import Cumulatives, describe, read
-from looktwice.noise import fold, probes
-from looktwice.pictures import find
-from looktwice.torchmodel import TorchModel
+from looktwice.pictures.collection import find
+from looktwice.transfer.latent import Cumulatives, describe, read
+from looktwice.transfer.noise import fold, probes
+from looktwice.transfer.torch_features import TorchModel
 from looktwice.views import parse
 
 LABELS = ("ant", "bee", "cat", "dog")

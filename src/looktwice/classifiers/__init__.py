@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers.naming import Naming, Plain
 from looktwice.errors import ClassifierError, PermanentError
-from looktwice.votes import Answer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

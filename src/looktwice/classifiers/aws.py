@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
+from looktwice.calibration.votes import NO_LABEL, Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
@@ -37,7 +38,6 @@ from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
-from looktwice.votes import NO_LABEL, Answer
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -32,12 +32,12 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
-from looktwice.votes import Answer
 
 MOST_OUTPUT = 1 << 20
 """Bytes that a program may print on each stream."""

@@ -31,6 +31,7 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
@@ -39,7 +40,6 @@ from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
-from looktwice.votes import Answer
 
 PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
 PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')

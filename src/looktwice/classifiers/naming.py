@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from looktwice.calibration.votes import NO_LABEL
 from looktwice.errors import PermanentError
-from looktwice.votes import NO_LABEL
 
 POSITION = re.compile(r"#+[0-9]+")
 

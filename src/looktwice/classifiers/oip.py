@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import (
     Classifier,
     Pixels,
@@ -52,7 +53,6 @@ from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
-from looktwice.votes import Answer
 
 NUMBERS = {
     "BOOL": "?",

@@ -21,10 +21,10 @@ from uuid import uuid4
 
 import numpy as np
 
+from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
-from looktwice.votes import Answer
 
 BATCH_NAMES = ("batch", "images", "pictures")
 _TOKENS = PerObject(lambda: uuid4().hex)

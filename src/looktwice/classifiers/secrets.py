@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus, unquote
 
+from looktwice.calibration.votes import Answer
 from looktwice.errors import PermanentError
-from looktwice.votes import Answer
 
 MASK = "***"
 WORDS = 300

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from looktwice.asking.outcome import Progress
 from looktwice.errors import FleetError, LookTwiceError, MissingExtra
 from looktwice.fleet.shards import Summary
 from looktwice.fleet.sources import Unit, units
 from looktwice.fleet.worker import Job, Scorer
-from looktwice.outcome import Progress
 
 if TYPE_CHECKING:
     from ray import ObjectRef

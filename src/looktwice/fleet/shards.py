@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import IO
 from uuid import uuid4
 
-from looktwice.asking import Estimate
+from looktwice.asking.asker import Estimate
+from looktwice.asking.outcome import Progress
 from looktwice.errors import DataError
 from looktwice.fleet.sources import filesystem
-from looktwice.images import shown
-from looktwice.outcome import Progress
-from looktwice.scorefile import write_parquet
+from looktwice.pictures.image import shown
+from looktwice.verdicts.files import write_parquet
 
 HEADER = "_looktwice.json"
 NOTE = "looktwice"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from looktwice.errors import DataError, ImageError, MissingExtra
-from looktwice.images import Image, decode, shown
-from looktwice.pictures import ENDINGS, Picture, find
+from looktwice.pictures.collection import ENDINGS, Picture, find
+from looktwice.pictures.image import Image, decode, shown
 
 if TYPE_CHECKING:
     from pyarrow import Schema

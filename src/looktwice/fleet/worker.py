@@ -7,15 +7,15 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from looktwice.asking.outcome import Cause, Progress, Unscored
+from looktwice.asking.session import AskOptions
 from looktwice.errors import LookTwiceError
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.sources import Unit
 from looktwice.model import AsyncModel
-from looktwice.outcome import Cause, Progress, Unscored
-from looktwice.practice import DecisionOptions
-from looktwice.profile import Profile
-from looktwice.scorefile import record, unscored_record
-from looktwice.session import AskOptions
+from looktwice.verdicts.files import record, unscored_record
+from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.profile import Profile
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice import decisions, fitting, metrics, planning
-from looktwice.beliefs import Belief, Constant, Naive
+from looktwice.asking.ledger import DayCost
+from looktwice.calibration import metrics
+from looktwice.calibration.calibrators import Belief, Constant, Naive
+from looktwice.calibration.jury import Jury, Prefixes, folds
+from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
-from looktwice.fitting import Outcome
-from looktwice.jury import Jury, Prefixes, folds
-from looktwice.ledger import DayCost
-from looktwice.practice import Practice
-from looktwice.profile import HeldOut, Profile
-from looktwice.report.material import Bools, Evidence, Judged
-from looktwice.votes import MISSING, Codes, Floats, LabelledVotes, Votes
+from looktwice.report.inputs import Bools, Evidence, Judged
+from looktwice.verdicts import decisions, fitting, planning
+from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.profile import HeldOut, Profile
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """The promises that are tried beside the one that was asked for."""

@@ -14,15 +14,17 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from looktwice import __version__, figures, files, metrics
+from looktwice import __version__, files
+from looktwice.asking.ledger import DayCost
+from looktwice.calibration import metrics
 from looktwice.errors import DataError
-from looktwice.figures import Line, upward
-from looktwice.ledger import DayCost
-from looktwice.noise import drawn
-from looktwice.profile import Figure, Profile
-from looktwice.report import findings, showing
+from looktwice.plots import figures
+from looktwice.plots.figures import Line, upward
+from looktwice.report import findings, gallery
 from looktwice.report.findings import Promise, Step
-from looktwice.report.material import Evidence, Judged, Material, judge, weigh
+from looktwice.report.inputs import Evidence, Judged, Material, judge, weigh
+from looktwice.transfer.noise import drawn
+from looktwice.verdicts.profile import Figure, Profile
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),
@@ -169,14 +171,14 @@ def _pictures(material: Material, judged: Judged | None) -> dict[str, object]:
             f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about"
         )
     practice = material.using()
-    rows = showing.panel(practice, material.profile.seed, judged, showing.sample(known or material.pictures))
+    rows = gallery.panel(practice, material.profile.seed, judged, gallery.sample(known or material.pictures))
     top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
     return {
         "panel": rows,
         "top_weight": top,
         "more_views": len(set(practice.panel)) - len(rows) + 1,
         "own_sample": bool(material.pictures),
-        "galleries": showing.galleries(judged, known) if judged else [],
+        "galleries": gallery.galleries(judged, known) if judged else [],
     }
 
 
@@ -246,7 +248,7 @@ def _drawn(svg: str) -> Markup:
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("looktwice"),
+        loader=PackageLoader("looktwice.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

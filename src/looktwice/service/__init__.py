@@ -10,8 +10,8 @@ from looktwice.errors import MissingExtra
 from looktwice.service.limits import Limits
 
 if TYPE_CHECKING:
-    from looktwice.practice import DecisionOptions
-    from looktwice.session import AskOptions
+    from looktwice.asking.session import AskOptions
+    from looktwice.verdicts.policy import DecisionOptions
 
 __all__ = ["Limits", "Place", "run"]
 

@@ -17,18 +17,18 @@ from starlette.types import ASGIApp
 
 from looktwice import __version__
 from looktwice.errors import ImageError
-from looktwice.look import Verdict
 from looktwice.model import AsyncModel
-from looktwice.pictures import Source
-from looktwice.practice import DecisionOptions
+from looktwice.pictures.collection import Source
 from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
-from looktwice.service.desk import Desk
+from looktwice.service.dispatcher import Desk
 from looktwice.service.guards import Guard, Tokens
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
 from looktwice.service.static import read_page
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import DecisionOptions
 
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Paths that need no token, besides the files of the page."""

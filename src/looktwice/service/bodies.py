@@ -16,7 +16,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from looktwice.images import Image, decode, shown
+from looktwice.pictures.image import Image, decode, shown
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 

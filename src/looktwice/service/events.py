@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import cv2
 
-from looktwice.images import Image, encode_jpeg, encode_png
-from looktwice.pictures import Source
+from looktwice.pictures.collection import Source
+from looktwice.pictures.image import Image, encode_jpeg, encode_png
 from looktwice.service.bodies import Held
 from looktwice.service.replies import Refusal, caption
 from looktwice.views import Panel, Question, questions, render

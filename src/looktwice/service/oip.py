@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from looktwice import __version__
 from looktwice.errors import ImageError
-from looktwice.images import Image
-from looktwice.look import Verdict
-from looktwice.pictures import Source
+from looktwice.pictures.collection import Source
+from looktwice.pictures.image import Image
 from looktwice.service.bodies import EXAMPLE, JSON, Held, Opened, Upload, checked, from_base64
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
+from looktwice.verdicts.look import Verdict
 
 MODEL = "looktwice"
 VERSION = "1"

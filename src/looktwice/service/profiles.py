@@ -7,11 +7,12 @@ import math
 import numpy as np
 from pydantic import BaseModel, Field
 
-from looktwice import figures, metrics
-from looktwice.practice import Practice
-from looktwice.profile import Result
-from looktwice.service.desk import Desk
+from looktwice.calibration import metrics
+from looktwice.plots import figures
+from looktwice.service.dispatcher import Desk
 from looktwice.service.replies import caption
+from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.profile import Result
 
 
 class ViewReply(BaseModel):

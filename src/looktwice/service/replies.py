@@ -9,8 +9,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from looktwice.errors import LookTwiceError
-from looktwice.explaining import adjective
-from looktwice.look import Verdict
+from looktwice.verdicts.explain import adjective
+from looktwice.verdicts.look import Verdict
 
 PROBLEM = "application/problem+json"
 

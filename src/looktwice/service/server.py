@@ -11,17 +11,17 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from looktwice import console
+from looktwice.asking.progress import say
+from looktwice.asking.session import AskOptions
+from looktwice.cli import console
 from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
-from looktwice.practice import NEVER, DecisionOptions
-from looktwice.profile import Profile
-from looktwice.progress import say
 from looktwice.service import Place
 from looktwice.service.app import House, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.limits import Limits
-from looktwice.session import AskOptions
+from looktwice.verdicts.policy import NEVER, DecisionOptions
+from looktwice.verdicts.profile import Profile
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """How often accepted answers may be wrong, unless the caller says so: the least of these that can be promised."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
 from looktwice.views.base import Between, Floats, Pixels, Question, View, register, short
-from looktwice.views.chance import words
+from looktwice.views.draws import words
 from looktwice.views.warping import (
     LONGEST,
     Maps,

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import groupby, product
 
 from looktwice.errors import ViewError
-from looktwice.images import Image
+from looktwice.pictures.image import Image
 from looktwice.views.base import Question, View
 from looktwice.views.families import Affine, Again, Elastic, Gaussian, Rotation
 from looktwice.views.text import parse

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from looktwice.errors import ViewError
-from looktwice.images import Image
+from looktwice.pictures.image import Image
 from looktwice.views.base import Pixels, Question, View, name_of
 from looktwice.views.warping import LONGEST, Maps, Moves, fixed_maps, moves_of, read_through, sampling_of
 

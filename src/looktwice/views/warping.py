@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.views.base import Floats, Pixels, Question, View
-from looktwice.views.chance import uniforms
+from looktwice.views.draws import uniforms
 
 Border = Literal["reflect", "constant", "edge"]
 """What lies beyond the picture: its own mirror image, black, or its outermost pixels drawn out."""

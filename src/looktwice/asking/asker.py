@@ -1,0 +1,417 @@
+"""From pictures to answers: what the ledger lacks is rendered, prepared and given to the sender.
+
+Pictures go through in chunks. A chunk is decoded and looked up in a thread, and what is to be asked is rendered and
+prepared in another. Several chunks are on their way at once, so the classifier never waits for a picture, and memory
+does not grow with the number of pictures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from looktwice.asking.canaries import Canary, Trust
+from looktwice.asking.ledger.memory import Unrecorded
+from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
+from looktwice.asking.outcome import Cause, Failure, Unscored
+from looktwice.asking.pace import Pace, Rate
+from looktwice.asking.sender import Job, Round, Sender, settle
+from looktwice.calibration.votes import NO_LABEL, Answer, Row
+from looktwice.classifiers import AnyClassifier, Terms, names_of
+from looktwice.classifiers.naming import Naming
+from looktwice.errors import ClassifierError, ImageError, PassingError
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image
+from looktwice.views import Panel, View, base_question, questions, render, renderer
+
+CHUNK_BYTES = 16_000_000
+CHUNK_QUESTIONS = 256
+CHUNKS_AHEAD = 3
+MOST_CHUNKS = 24
+"""The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
+GLANCE = 0.02
+"""Seconds between two looks at whether the sender needs more questions."""
+
+
+class Heard(NamedTuple):
+    """One answer, as it arrives."""
+
+    name: str
+    """The picture that was asked about."""
+    place: int
+    """0 for the picture itself, 1 … for the views of the panel."""
+    view: str
+    """What was shown: `again` is the picture as it is."""
+    label: str | None
+    """None where no label could be read, or nothing was answered."""
+
+
+Tell = Callable[[Heard], None]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
+
+    first: int
+    more: Callable[[str, tuple[str | None, ...]], int]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would ask, without retries and canaries; identical questions count once."""
+
+    pictures: int
+    unreadable: int
+    """Pictures that would not be scored, because they cannot be read."""
+    questions: int
+    hits: int
+    """Questions whose answers the ledger has."""
+    queries: int
+    """Questions that would be sent."""
+    micros: int
+    """What they would cost, in millionths of the currency."""
+    seconds: float | None
+    """How long that takes at the allowed rate; None where nothing limits the rate."""
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A picture whose questions are being asked: the base question first, then those of the panel."""
+
+    picture: Picture
+    image: Image
+    jobs: list[Job]
+    names: Naming
+    asked: int = 0
+
+    def failure(self) -> Failure | None:
+        """Why a question of this picture has no answer, where one has none."""
+        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, Failure)), None)
+
+    def labels(self) -> list[str | None]:
+        """The label of each question asked; None where none could be read."""
+        return [self.label(job.answer) for job in self.jobs[: self.asked]]
+
+    def label(self, answer: Answer | Failure | None) -> str | None:
+        """The label that an answer means; None where it means none."""
+        label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
+        return label if label != NO_LABEL else None
+
+
+_Chunk = list[_Open | Unscored]
+
+
+class Asker:
+    """Asks one classifier, at its pace and within the budget."""
+
+    def __init__(
+        self,
+        classifier: AnyClassifier,
+        ledger: Ledger | None = None,
+        pace: Pace | None = None,
+        budget: Budget | None = None,
+        seed: int = 0,
+        canaries: int = 0,
+        terms: Terms | None = None,
+        rate: Rate | None = None,
+    ) -> None:
+        """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
+        self.classifier = classifier
+        self.names = names_of(classifier)
+        self.terms = terms or classifier.terms
+        self.seed = seed
+        self.tell: Tell | None = None
+        self.trust = Trust(canaries if ledger else 0)
+        self._ledger = ledger or Unrecorded()
+        if rate is None and self.terms.per_second:
+            rate = Rate(self.terms.per_second)
+        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate)
+        self.progress = self._sender.progress
+        self._asking: dict[bytes, Job] = {}
+        self._runs = 0
+        self._ordered = False
+        """Whether somebody told it to stop."""
+        self._checking = asyncio.Lock()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to send nothing more."""
+        return self._sender.stopped
+
+    @property
+    def in_flight(self) -> int:
+        """Calls on their way now."""
+        return self._sender.gate.busy
+
+    def stop(self, message: str = "the run was stopped") -> None:
+        """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
+        self._ordered = True
+        self._sender.stop(Failure(Cause.STOPPED, message))
+
+    def resume(self) -> None:
+        """Send again, now that what stopped it has passed."""
+        self._ordered = False
+        self._sender.resume()
+
+    async def ask(
+        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
+    ) -> AsyncGenerator[Row | Unscored]:
+        """The answers about each picture, in the pictures' order; durable before they are handed over.
+
+        If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
+        """
+        source = iter(pictures)
+        chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
+        self._runs += 1
+        try:
+            more = True
+            while True:
+                while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
+                    if more := bool(chunk := await self._load(source, panel)):
+                        chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
+                if not chunks:
+                    break
+                if not (await asyncio.wait([chunks[0]], timeout=GLANCE if more else None))[0]:
+                    continue
+                for row in await chunks.popleft():
+                    self._count(row)
+                    yield row
+                if self._sender.fatal:
+                    raise self._sender.fatal
+            for left in self._left(source) if isinstance(pictures, Sequence) else ():
+                yield left
+        except BaseException:
+            if self._runs == 1:  # else what others ask goes on, and with it what was begun here
+                self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
+            raise
+        finally:
+            await asyncio.gather(*chunks, return_exceptions=True)
+            await self._sender.finish()
+            self._runs -= 1
+            if not self._runs and not self._ordered:
+                self._sender.resume()  # what ended these runs does not concern the next
+
+    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
+        """The pictures that a run which was stopped did not reach."""
+        if halt := self._sender.halt:
+            for picture in source:
+                left = Unscored(picture.name, Cause.STOPPED, halt.message)
+                self._count(left)
+                yield left
+
+    async def close(self) -> None:
+        """Write what is queued, and let go of the ledger and the classifier."""
+        try:
+            await self.classifier.close()
+        finally:
+            await asyncio.to_thread(self._ledger.close)
+
+    def spent(self) -> Spend:
+        """What the ledger has spent on the classifier so far."""
+        return self._ledger.spent(self.classifier.fingerprint)
+
+    def room(self) -> int | None:
+        """How many more queries the budget covers; None if nothing limits them."""
+        return self._sender.room()
+
+    def blocked(self) -> str | None:
+        """Why nothing can be asked now, for people; None if a question would be sent.
+
+        It was stopped, a budget is spent for good or for this day, the ledger failed, or the classifier wants to be
+        left alone for longer than the longest wait.
+        """
+        return self._sender.blocked()
+
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
+        """What `ask` would send for these pictures, which is looked up and not asked."""
+        source, seen = iter(pictures), set[str]()
+        total = unreadable = hits = 0
+        while chunk := await self._load(source, panel):
+            new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
+            hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
+            total += len(chunk)
+            unreadable += sum(isinstance(item, Unscored) for item in chunk)
+            seen |= new.keys()
+        asked = len(seen) * (1 + len(panel))
+        queries = asked - hits
+        seconds = queries / self.terms.per_second if self.terms.per_second else None
+        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds)
+
+    def _count(self, row: Row | Unscored) -> None:
+        self.progress.pictures += 1
+        self.progress.unscored += isinstance(row, Unscored)
+
+    # From pictures to questions ------------------------------------------------------------------------------------
+
+    async def _load(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+        return [] if self.stopped else await asyncio.to_thread(self._next_chunk, source, panel)
+
+    def _next_chunk(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+        """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
+        chunk: _Chunk = []
+        room, size = CHUNK_BYTES, len(panel) + 1
+        most = max(CHUNK_QUESTIONS, 2 * self.terms.concurrency * self.terms.batch)
+        while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
+            item = self._open(picture, panel)
+            chunk.append(item)
+            room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
+        self._look_up([job for item in chunk if isinstance(item, _Open) for job in item.jobs])
+        return chunk
+
+    def _open(self, picture: Picture, panel: Panel) -> _Open | Unscored:
+        try:
+            image = picture.image()
+        except ImageError as error:
+            return Unscored(picture.name, Cause.UNREADABLE, error.why)
+        asked = (base_question(image), *questions(image, panel, self.seed))
+        texts = [_text(view, seed, index) for _, view, seed, index in asked]
+        names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
+        entered = zip(names, asked, texts, strict=True)
+        jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
+        return _Open(picture, image, jobs, self.names)
+
+    def _look_up(self, jobs: list[Job]) -> None:
+        known = self._ledger.find([job.entry.key for job in jobs])
+        if known:
+            for job in jobs:
+                job.answer = known.get(job.entry.key)
+
+    async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
+        """Ask about the pictures of a chunk, round by round, until each has enough."""
+        opened = [item for item in chunk if isinstance(item, _Open)]
+        await self._know(opened)
+        todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
+        while todo:
+            await self._round(todo)
+            todo = [(item, n) for item, _ in todo if rounds and (n := _further(item, rounds))]
+        await asyncio.wrap_future(self._ledger.flush())
+        return [_row(item) if isinstance(item, _Open) else item for item in chunk]
+
+    async def _know(self, opened: list[_Open]) -> None:
+        """Keep a few pictures whose answers are known, to ask about them again."""
+        for item in opened:
+            if not self.trust.wants():
+                return
+            job = item.jobs[0]
+            if label := item.label(job.answer):
+                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
+                self.trust.keep(Canary(job.entry.key, prepared, label))
+
+    async def _round(self, todo: list[tuple[_Open, int]]) -> None:
+        """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
+        own, others = Round(), set[Round]()
+        work = [(item.image, self._claim(item, n, own, others)) for item, n in todo]
+        jobs = [job for _, claimed in work for job in claimed]
+        own.left = len(jobs)
+        try:
+            if jobs:
+                await self._ask(work, jobs)
+                await own.wait()
+        finally:
+            if own.left:
+                settle(jobs, self._sender.halt or Failure(Cause.STOPPED, "the question was not sent"))
+            for job in jobs:
+                del self._asking[job.entry.key]
+        for other in others:
+            await other.wait()
+
+    def _claim(self, item: _Open, n: int, own: Round, others: set[Round]) -> list[Job]:
+        """Those of the next n questions that nobody has answered or is asking: an identical one is asked once."""
+        claimed = []
+        start, item.asked = item.asked, min(item.asked + n, len(item.jobs))
+        for place, job in enumerate(item.jobs[start : item.asked], start):
+            if job.answer is not None:
+                self.progress.hits += 1
+            elif (first := self._asking.setdefault(job.entry.key, job)) is job:
+                job.round = own
+                claimed.append(job)
+            else:
+                item.jobs[place] = first
+                if first.round and first.round is not own:
+                    others.add(first.round)
+            if self.tell:
+                item.jobs[place].listen(partial(_report, self.tell, item, place))
+        return claimed
+
+    async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
+        unfit = [] if self.stopped else await asyncio.to_thread(self._prepare, work)
+        for job, failure in unfit:
+            job.settle(failure)
+        async with self._checking:
+            await self._check()
+        if self._sender.halt:
+            settle(jobs, self._sender.halt)
+        self._sender.send(job for job in jobs if job.answer is None)
+
+    def _prepare(self, work: list[tuple[Image, list[Job]]]) -> list[tuple[Job, Failure]]:
+        """Render and encode, in slices, so that a large picture is never held in all its views at once.
+
+        What comes back is what the classifier cannot take, and why.
+        """
+        unfit: list[tuple[Job, Failure]] = []
+        for image, jobs in work:
+            step = max(1, CHUNK_BYTES // image.pixels.nbytes)
+            for start in range(0, len(jobs), step):
+                part = jobs[start : start + step]
+                for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
+                    try:
+                        job.prepared = self.classifier.prepare(pixels)
+                    except ImageError as error:
+                        unfit.append((job, Failure(Cause.UNFIT, str(error))))
+        return unfit
+
+    # Canaries ------------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        if not self.trust.due(self.progress.sent):
+            return
+        try:
+            await self.trust.check(self._ask_again, self.progress.sent)
+        except PassingError as error:
+            self._sender.blame(error)
+        except ClassifierError as error:
+            self._sender.end(error)
+
+    async def _ask_again(self, key: bytes, prepared: object) -> str | None:
+        """One more answer to a question that has one; None where the budget ends or the run is stopped."""
+        answer = None if self.stopped else await self.probe(prepared)
+        if answer is None:
+            return None
+        self._ledger.recheck(key, answer)
+        return self.names.label(answer.label)
+
+    async def probe(self, prepared: object) -> Answer | None:
+        """One answer that is paid for but not kept; None where the budget does not cover it."""
+        return await self._sender.probe(prepared)
+
+
+@lru_cache(maxsize=4096)
+def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture."""
+    return str(view), tail(str(view), seed, index, renderer([view]))
+
+
+def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:
+    tell(Heard(item.picture.name, place, item.jobs[place].entry.view, item.label(answer)))
+
+
+def _further(item: _Open, rounds: Rounds) -> int:
+    """How many more views this picture wants; none once a question of it has failed."""
+    base, *views = item.labels()
+    if base is None or item.failure() or item.asked == len(item.jobs):
+        return 0
+    return rounds.more(base, tuple(views))
+
+
+def _row(item: _Open) -> Row | Unscored:
+    base, *views = item.labels()
+    if failure := item.failure():
+        return Unscored(item.picture.name, failure.cause, failure.message)
+    if base is None:
+        return Unscored(item.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
+    return Row(item.picture.name, base, (*views, *[None] * (len(item.jobs) - item.asked)), item.image.digest)

@@ -1,0 +1,72 @@
+"""One picture asked a few times: whether the classifier can be reached, its latency, price and repeatability."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.asking.asker import Asker
+from looktwice.errors import BudgetError
+from looktwice.pictures.image import Image
+
+TIMES = 3
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What a classifier said about one picture asked several times, and its terms."""
+
+    fingerprint: str
+    labels: tuple[str | None, ...]
+    """Each answer, None where it held no label."""
+    seconds: float
+    """The middle one of the answers' times."""
+    price_micros: int
+    batch: int
+    concurrency: int
+    per_second: float | None
+    classes: int | None
+
+    def steady(self) -> bool:
+        """Whether all answers are the same label."""
+        return None not in self.labels and len(set(self.labels)) == 1
+
+
+def test_card() -> NDArray[np.uint8]:
+    """A picture of 256 × 256 with edges, colours and a gradient, for classifiers that are only to be reached."""
+    ramp = np.linspace(0, 255, 256, dtype=np.uint8)
+    card = np.stack(
+        [np.tile(ramp, (256, 1)), np.tile(ramp[:, None], (1, 256)), np.full((256, 256), 96, np.uint8)], axis=2
+    )
+    card[64:192, 64:192] = 255 - card[64:192, 64:192]
+    return card
+
+
+async def examine(asker: Asker, image: Image) -> Checkup:
+    """Ask about one picture three times, each on the bill; a ClassifierError says what is wrong."""
+    classifier, terms = asker.classifier, asker.terms
+    prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
+    answers = [await _timed(asker, prepared) for _ in range(TIMES)]
+    return Checkup(
+        classifier.fingerprint,
+        tuple(label or None for label, _ in answers),
+        median(seconds for _, seconds in answers),
+        terms.price_micros,
+        terms.batch,
+        terms.concurrency,
+        terms.per_second,
+        len(classifier.labels) if classifier.labels else None,
+    )
+
+
+async def _timed(asker: Asker, prepared: object) -> tuple[str, float]:
+    started = time.perf_counter()
+    answer = await asker.probe(prepared)
+    if answer is None:
+        raise BudgetError("the budget does not cover three questions; raise --budget")
+    return asker.names.label(answer.label), time.perf_counter() - started

@@ -1,0 +1,49 @@
+"""The ledger: what was asked and what came back, on disk. A paid answer is never lost and never bought twice."""
+
+from pathlib import Path
+
+from looktwice.asking.ledger.file import default_path
+from looktwice.asking.ledger.maintain import DayCost, export, forget, stats, verify
+from looktwice.asking.ledger.memory import MemoryLedger, Unrecorded, of_this_process
+from looktwice.asking.ledger.merge import Merged, merge
+from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Ledger, Outcome, Spend, key
+from looktwice.asking.ledger.sqlite import SqliteLedger
+
+POSTGRES = ("postgresql://", "postgres://")
+MEMORY = "memory"
+
+
+def open_at(place: str) -> Ledger:
+    """The ledger in a file, in a PostgreSQL database if the place begins with `postgresql://`, or in `memory`."""
+    if place == MEMORY:
+        return MemoryLedger(of_this_process())
+    if place.startswith(POSTGRES):
+        from looktwice.asking.ledger.postgres import PostgresLedger
+
+        return PostgresLedger(place)
+    return SqliteLedger(Path(place))
+
+
+__all__ = [
+    "Account",
+    "Booked",
+    "Budget",
+    "DayCost",
+    "Entry",
+    "Grant",
+    "Ledger",
+    "MemoryLedger",
+    "Merged",
+    "Outcome",
+    "Spend",
+    "SqliteLedger",
+    "Unrecorded",
+    "default_path",
+    "export",
+    "forget",
+    "key",
+    "merge",
+    "open_at",
+    "stats",
+    "verify",
+]

@@ -1,0 +1,288 @@
+"""Reading and tending a ledger file: cost by day, export, verification, forgetting."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+from looktwice import files
+from looktwice.asking.ledger.file import explained, readable, writable
+from looktwice.asking.ledger.protocol import RAW_LIMIT, place
+from looktwice.asking.ledger.sessions import living
+from looktwice.asking.ledger.sql import pack, unpack
+from looktwice.asking.ledger.sqlite import SqliteTables
+from looktwice.errors import LedgerError
+
+Field = str | int | float | None
+Writing = Callable[[Iterator[tuple[Field, ...]], Path], int]
+
+COLUMNS = {
+    "classifier": "string",
+    "digest": "string",
+    "name": "string",
+    "view": "string",
+    "seed": "int64",
+    "index": "int64",
+    "label": "string",
+    "score": "double",
+    "status": "int64",
+    "answered_at": "string",
+    "latency_s": "double",
+    "attempts": "int64",
+    "sends": "int64",
+    "price_micros": "int64",
+    "raw": "string",
+}
+"""What is exported of an answer, and its Parquet type; `price_micros` is that of all sends together."""
+BLOCK = 10_000
+
+
+@dataclass(frozen=True)
+class DayCost:
+    """What one classifier was asked on one UTC day, what became of it, and what of it counts as spent."""
+
+    fingerprint: str
+    description: str
+    day: date
+    queries: int
+    """Counted against budgets: all that was asked but the refusals that are not billed."""
+    micros: int
+    answered: int
+    refused: int
+    """A reply came that holds no answer."""
+    unknown: int
+    """Sent, and no reply has come."""
+
+    @property
+    def asked(self) -> int:
+        """Queries that may have reached the classifier."""
+        return self.answered + self.refused + self.unknown
+
+
+def stats(path: Path) -> list[DayCost]:
+    """The cost of each classifier by day, oldest first."""
+    with _snapshot(path) as db:
+        rows = db.execute(
+            "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(refused),"
+            " SUM(queries + waived - answered - refused) FROM spend JOIN classifiers ON id = classifier"
+            " GROUP BY day, classifier ORDER BY day, fingerprint"
+        ).fetchall()
+    return [DayCost(who, what, _date(day), *numbers) for who, what, day, *numbers in rows]
+
+
+def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int:
+    """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all.
+
+    `names` are those of pictures by their digests; the ledger knows none.
+    """
+    files.ready(out, ENDINGS)
+    with _snapshot(path) as db, files.whole(out) as part:
+        return _WRITERS[out.suffix](_answers(db, names or {}), part)
+
+
+def verify(path: Path) -> list[str]:
+    """What is wrong with a ledger, one line each; nothing if it is sound."""
+    try:
+        with _snapshot(path) as db:
+            damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check(20)")]
+            return [*(line for line in damage if line != "ok"), *_malformed(db), *_unbalanced(db)]
+    except LedgerError as error:
+        if isinstance(error.__cause__, sqlite3.DatabaseError):
+            return [str(error)]
+        raise
+
+
+def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) -> int:
+    """How many answers were deleted: all of a classifier, or those about some pictures. What they cost stays counted.
+
+    The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
+    Questions that a living session has in flight stay.
+    """
+    with explained(path), closing(writable(path)) as db:
+        with transaction(db):
+            number = _classifier(db, path, classifier)
+            db.execute("CREATE TEMP TABLE gone(key BLOB PRIMARY KEY) WITHOUT ROWID")
+            _choose(db, number, digests, living(SqliteTables(db, path).sessions(), time.time()))
+            count: int = db.execute(
+                "SELECT COUNT(label) FROM questions WHERE key IN (SELECT key FROM gone)"
+            ).fetchone()[0]
+            _delete(db, number)
+        # The deleted answers are gone from the log, too.
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return count
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Everything inside is committed together, or not at all."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextmanager
+def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """The ledger as it is now, however much is written meanwhile."""
+    with explained(path), closing(readable(path)) as db:
+        db.execute("BEGIN")
+        yield db
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)
+
+
+def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple[Field, ...]]:
+    rows = db.execute(
+        "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
+        " raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
+        " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
+    )
+    for who, packed, view, seed, index, label, score, status, at, latency, *rest, raw in rows:
+        digest = unpack(packed)
+        when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+        text = None if raw is None else raw.decode(errors="backslashreplace")
+        told = (label, score, status, when, latency / 1e6, *rest, text)
+        yield who, digest, names.get(digest), view, seed, index, *told
+
+
+def _write_csv(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    count = 0
+    with out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            writer.writerow(row)
+    return count
+
+
+def _write_jsonl(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    count = 0
+    with out.open("w", encoding="utf-8") as file:
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            file.write(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n")
+    return count
+
+
+def _write_parquet(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
+    pa, pq = files.arrow()
+    schema = pa.schema(
+        [(name, getattr(pa, kind if kind != "double" else "float64")()) for name, kind in COLUMNS.items()]
+    )
+    count = 0
+    with pq.ParquetWriter(out, schema) as writer:
+        while block := list(islice(rows, BLOCK)):
+            columns = [
+                pa.array(column, kind) for column, kind in zip(zip(*block, strict=True), schema.types, strict=True)
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+            count += len(block)
+    return count
+
+
+_WRITERS: dict[str, Writing] = {
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+ENDINGS = tuple(_WRITERS)
+"""The endings of exported answers, which choose the format."""
+
+_RULES = {
+    "whose key is not 16 bytes": "typeof(key) != 'blob' OR length(key) != 16",
+    "whose key does not belong to its picture": "substr(key, 1, 4) != place(digest)",
+    "of an unknown classifier": "classifier NOT IN (SELECT id FROM classifiers)",
+    "of an unknown view": "view NOT IN (SELECT id FROM views)",
+    "never sent": "sends < 1",
+    "with a negative price": "micros < 0",
+    "with an answer but no attempt": "label IS NOT NULL AND (attempts IS NULL OR attempts < 1 OR latency IS NULL)",
+    "with an answer that is not a text": "typeof(label) NOT IN ('text', 'null')",
+    "answered and still in flight": "label IS NOT NULL AND session IS NOT NULL",
+}
+
+
+def _malformed(db: sqlite3.Connection) -> list[str]:
+    db.create_function("place", 1, lambda digest: place(unpack(digest)), deterministic=True)
+    sums = ", ".join(f"SUM({rule})" for rule in _RULES.values())
+    counts = db.execute(f"SELECT {sums} FROM questions").fetchone()  # noqa: S608
+    found = dict(zip(_RULES, counts, strict=True))
+    found["that are gone but have a raw reply"] = _one(
+        db, "SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM questions)"
+    )
+    problems = [f"{count} questions {what}" for what, count in found.items() if count]
+    long = _one(db, f"SELECT COUNT(*) FROM replies WHERE length(raw) > {RAW_LIMIT}")  # noqa: S608
+    return problems + ([f"{long} raw replies longer than {RAW_LIMIT} bytes"] if long else [])
+
+
+def _unbalanced(db: sqlite3.Connection) -> list[str]:
+    """Classifiers whose spend is not what their questions cost, together with what was spent on no question."""
+    rows = db.execute(
+        "SELECT fingerprint, loose_queries, loose_micros,"
+        " (SELECT TOTAL(queries) FROM spend WHERE classifier = c.id),"
+        " (SELECT TOTAL(micros) FROM spend WHERE classifier = c.id),"
+        " COALESCE(sends, 0), COALESCE(micros, 0) FROM classifiers c LEFT JOIN"
+        " (SELECT classifier, SUM(sends) AS sends, SUM(micros) AS micros FROM questions GROUP BY classifier) q"
+        " ON q.classifier = c.id"
+    )
+    return [
+        f"classifier {who}: {queries:.0f} queries and {micros:.0f} micros are counted as spent, "
+        f"but its questions and bookings come to {sends + loose} and {cost + loose_micros}"
+        for who, loose, loose_micros, queries, micros, sends, cost in rows
+        if (queries, micros) != (sends + loose, cost + loose_micros)
+    ]
+
+
+def _one(db: sqlite3.Connection, statement: str) -> int:
+    return int(db.execute(statement).fetchone()[0])
+
+
+def _classifier(db: sqlite3.Connection, path: Path, called: str) -> int:
+    """The one classifier whose fingerprint or description is this, or begins with it."""
+    rows = db.execute("SELECT id, fingerprint, description FROM classifiers ORDER BY fingerprint").fetchall()
+    names = {number: (who, what, f"{what} {who}") for number, who, what in rows} if called else {}
+    exact = [number for number, known in names.items() if called in known]
+    found = exact or [number for number, known in names.items() if any(name.startswith(called) for name in known)]
+    if len(found) == 1:
+        return int(found[0])
+    many = f"{len(found)} classifiers ({', '.join(names[number][0] for number in found)})" if found else "no classifier"
+    raise LedgerError(f"ledger {str(path)!r} knows {many} called {called!r}; `looktwice ledger stats` lists them")
+
+
+def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | None, living: set[int]) -> None:
+    """Put the keys to forget in the table `gone`; the questions about one picture are neighbours by key."""
+    alive = ", ".join(map(str, living))
+    chosen = (
+        "INSERT OR IGNORE INTO gone SELECT key FROM questions WHERE classifier = ?"  # noqa: S608
+        f" AND (label IS NOT NULL OR COALESCE(session, 0) NOT IN ({alive}))"
+    )
+    if digests is None:
+        db.execute(chosen, (classifier,))
+        return
+    db.executemany(
+        f"{chosen} AND digest = ? AND key BETWEEN ? AND ?",
+        [(classifier, pack(digest), place(digest), place(digest) + b"\xff" * 13) for digest in digests],
+    )
+
+
+def _delete(db: sqlite3.Connection, classifier: int) -> None:
+    chosen = "WHERE key IN (SELECT key FROM gone)"
+    sends, micros = db.execute(f"SELECT TOTAL(sends), TOTAL(micros) FROM questions {chosen}").fetchone()  # noqa: S608
+    db.execute(
+        "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ? WHERE id = ?",
+        (int(sends), int(micros), classifier),
+    )
+    for table in ("replies", "checks", "questions"):
+        db.execute(f"DELETE FROM {table} {chosen}")  # noqa: S608

@@ -1,0 +1,200 @@
+"""What can be asked of the thread that writes, and how much of it goes into one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from looktwice.asking.ledger.protocol import Booked, Budget, Entry, Grant, Outcome
+from looktwice.calibration.votes import Answer
+from looktwice.errors import LedgerError
+
+
+@dataclass(slots=True, eq=False)
+class Intent:
+    """Questions that somebody wants to send."""
+
+    fingerprint: str
+    entries: dict[bytes, Entry]
+    price: int
+    budget: Budget
+    future: Future[Grant] = field(default_factory=Future)
+    grant: Grant = field(default_factory=Grant)
+    classifier: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Booking:
+    """Queries that belong to no question."""
+
+    fingerprint: str
+    queries: int
+    price: int
+    budget: Budget
+    future: Future[Booked | None] = field(default_factory=Future)
+    booked: Booked | None = None
+
+
+class Record(NamedTuple):
+    """An answer."""
+
+    key: bytes
+    answer: Answer
+    latency: float
+    attempts: int
+
+
+class Return(NamedTuple):
+    """Questions that were surely not sent, or got a reply without an answer."""
+
+    keys: Sequence[bytes]
+    outcome: Outcome
+
+
+class Surrender(NamedTuple):
+    """Questions whose answers nobody waits for any more."""
+
+    keys: Sequence[bytes]
+
+
+class Renewal(NamedTuple):
+    """Questions that are still in flight."""
+
+    keys: Sequence[bytes]
+
+
+class Conclusion(NamedTuple):
+    """What became of queries that belong to no question."""
+
+    booked: Booked
+    outcome: Outcome
+
+
+class Check(NamedTuple):
+    """What was said when an answered question was asked again."""
+
+    key: bytes
+    at: int
+    label: str
+
+
+class Introduction(NamedTuple):
+    """A description of a classifier."""
+
+    fingerprint: str
+    description: str
+
+
+@dataclass(slots=True, eq=False)
+class Flush:
+    """A wish to know when all before is on disk."""
+
+    future: Future[None] = field(default_factory=Future)
+
+
+class Stop(NamedTuple):
+    """The last operation."""
+
+
+Operation = Record | Intent | Booking | Return | Surrender | Renewal | Conclusion | Check | Introduction | Flush | Stop
+
+
+AWAITED = (Intent, Booking, Flush)
+"""What somebody waits for, and may withdraw."""
+
+
+class Batch:
+    """Operations for one transaction; no question is in two of them, so their order does not matter."""
+
+    def __init__(self) -> None:
+        self.keys: set[bytes] = set()
+        self.records: list[Record] = []
+        self.intents: list[Intent] = []
+        self.bookings: list[Booking] = []
+        self.returned: dict[bytes, Outcome] = {}
+        self.surrendered: list[bytes] = []
+        self.renewed: list[bytes] = []
+        self.conclusions: list[Conclusion] = []
+        self.checks: list[Check] = []
+        self.introductions: list[Introduction] = []
+        self.flushes: list[Flush] = []
+        self.raw = True
+        """Whether raw replies are kept."""
+        self.stop = False
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.keys or self.bookings or self.conclusions or self.checks or self.introductions)
+
+    def add(self, operation: Operation) -> bool:
+        """Whether it is in; it is left out if it is about a question that another one is about."""
+        keys = _touched(operation)
+        if not self.keys.isdisjoint(keys):
+            return False
+        if not isinstance(operation, AWAITED) or operation.future.set_running_or_notify_cancel():
+            self.keys.update(keys)
+            self._put(operation)
+        return True
+
+    def asked(self) -> list[Intent | Booking]:
+        """What would spend."""
+        return [*self.intents, *self.bookings]
+
+    def refuse(self, error: LedgerError) -> None:
+        """Take out all that would spend, and tell those who asked why."""
+        for operation in self.asked():
+            operation.future.set_exception(LedgerError(*error.args))
+        self.intents, self.bookings = [], []
+
+    def fail(self, error: LedgerError) -> None:
+        """Tell everybody who waits that it did not work."""
+        self.refuse(error)
+        for flush in self.flushes:
+            flush.future.set_exception(LedgerError(*error.args))
+
+    def resolve(self) -> None:
+        """Tell everybody who waits that it is on disk."""
+        for intent in self.intents:
+            intent.future.set_result(intent.grant)
+        for booking in self.bookings:
+            booking.future.set_result(booking.booked)
+        for flush in self.flushes:
+            flush.future.set_result(None)
+
+    def _put(self, operation: Operation) -> None:
+        match operation:
+            case Record():
+                self.records.append(operation)
+            case Intent():
+                self.intents.append(operation)
+            case Booking():
+                self.bookings.append(operation)
+            case Return():
+                self.returned |= dict.fromkeys(operation.keys, operation.outcome)
+            case Surrender():
+                self.surrendered += operation.keys
+            case Renewal():
+                self.renewed += operation.keys
+            case Conclusion():
+                self.conclusions.append(operation)
+            case Check():
+                self.checks.append(operation)
+            case Introduction():
+                self.introductions.append(operation)
+            case Flush():
+                self.flushes.append(operation)
+            case Stop():
+                self.stop = True
+
+
+def _touched(operation: Operation) -> Collection[bytes]:
+    match operation:
+        case Record():
+            return (operation.key,)
+        case Intent():
+            return operation.entries
+        case Return() | Surrender() | Renewal():
+            return operation.keys
+    return ()

@@ -1,0 +1,197 @@
+"""A ledger whose writing is queued: the same promises, whichever database it is in."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Lock
+from types import TracebackType
+from typing import Self, TypeVar
+
+from looktwice.asking.ledger.books import DAY
+from looktwice.asking.ledger.operations import (
+    Booking,
+    Check,
+    Conclusion,
+    Flush,
+    Intent,
+    Introduction,
+    Operation,
+    Record,
+    Renewal,
+    Return,
+    Stop,
+    Surrender,
+)
+from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome, Spend
+from looktwice.asking.ledger.sql import Tables
+from looktwice.asking.ledger.writer import Writer
+from looktwice.calibration.votes import Answer
+from looktwice.errors import LedgerError
+
+LARGEST = 1 << 63
+
+T = TypeVar("T")
+
+
+class Reader:
+    """What can be read past the queue, from any thread, over tables that nothing else uses."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._turn = Lock()
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
+        known = self.read(lambda: self._tables.known(keys))
+        return {key: Answer(row[0], row[1], row[2]) for key, row in known.items() if row[0] is not None}
+
+    def spend(self, fingerprint: str) -> Spend:
+        return self.read(lambda: self._spend(self._tables.find_classifier(fingerprint)))
+
+    def spent(self, fingerprint: str) -> Account:
+        return self.read(lambda: self._account(self._tables.find_classifier(fingerprint)))
+
+    def close(self) -> None:
+        with self._turn:
+            self._tables.close()
+
+    def _spend(self, classifier: int | None) -> Spend:
+        return Spend(0, 0, 0, 0) if classifier is None else self._tables.spend(classifier, int(time.time() // DAY))
+
+    def _account(self, classifier: int | None) -> Account:
+        costs = self._spend(classifier)
+        counts = (0, 0) if classifier is None else self._tables.counts(classifier)
+        return Account(costs.queries, costs.micros, costs.queries_today, costs.micros_today, *counts)
+
+    def read(self, work: Callable[[], T]) -> T:
+        """What the work gives, which has the tables to itself and is done again if the line to them broke."""
+        with self._turn:
+            try:
+                return self._tables.retried(work)
+            except Exception as error:
+                raise self._tables.explain(error) from error
+
+
+class QueuedLedger:
+    """A ledger that any number of threads may use. See `Ledger` for its methods."""
+
+    def __init__(self, name: str, writer: Writer, reader: Reader) -> None:
+        self._name = name
+        self._writer = writer
+        self._reader = reader
+        self._closed = False
+        self._pid = os.getpid()
+        writer.start()
+        atexit.register(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
+        self._usable()
+        return self._reader.find(keys)
+
+    def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
+        _check_price(price_micros)
+        if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:]):
+            raise LedgerError("a seed or index is too large to be kept; use one below 2**63")
+        intent = Intent(fingerprint, {entry.key: entry for entry in entries}, price_micros, budget)
+        self._put_awaited(intent)
+        return intent.future
+
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
+        if self._closed or self._writer.failure or not self._writer.sent(key):
+            self._usable()
+            raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
+        self._check_text(answer.label)
+        self._writer.put(Record(key, answer, latency, attempts))
+
+    def release(self, keys: Sequence[bytes]) -> None:
+        self._put(Return(tuple(keys), Outcome.UNSENT))
+
+    def refuse(self, keys: Sequence[bytes], billed: bool) -> None:
+        self._put(Return(tuple(keys), Outcome.REFUSED if billed else Outcome.WAIVED))
+
+    def give_up(self, keys: Sequence[bytes]) -> None:
+        self._put(Surrender(tuple(keys)))
+
+    def renew(self, keys: Sequence[bytes]) -> None:
+        self._put(Renewal(tuple(keys)))
+
+    def book(self, fingerprint: str, queries: int, price_micros: int, budget: Budget) -> Future[Booked | None]:
+        _check_price(price_micros)
+        booking = Booking(fingerprint, queries, price_micros, budget)
+        self._put_awaited(booking)
+        return booking.future
+
+    def conclude(self, booked: Booked, outcome: Outcome) -> None:
+        self._put(Conclusion(booked, outcome))
+
+    def recheck(self, key: bytes, answer: Answer) -> None:
+        self._check_text(answer.label)
+        self._put(Check(key, time.time_ns(), answer.label))
+
+    def introduce(self, fingerprint: str, description: str) -> None:
+        self._check_text(description)
+        self._put(Introduction(fingerprint, description))
+
+    def flush(self) -> Future[None]:
+        flush = Flush()
+        self._put_awaited(flush)
+        return flush.future
+
+    def spend(self, fingerprint: str) -> Spend:
+        self._usable()
+        return self._reader.spend(fingerprint)
+
+    def spent(self, fingerprint: str) -> Account:
+        self._usable()
+        return self._reader.spent(fingerprint)
+
+    def close(self) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._reader.close()
+        self._writer.put_awaited(Stop())
+        self._writer.join()
+        if self._writer.failure:
+            raise LedgerError(*self._writer.failure.args)
+
+    def _put(self, operation: Operation) -> None:
+        self._usable()
+        self._writer.put(operation)
+
+    def _put_awaited(self, operation: Operation) -> None:
+        self._usable()
+        self._writer.put_awaited(operation)
+
+    def _usable(self) -> None:
+        if self._writer.failure:
+            raise LedgerError(*self._writer.failure.args)
+        if self._closed:
+            raise LedgerError(f"{self._name} is closed; open it again to go on")
+        if self._pid != os.getpid():
+            raise LedgerError("the ledger was opened before this process was forked; open it again in this process")
+
+    def _check_text(self, text: str) -> None:
+        """JSON can carry half of a character; no database keeps it, and it must not stop the writer."""
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise LedgerError(f"the text {text!a} is not valid Unicode and cannot be kept") from None
+
+
+def _check_price(micros: int) -> None:
+    if not 0 <= micros <= 10**15:
+        raise LedgerError(f"a price of {micros} millionths a query is not between 0 and a thousand million")

@@ -1,0 +1,242 @@
+"""What a ledger needs of its database: the tables, and the statements that every database understands."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from looktwice.asking.ledger.operations import Check
+from looktwice.asking.ledger.protocol import Spend
+from looktwice.asking.ledger.sessions import Session
+from looktwice.errors import LedgerError
+
+TRIES = 5
+"""How often a transaction is tried that fails in a way that may pass."""
+
+ANSWERED_BEFORE = (
+    "UPDATE spend SET answered = old.answered FROM (SELECT q.classifier, q.day, q.answered, MIN(s.session) AS session"
+    " FROM (SELECT classifier, at / 86400000 AS day, COUNT(label) AS answered FROM questions GROUP BY 1, 2) q"
+    " JOIN spend s ON s.classifier = q.classifier AND s.day = q.day GROUP BY 1, 2, 3) old"
+    " WHERE spend.classifier = old.classifier AND spend.day = old.day AND spend.session = old.session"
+)
+"""Takes over the answers that a ledger had before it counted them by session: each day's go to one of its sessions, the
+same one in every copy of the ledger."""
+
+T = TypeVar("T")
+Value = bytes | str | int | float | None
+Row = tuple[Value, ...]
+
+
+class Known(NamedTuple):
+    """What the table says about a question."""
+
+    label: str | None
+    score: float | None
+    status: int | None
+    session: int | None
+    at: int
+    """When it was answered, or else granted or renewed last, in milliseconds."""
+
+
+class Tables(ABC):
+    """The tables in one database, used by one thread at a time. Statements have a `?` for each value."""
+
+    # What databases do differently ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def begin(self, spending: bool) -> None:
+        """Start a transaction; if it is to spend, nobody else's can begin to until it ends."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """End the transaction: everything is on disk when this returns."""
+
+    @abstractmethod
+    def roll_back(self) -> None:
+        """End the transaction as if it had not been; never raises."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the database."""
+
+    @abstractmethod
+    def again(self, error: Exception) -> bool:
+        """Whether what failed so may work now; may wait for the database to be back."""
+
+    @abstractmethod
+    def explain(self, error: Exception) -> LedgerError:
+        """What a failure means for the user, in one line."""
+
+    @abstractmethod
+    def has_room(self) -> bool:
+        """Whether what is granted now can surely be answered on disk later."""
+
+    @abstractmethod
+    def makes_room(self, error: Exception) -> bool:
+        """Whether the disk was full and there may be room now for answers, if not for more."""
+
+    @abstractmethod
+    def full(self) -> LedgerError:
+        """The disk is full."""
+
+    @abstractmethod
+    def clock(self, now: float) -> float:
+        """The time by which leases run, in seconds, where this machine's clock says `now`."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """Another number than before if somebody else may have spent since."""
+
+    @abstractmethod
+    def known(self, keys: Sequence[bytes]) -> dict[bytes, Known]:
+        """The questions that are in the table."""
+
+    @abstractmethod
+    def ask(self, rows: Sequence[Row]) -> None:
+        """Enter new questions: key, classifier, digest, view, seed, number, micros, at, session."""
+
+    @abstractmethod
+    def answer(self, rows: Sequence[Row]) -> None:
+        """Enter answers where there are none: key, label, score, status, latency, attempts, at."""
+
+    @abstractmethod
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
+        """What a statement gives."""
+
+    @abstractmethod
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        """The same statement for each row."""
+
+    def retried(self, work: Callable[[], T]) -> T:
+        """What the work gives; it is done again if it failed in a way that may pass."""
+        for _ in range(TRIES - 1):
+            try:
+                return work()
+            except Exception as error:
+                if not self.again(error):
+                    raise
+        return work()
+
+    # What they do alike ---------------------------------------------------------------------------------------------
+
+    def ask_again(self, rows: Sequence[Row]) -> None:
+        """Count one more send of known questions: micros, session, at, key."""
+        self.execute_many(
+            "UPDATE questions SET sends = sends + 1, micros = micros + ?, session = ?, at = ? WHERE key = ?", rows
+        )
+
+    def give_back(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Uncount one send of known questions: micros, key. What was never sent then is no question any more."""
+        self.execute_many("UPDATE questions SET sends = sends - 1, micros = micros - ? WHERE key = ?", rows)
+        self.execute_many(
+            "DELETE FROM questions WHERE key = ? AND sends = 0 AND label IS NULL", [(key,) for _, key in rows]
+        )
+
+    def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
+        """Hold questions from this moment on, those that the session still holds."""
+        self.execute_many(
+            "UPDATE questions SET at = ? WHERE key = ? AND session = ?", [(at, key, session) for key in keys]
+        )
+
+    def let_go(self, session: int, keys: Sequence[bytes]) -> None:
+        """Hold questions against other sessions no longer."""
+        self.execute_many(
+            "UPDATE questions SET session = NULL WHERE key = ? AND session = ?", [(key, session) for key in keys]
+        )
+
+    def keep_replies(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Keep raw replies: key, bytes."""
+        self.execute_many("INSERT INTO replies VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+
+    def check(self, checks: Sequence[Check]) -> None:
+        """Keep what was said when answered questions were asked again."""
+        self.execute_many("INSERT INTO checks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", checks)
+
+    def book(self, classifier: int, queries: int, micros: int) -> None:
+        """Note what was spent on no question, or given back of it."""
+        self.execute(
+            "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ? WHERE id = ?",
+            (queries, micros, classifier),
+        )
+
+    def describe(self, classifier: int, description: str) -> None:
+        """Keep a description for people to read."""
+        self.execute("UPDATE classifiers SET description = ? WHERE id = ?", (description, classifier))
+
+    def count(self, rows: Sequence[Row]) -> None:
+        """Add to what was spent: classifier, day, session, queries, micros, answered, refused, waived."""
+        self.execute_many(
+            "INSERT INTO spend(classifier, day, session, queries, micros, answered, refused, waived)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
+            " SET queries = spend.queries + excluded.queries, micros = spend.micros + excluded.micros,"
+            " answered = spend.answered + excluded.answered, refused = spend.refused + excluded.refused,"
+            " waived = spend.waived + excluded.waived",
+            rows,
+        )
+
+    def spend(self, classifier: int, day: int) -> Spend:
+        """What was spent on a classifier, in all and on one day, counted from 1970."""
+        sums = "SELECT CAST(COALESCE(SUM(queries), 0) AS BIGINT), CAST(COALESCE(SUM(micros), 0) AS BIGINT) FROM spend"
+        everything = self.execute(f"{sums} WHERE classifier = ?", (classifier,))
+        today = self.execute(f"{sums} WHERE classifier = ? AND day = ?", (classifier, day))
+        return Spend(*map(_whole, everything[0]), *map(_whole, today[0]))
+
+    def counts(self, classifier: int) -> tuple[int, int]:
+        """How many questions have their answer, and how many have none."""
+        [(answered, unanswered)] = self.execute(
+            "SELECT COUNT(label), COUNT(*) - COUNT(label) FROM questions WHERE classifier = ?", (classifier,)
+        )
+        return _whole(answered), _whole(unanswered)
+
+    def find_classifier(self, fingerprint: str) -> int | None:
+        """The number of a classifier, if it has one."""
+        rows = self.execute("SELECT id FROM classifiers WHERE fingerprint = ?", (fingerprint,))
+        return _whole(rows[0][0]) if rows else None
+
+    def classifier(self, fingerprint: str) -> int:
+        """The number of a classifier; it gets one if it has none."""
+        self.execute("INSERT INTO classifiers(fingerprint) VALUES (?) ON CONFLICT DO NOTHING", (fingerprint,))
+        return _whole(self.execute("SELECT id FROM classifiers WHERE fingerprint = ?", (fingerprint,))[0][0])
+
+    def view(self, name: str) -> int:
+        """The number of a view; it gets one if it has none."""
+        self.execute("INSERT INTO views(name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
+        return _whole(self.execute("SELECT id FROM views WHERE name = ?", (name,))[0][0])
+
+    def beat(self, session: Session, now: float) -> None:
+        """Sign of life; says again who we are, because a session that slept may have been struck off."""
+        self.execute(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET beat = excluded.beat",
+            (session.id, session.host, session.pid, session.born, now),
+        )
+
+    def sessions(self) -> list[tuple[Session, float]]:
+        """Who has said that it lives, and when it last did."""
+        rows = self.execute("SELECT id, host, pid, born, beat FROM sessions")
+        return [
+            (Session(_whole(id), str(host), _whole(pid), str(born)), float(beat or 0))
+            for id, host, pid, born, beat in rows
+        ]
+
+    def strike_off(self, sessions: Sequence[int]) -> None:
+        """Remove sessions: from now on they are dead."""
+        self.execute_many("DELETE FROM sessions WHERE id = ?", [(id,) for id in sessions])
+
+
+def pack(digest: str) -> bytes | str:
+    """A digest as it is stored: as bytes if it is hexadecimal, which takes half the room."""
+    try:
+        packed = bytes.fromhex(digest)
+    except ValueError:
+        return digest
+    return packed if packed.hex() == digest else digest
+
+
+def unpack(stored: bytes | str) -> str:
+    """The digest that `pack` stored."""
+    return stored.hex() if isinstance(stored, bytes) else stored
+
+
+def _whole(value: Value) -> int:
+    return int(value or 0)

@@ -1,0 +1,126 @@
+"""How a run gets on, shown while it goes on: a bar, lines, JSON, or calls of a function."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, replace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from looktwice.asking.asker import Asker
+from looktwice.asking.outcome import Progress as Run
+
+
+class _Screen(Console):
+    """A terminal that may go away while a run goes on; what would be said after that is lost."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+ERR = _Screen(stderr=True)
+
+
+def say(line: str) -> None:
+    """A line for the person, on the error stream, so that results can be piped; lost if nobody is there any more."""
+    with suppress(OSError):
+        ERR.print(line, highlight=False, soft_wrap=True)
+
+
+Show = Callable[["Asker", int | None, "Purse"], Coroutine[None, None, None]]
+"""Shows an asker's progress until it is cancelled: the asker, how many pictures there are, and what it may spend."""
+
+
+@asynccontextmanager
+async def shown(asker: Asker, total: int | None, show: Show | None = None) -> AsyncIterator[None]:
+    """Show how an asker gets on, by default as a bar."""
+    display = asyncio.create_task((show or show_bar)(asker, total, Purse(asker)))
+    try:
+        yield
+    finally:
+        display.cancel()
+        await asyncio.gather(display, return_exceptions=True)
+        if asker.trust.flipped:
+            say(
+                f"The classifier is random: {asker.trust.flipped} of {asker.trust.asked} questions that were asked "
+                f"again got another answer ({asker.trust.flip_rate():.0%})."
+            )
+
+
+class Purse:
+    """What a run has spent, and what was left of its budget when it began."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._progress = asker.progress
+        self._price = asker.terms.price_micros
+        self._room = asker.room()
+
+    def words(self) -> list[str]:
+        """Money where a question has a price, else questions; nothing where nothing is limited."""
+        left = None if self._room is None else max(0, self._room - self._progress.sent)
+        if not self._price:
+            return [] if left is None else [f"{left} left"]
+        spent = f"{self._progress.micros / 1e6:.4f} spent"
+        return [spent if left is None else f"{spent}, {left * self._price / 1e6:.4f} left"]
+
+
+async def show_bar(asker: Asker, total: int | None, purse: Purse) -> None:
+    """A bar with the time left, what was asked and what was spent."""
+    text = TextColumn("pictures · {task.fields[text]}")
+    columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
+    started = time.monotonic()
+    with Progress(*columns, console=ERR, transient=True) as bar:
+        task = bar.add_task("", total=total, text="")
+        try:
+            while True:
+                bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
+                await asyncio.sleep(0.1)
+        finally:
+            bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
+
+
+def telling(tell: Callable[[Run], None]) -> Show:
+    """Calls a function with the progress of the run, ten times a second and at the end."""
+
+    async def show(asker: Asker, _total: int | None, _purse: Purse) -> None:
+        try:
+            while True:
+                tell(replace(asker.progress))
+                await asyncio.sleep(0.1)
+        finally:
+            tell(replace(asker.progress))
+
+    return show
+
+
+async def log_lines(asker: Asker, total: int | None, purse: Purse) -> None:
+    """A line every ten seconds."""
+    started = time.monotonic()
+    while True:
+        await asyncio.sleep(10)
+        of = f" of {total}" if total else ""
+        say(f"{asker.progress.pictures}{of} pictures · {_line(asker, purse, started)}")
+
+
+async def log_json(asker: Asker, total: int | None, _: Purse) -> None:
+    """A JSON line every second."""
+    while True:
+        await asyncio.sleep(1)
+        sys.stderr.write(json.dumps({"total": total, "in_flight": asker.in_flight, **asdict(asker.progress)}) + "\n")
+
+
+def _line(asker: Asker, purse: Purse, started: float) -> str:
+    progress = asker.progress
+    speed = progress.answered / max(time.monotonic() - started, 1e-9)
+    parts = [f"{progress.sent} queries ({speed:.0f}/s, {asker.in_flight} in flight)"]
+    if progress.hits:
+        parts.append(f"{progress.hits} from the ledger")
+    if progress.retries:
+        parts.append(f"{progress.retries} retries")
+    return " · ".join([*parts, *purse.words()])

@@ -1,0 +1,473 @@
+"""Sends questions to a classifier: pace, retries and budget, with every answer through the ledger.
+
+A question is *due* until it is entered in the ledger as an intent, then *ready* until a sender takes it, and *in
+flight* until its call has ended. Then it has its answer, or the ledger is told what became of it, and it is due again
+later or fails. As many senders as the classifier likes take one call after the other. The ledger holds a question
+against other sessions only while it is ready or in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+from looktwice.asking.ledger.protocol import Budget, Entry, Grant, Ledger, Outcome
+from looktwice.asking.ledger.sessions import LEASE
+from looktwice.asking.outcome import Cause, Failure, Progress
+from looktwice.asking.pace import Gate, Pace, Pressure, Rate
+from looktwice.calibration.votes import Answer
+from looktwice.classifiers import AnyClassifier, Terms
+from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
+from looktwice.views import Question
+
+PRESSURE = (429, 503)
+"""Statuses that ask for fewer calls at a time."""
+INTERNAL = 500
+QUICK, MANY_AHEAD = 0.005, 512
+"""Where a call takes less than so many seconds, so many questions are entered ahead, or it would wait for the disk."""
+SOONEST, LATEST = 0.05, 1.0
+"""Seconds after which a question that another session has is looked for again: at first, and at the most."""
+RENEWAL = LEASE / 3
+LONGEST_HOLD = 86_400.0
+"""Seconds for which the lease of one question is renewed: as long as the longest timeout that can be set."""
+
+
+class Round:
+    """Questions that are asked together; it is over when each has its answer or failure."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.over = asyncio.Event()
+        self.error: Exception | None = None
+
+    def end(self, error: Exception) -> None:
+        """Something broke that is not the classifier's failure: whoever waits gets it raised."""
+        self.error = self.error or error
+        self.over.set()
+
+    async def wait(self) -> None:
+        await self.over.wait()
+        if self.error:
+            raise self.error
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One question; `answer` gets what came back, or why nothing did."""
+
+    question: Question
+    entry: Entry
+    answer: Answer | Failure | None = None
+    round: Round | None = None
+    prepared: object = None
+    attempts: int = 0
+    """How often it was sent."""
+    refusals: int = 0
+    """How often of these the classifier said that there are too many questions."""
+    look_again: float = SOONEST
+    """Seconds until it is looked for again, if another session has it."""
+    listeners: tuple[Callable[[Answer | Failure], None], ...] = ()
+
+    def listen(self, listener: Callable[[Answer | Failure], None]) -> None:
+        """Tell it the answer: now, or when it comes."""
+        if self.answer is None:
+            self.listeners = (*self.listeners, listener)
+        else:
+            listener(self.answer)
+
+    def settle(self, answer: Answer | Failure) -> None:
+        """Only the first answer counts."""
+        if self.answer is None:
+            self.answer, self.prepared = answer, None
+            for listener in self.listeners:
+                listener(answer)
+            if self.round:
+                self.round.left -= 1
+                if self.round.left == 0:
+                    self.round.over.set()
+
+
+class Sender:
+    """Gets answers from one classifier, at its pace and within the budget."""
+
+    def __init__(
+        self,
+        classifier: AnyClassifier,
+        terms: Terms,
+        ledger: Ledger,
+        pace: Pace,
+        budget: Budget,
+        rate: Rate | None,
+    ) -> None:
+        self.classifier = classifier
+        self.ledger = ledger
+        self.progress = Progress()
+        self.rate = rate
+        self.gate = Gate(terms.concurrency)
+        self.price = terms.price_micros
+        self.fatal: ClassifierError | None = None
+        self.halt: Failure | None = None
+        """Why nothing more is sent, once that is so."""
+        self._batch = terms.batch
+        self._ahead = terms.concurrency * terms.batch
+        """Questions that are entered and not yet sent, at most: after a crash they count as maybe paid."""
+        self._fastest = float("inf")
+        """Seconds of about the fastest of the last calls."""
+        self._pace = pace
+        self._budget = budget
+        self._pressure = Pressure(terms.concurrency)
+        self._due: deque[Job] = deque()
+        self._entering = self._resting = 0
+        self._ready: deque[Job] = deque()
+        self._held: dict[bytes, float] = {}
+        """Since when the ledger holds which questions for us: those that are ready or in flight."""
+        self._renewal: asyncio.TimerHandle | None = None
+        self._senders = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures = 0
+        self._come_back: datetime | None = None
+        """When the classifier can be asked again, by its own word."""
+        self._stopping = asyncio.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to send nothing more."""
+        return self._stopping.is_set()
+
+    def stop(self, halt: Failure) -> None:
+        """Send nothing more; what is in flight is waited for."""
+        self.halt = self.halt or halt
+        self._stopping.set()
+        due = list(self._due)
+        self._due.clear()  # first, because a listener may stop too
+        settle(due, self.halt)
+
+    def resume(self) -> None:
+        """Send again, now that what stopped it has passed."""
+        self._stopping.clear()
+        self.halt, self.fatal, self._failures = None, None, 0
+
+    def room(self) -> int | None:
+        """How many more queries the budget covers; None if nothing limits them."""
+        if self._budget == Budget():
+            return None
+        return self._budget.room(self.ledger.spend(self.classifier.fingerprint), self.price)
+
+    def blocked(self) -> str | None:
+        """Why nothing can be asked now; None if a question would be sent."""
+        if self.halt:
+            return self.halt.message
+        if self._come_back and datetime.now(UTC) < self._come_back:
+            return f"the classifier wants to be left alone until {_clock(self._come_back)}"
+        try:
+            spend = self.ledger.spend(self.classifier.fingerprint)
+        except LedgerError as error:
+            return str(error)
+        if self._budget.room(spend, self.price):
+            return None
+        whole = replace(self._budget, queries_per_day=None, micros_per_day=None)
+        if whole.room(spend, self.price):
+            return "the budget of this day is spent; the next day begins at midnight in UTC"
+        return "the budget is spent; raise it to go on"
+
+    def send(self, jobs: Iterable[Job]) -> None:
+        """Have these answered, each as soon as it is its turn."""
+        self._due.extend(jobs)
+        self._enter_more()
+
+    @property
+    def starved(self) -> bool:
+        """Whether more could be sent, because many questions rest until they may be sent again."""
+        return self._resting > 0 and len(self._due) + self._entering + len(self._ready) < self._ahead
+
+    async def finish(self) -> None:
+        """Wait for what is on its way, and until it is on disk."""
+        if self.stopped:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._renewal and not self._held:
+            self._renewal.cancel()
+            self._renewal = None
+        await asyncio.wrap_future(self.ledger.flush())
+
+    async def probe(self, prepared: object) -> Answer | None:
+        """One answer that is paid for but not kept; None where the budget does not cover it, or nothing may be sent."""
+        booking = self.ledger.book(self.classifier.fingerprint, 1, self.price, self._budget)
+        booked = await asyncio.wrap_future(booking)
+        if booked is None:
+            return None
+        outcome: Outcome | None = Outcome.UNSENT
+        try:
+            async with self.gate:
+                await self._turn(1)
+                if self.halt:
+                    return None
+                self._spend(1)
+                outcome = None
+                (answer,) = await self.classifier.label([prepared])
+                outcome = Outcome.ANSWERED
+                return answer
+        except ClassifierError as error:
+            self._spend(0 if error.billed else -1)
+            outcome = _outcome(error)
+            raise
+        finally:
+            if outcome:
+                self.ledger.conclude(booked, outcome)
+                await asyncio.wrap_future(self.ledger.flush())
+
+    # From due to ready -----------------------------------------------------------------------------------------------
+
+    def _enter_more(self) -> None:
+        """Enter the next questions in the ledger, as soon as a good part of those that were entered is on its way."""
+        ahead = max(self._ahead, MANY_AHEAD) if self._fastest < QUICK else self._ahead
+        room = ahead - len(self._ready) - self._entering
+        if self._due and room >= min(len(self._due), max(self._batch, ahead // 8)):
+            jobs = [self._due.popleft() for _ in range(min(len(self._due), room))]
+            self._entering += len(jobs)
+            self._start(self._enter(jobs))
+
+    async def _enter(self, jobs: list[Job]) -> None:
+        """Enter questions, durably, and let senders take those that may be sent now."""
+        entries = [job.entry for job in jobs]
+        try:
+            intent = self.ledger.intend(self.classifier.fingerprint, entries, self.price, self._budget)
+            grant = await asyncio.wrap_future(intent)
+        except Exception as error:
+            self._entering -= len(jobs)
+            self._break(jobs, error)
+            return
+        self._entering -= len(jobs)
+        self._take(jobs, grant)
+        self._enter_more()
+
+    def _take(self, jobs: list[Job], grant: Grant) -> None:
+        """Do what the ledger says; what another session has in flight is looked for later rather than bought twice."""
+        by_key = {job.entry.key: job for job in jobs}
+        self._hold(grant.granted)
+        self._ready.extend(by_key[key] for key in grant.granted)
+        for key, answer in grant.answered.items():
+            self.progress.hits += 1
+            by_key[key].settle(answer)
+        settle([by_key[key] for key in grant.refused], Failure(Cause.BUDGET, self._exhausted))
+        if elsewhere := [by_key[key] for key in grant.held]:
+            wait = min(job.look_again for job in elsewhere)
+            for job in elsewhere:
+                job.look_again = min(LATEST, 2 * job.look_again)
+            self._start(self._later(elsewhere, wait))
+        for _ in range(min(-(-len(self._ready) // self._batch), self.gate.most - self._senders)):
+            self._senders += 1
+            self._start(self._send_all())
+
+    @cached_property
+    def _exhausted(self) -> str:
+        """What the budget was when it first refused a question."""
+        return self._budget.exhausted(self.ledger.spent(self.classifier.fingerprint), self.price)
+
+    def _hold(self, keys: list[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        self._held |= dict.fromkeys(keys, loop.time())
+        if self._held and self._renewal is None:
+            self._renewal = loop.call_later(RENEWAL, self._renew)
+
+    def _renew(self) -> None:
+        """Hold what is still in flight for longer; what is not renewed is free for other sessions in a while."""
+        loop = asyncio.get_running_loop()
+        self._renewal = loop.call_later(RENEWAL, self._renew) if self._held else None
+        with suppress(LedgerError):
+            self.ledger.renew([key for key, since in self._held.items() if loop.time() - since < LONGEST_HOLD])
+
+    async def _later(self, jobs: list[Job], seconds: float) -> None:
+        """Let questions be due again after a while."""
+        self._resting += len(jobs)
+        await self._sleep(seconds)
+        self._resting -= len(jobs)
+        if self.halt:
+            settle(jobs, self.halt)
+        else:
+            self._due.extendleft(reversed(jobs))
+            self._enter_more()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # From ready to the answer ----------------------------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        try:
+            while self._ready:
+                jobs = [self._ready.popleft() for _ in range(min(self._batch, len(self._ready)))]
+                self._enter_more()
+                try:
+                    await self._send(jobs)
+                except Exception as error:
+                    self._break(jobs, error)
+        finally:
+            self._senders -= 1
+
+    async def _send(self, jobs: list[Job]) -> None:
+        """Send one call, and settle whatever comes of it; a failure that may pass is sent again later."""
+        try:
+            async with self.gate:
+                await self._turn(len(jobs))
+                if self.halt:
+                    self._let_go(jobs, Outcome.UNSENT)
+                    settle(jobs, self.halt)
+                    return
+                self._spend(len(jobs))
+                for job in jobs:
+                    job.attempts += 1
+                started = time.perf_counter()
+                answers = await self.classifier.label([job.prepared for job in jobs])
+            self._keep(jobs, answers, time.perf_counter() - started)
+        except PassingError as error:
+            self._take_back(jobs, error)
+            self.blame(error)
+            self._retry(jobs, error)
+        except ClassifierError as error:
+            self._take_back(jobs, error)
+            self.end(error)
+            settle(jobs, Failure(Cause.CLASSIFIER, str(error)))
+
+    def _spend(self, questions: int) -> None:
+        self.progress.sent += questions
+        self.progress.micros += questions * self.price
+
+    async def _turn(self, questions: int) -> None:
+        """Wait until the pace lets a call with so many questions go."""
+        now = asyncio.get_running_loop().time()
+        wait = self._pressure.when(now) - now
+        if self.rate:
+            wait = max(wait, await self.rate.reserve(questions) - time.monotonic())
+        if wait > 0:
+            await self._sleep(wait)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait so long, or until the asker is stopped."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    def _keep(self, jobs: list[Job], answers: list[Answer], latency: float) -> None:
+        if len(answers) != len(jobs):
+            raise PermanentError(f"the classifier gave {len(answers)} answers to {len(jobs)} questions")
+        self._failures = 0
+        self._fastest = min(latency, 1.01 * self._fastest)
+        self._pressure.answered(asyncio.get_running_loop().time())
+        self.progress.answered += len(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            kept = answer if answer.raw is None else Answer(answer.label, answer.score, answer.status)
+            self.ledger.record(job.entry.key, kept, latency, job.attempts)
+            self._held.pop(job.entry.key, None)
+            job.settle(kept)
+
+    def _let_go(self, jobs: Iterable[Job], outcome: Outcome | None) -> None:
+        """Tell the ledger what became of questions that got no answer; from here on nobody holds them.
+
+        Every question that was granted comes through here or gets its answer.
+        """
+        keys = [job.entry.key for job in jobs if self._held.pop(job.entry.key, None) is not None]
+        match outcome:
+            case Outcome.UNSENT:
+                self.ledger.release(keys)
+            case Outcome.REFUSED | Outcome.WAIVED:
+                self.ledger.refuse(keys, billed=outcome is Outcome.REFUSED)
+            case _:
+                self.ledger.give_up(keys)
+
+    def _take_back(self, jobs: list[Job], error: ClassifierError) -> None:
+        """Let go of questions whose call failed, and give back to the budget what is not billed."""
+        if not error.billed:
+            self._spend(-len(jobs))
+        self._let_go(jobs, _outcome(error))
+
+    def blame(self, error: PassingError) -> None:
+        """Slow down where the classifier asks for it, and stop after too many failures in a row."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._pressure.pause_until:  # else it was sent before the pause began
+            self._failures += 1
+        if error.status is None or error.status in PRESSURE:
+            self._pressure.refused(now, min(error.retry_after or 0.0, self._pace.longest_wait))
+        if error.retry_after and error.retry_after > self._pace.longest_wait:
+            self._leave_alone(error, error.retry_after)
+        elif self._failures >= max(self._pace.breaker, 3 * self.gate.most):
+            self.end(
+                ClassifierError(
+                    f"{self._failures} attempts in a row failed, so the run stopped with everything saved; "
+                    f"the last one: {error}; run the same command again to go on"
+                )
+            )
+
+    def _leave_alone(self, error: PassingError, seconds: float) -> None:
+        """Stop where the classifier asks for a longer wait than allowed, and say when to come back."""
+        self._come_back = datetime.now(UTC) + timedelta(seconds=seconds)
+        self.end(
+            QuotaError(
+                f"the classifier wants to be left alone until {_clock(self._come_back)}, which is further off than the "
+                f"longest wait of {self._pace.longest_wait:g} s, so the run stopped with everything saved; run the "
+                f"same command again then, or raise --longest-wait ({error})"
+            ),
+            Cause.STOPPED,
+        )
+
+    def _retry(self, jobs: list[Job], error: PassingError) -> None:
+        """Let questions be due again after a wait: as long as was asked for, or one that grows and is jittered."""
+        refused = error.status in PRESSURE
+        most = self._pace.few if error.garbled or error.status == INTERNAL else self._pace.attempts
+        for job in jobs:
+            job.refusals += refused
+        again = [
+            job
+            for job in jobs
+            if not self.halt and job.attempts - job.refusals < most and job.refusals < self._pace.refusals
+        ]
+        failure = self.halt or Failure(Cause.CLASSIFIER, str(error))
+        settle([job for job in jobs if job not in again], failure)
+        if again:
+            self.progress.retries += len(again)
+            backoff = min(self._pace.backoff * 2 ** (again[0].attempts - 1), self._pace.longest)
+            wait = (
+                error.retry_after * random.uniform(1.0, 1.1) if error.retry_after else backoff * random.uniform(0.5, 1)
+            )
+            self._start(self._later(again, wait))
+
+    def end(self, error: ClassifierError, cause: Cause = Cause.CLASSIFIER) -> None:
+        """Stop for good: the run raises this when what is in flight has come."""
+        self.fatal = self.fatal or error
+        self.stop(Failure(cause, str(error)))
+
+    def _break(self, jobs: list[Job], error: Exception) -> None:
+        """The ledger failed, or a connector broke its promise: nothing more is sent, and the run raises this."""
+        self.stop(Failure(Cause.STOPPED, str(error)))
+        with suppress(LedgerError):
+            self._let_go(jobs, None)
+        for job in jobs:
+            if job.round:
+                job.round.end(error)
+
+
+def _outcome(error: ClassifierError) -> Outcome | None:
+    """What became of a call that failed so; None if it was sent and no reply came."""
+    if not error.sent:
+        return Outcome.UNSENT
+    if error.status is None:
+        return None
+    return Outcome.REFUSED if error.billed else Outcome.WAIVED
+
+
+def _clock(moment: datetime) -> str:
+    """A moment in words, by the clock of this machine."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def settle(jobs: Iterable[Job], failure: Failure) -> None:
+    """Say of each that has no answer why it has none."""
+    for job in jobs:
+        job.settle(failure)

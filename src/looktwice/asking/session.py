@@ -1,0 +1,169 @@
+"""How a classifier is asked: the options of a run, and the one place where classifier, ledger, pace and budget open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Self, TypedDict
+
+from looktwice.asking.asker import Asker
+from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
+from looktwice.asking.pace import Moments, Pace, SharedRate
+from looktwice.classifiers import AnyClassifier, Terms
+from looktwice.errors import BudgetError, LookTwiceError
+
+OFF = "off"
+Money = str | int | float | Decimal
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """How a classifier is asked. Nothing here changes an answer but the seed."""
+
+    ledger: str | None = None
+    """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
+    none if the classifier is local."""
+    budget: int | str | None = None
+    """Queries: a total for this ledger and classifier, or with a plus sign so many more than now (`"+500"`)."""
+    money: Money | None = None
+    """The same in money: 25, or `"+2.50"`."""
+    price: Money | None = None
+    """The price of one query; the classifier's description where None."""
+    rate: float | None = None
+    """Questions a second, at most; the classifier's own limit where None."""
+    concurrency: int | None = None
+    """Calls at the same time, at most; the classifier's own limit where None."""
+    canaries: int = 3
+    """Stored answers that are asked for again, to see whether the classifier is still the same."""
+    seed: int | None = None
+    """Seed of the random views; the profile's where None, or 0."""
+    per_day: int | None = None
+    """Queries in one UTC day."""
+    money_per_day: Money | None = None
+    longest_wait: float = 900.0
+    """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
+
+    def __post_init__(self) -> None:
+        least_of = {"rate": 0.001, "concurrency": 1, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        for name, least in least_of.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value >= least):
+                raise LookTwiceError(f"{name} is {value!r}; give a number of at least {least:g}")
+
+    def terms(self, classifier: AnyClassifier) -> Terms:
+        """The classifier's terms, with what these options say otherwise."""
+        terms = classifier.terms
+        return replace(
+            terms,
+            price_micros=terms.price_micros if self.price is None else micros(self.price),
+            per_second=self.rate or terms.per_second,
+            concurrency=self.concurrency or terms.concurrency,
+        )
+
+    def limits(self, terms: Terms, spent: Spend | None) -> Budget:
+        """The budget, given what the ledger has spent so far."""
+        queries = _total(self.budget, int, spent.queries if spent else 0, "budget")
+        money = _total(self.money, micros, spent.micros if spent else 0, "money")
+        daily = None if self.money_per_day is None else micros(self.money_per_day)
+        if (money, daily) != (None, None) and terms.price_micros == 0:
+            raise BudgetError(
+                "a limit in money needs the price of a query: give --price, or a price in the classifier's description"
+            )
+        return Budget(queries, money, self.per_day, daily)
+
+    def settled(self, terms: Terms, spent: Spend | None) -> Self:
+        """The same with totals in place of what is relative to the ledger as it is now."""
+        limits = self.limits(terms, spent)
+        money = None if limits.micros is None else Decimal(limits.micros).scaleb(-6)
+        return replace(self, budget=limits.queries, money=money)
+
+
+class AskKeywords(TypedDict, total=False):
+    """The options of asking as keyword arguments; see `AskOptions`."""
+
+    ledger: str | None
+    budget: int | str | None
+    money: Money | None
+    price: Money | None
+    rate: float | None
+    concurrency: int | None
+    canaries: int
+    seed: int | None
+    per_day: int | None
+    money_per_day: Money | None
+    longest_wait: float
+
+
+def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
+    """An asker for a classifier, with the ledger, pace and budget that the options mean; close it when done.
+
+    `seed` is that of the random views where the options name none.
+    """
+    terms = options.terms(classifier)
+    place = ledger_place(terms, options)
+    ledger = open_at(place) if place else None
+    try:
+        budget = options.limits(terms, ledger.spent(classifier.fingerprint) if ledger else None)
+        if ledger:
+            ledger.introduce(classifier.fingerprint, description)
+    except BaseException:
+        if ledger:
+            ledger.close()
+        raise
+    rate = None
+    if terms.per_second and isinstance(ledger, Moments):
+        rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
+    seed = seed if options.seed is None else options.seed
+    pace = Pace(longest_wait=options.longest_wait)
+    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate)
+
+
+def ledger_place(terms: Terms, options: AskOptions) -> str | None:
+    """Where the ledger is; a classifier on this machine is free, so it has none unless asked for."""
+    if options.ledger == OFF or (options.ledger is None and terms.local):
+        return None
+    return options.ledger or str(default_path())
+
+
+def ledger_name(terms: Terms, options: AskOptions) -> str | None:
+    """The same for people and logs: of a database only that it is one, since an address may hold a password."""
+    place = ledger_place(terms, options)
+    return "postgresql" if place and place.startswith(POSTGRES) else place
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def micros(money: Money) -> int:
+    """Millionths of the currency: '0.0015' → 1500."""
+    try:
+        value = Decimal(str(money)) * 1_000_000
+    except InvalidOperation:
+        raise BudgetError(f"{money!r} is not an amount of money; write for example 0.0015") from None
+    if not value.is_finite() or value < 0 or value != int(value):
+        raise BudgetError(f"{str(money)!r} is not an amount of money in whole millionths, 0 or more")
+    return int(value)
+
+
+def _total(wish: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
+    """The limit that a wish means: `500` in all, `+500` more than is spent now."""
+    if wish is None:
+        return None
+    text = str(wish)
+    try:
+        amount = read(text.removeprefix("+"))
+    except ValueError:
+        raise BudgetError(
+            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for that many more"
+        ) from None
+    if amount < 0:
+        raise BudgetError(f"a {option} of {text!r} is negative")
+    return amount + (spent if text.startswith("+") else 0)

@@ -1,0 +1,511 @@
+"""The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
+
+P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each named label c, and
+P(someone else) ∝ exp(b₀ + b₁·log(number of named labels)), spread evenly over the classes that nobody named.
+
+The parameters are always in the order w₀, w_1 … w_S, b₀, b₁. A fit sees each distinct way of agreeing once, and of
+it only the labels that were named: its arrays don't grow with the number of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration.votes import MISSING, Codes, Distribution, Floats, LabelledVotes, Votes
+from looktwice.errors import DataError, FitError
+
+Places = NDArray[np.intp]
+Ballot = Literal["base", "vote"]
+
+STRENGTHS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
+"""How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
+FLOOR = 0.01
+"""A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+FOLDS = 5
+COMPARING = 30.0
+"""How strongly the weights are drawn together while panels are compared."""
+Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Jury:
+    """A weight for the base label, one for each view of the panel, and two figures for *someone else*."""
+
+    name: ClassVar[str] = "jury"
+    weights: tuple[float, ...] = ()
+    """w₀ of the base label, then w_s of each view, in the order of the panel."""
+    none: tuple[float, float] = (0.0, 0.0)
+    """b₀ and b₁ of *someone else*."""
+    strength: float = STRENGTHS[0]
+    """How strongly the views' weights were drawn together."""
+    covariance: tuple[tuple[float, ...], ...] = ()
+    """Of w₀, w_1 … w_S, b₀, b₁: how uncertain the labelled pictures leave them."""
+    ballot: Ballot = "vote"
+    """Whose label is believed: the picture's own answer, or the most probable one."""
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        """The jury learned from these pictures; the strength is the one that does best on held-out folds."""
+        patterns = tabulate(labelled)
+        strength = choose_strength(patterns, folds(len(labelled)))
+        return self._holding(patterns, strength, descend(patterns, strength))
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the most probable named label, or the base label for that ballot."""
+        hearing = self._hear(votes)
+        label: Codes = hearing.codes[np.arange(len(votes)), self._believed(hearing)]
+        return label
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that this label is right, in [0, 1]."""
+        hearing = self._hear(votes)
+        return _sigmoid(hearing.odds(self._believed(hearing)))
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: where the confidence would be, 95 % surely, had very many labelled pictures been there.
+
+        From the curvature of the penalised likelihood (Laplace), carried over to the log odds of the confidence.
+        """
+        hearing = self._hear(votes)
+        believed = self._believed(hearing)
+        odds, slope = hearing.odds(believed), hearing.slope(believed)
+        variance = ((slope @ np.array(self.covariance)) * slope).sum(axis=1)
+        half = Z95 * np.sqrt(np.maximum(variance, 0.0))
+        return _sigmoid(odds - half), _sigmoid(odds + half)
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of every label that was named; the rest is for someone else."""
+        hearing = self._hear(votes)
+        return Distribution(hearing.labels(), _softmax(hearing.scores)[:, :-1], votes.classes)
+
+    def pooled(self, views: int) -> Self:
+        """The jury for so many views that are none of the panel's, such as photos of one thing: each weighs the mean.
+
+        How uncertain the weights are goes along with them.
+        """
+        fitted = len(self.weights) - 1
+        if fitted < 1:
+            raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel")
+        mixing = np.zeros((views + 3, fitted + 3))
+        mixing[0, 0] = mixing[-2, -2] = mixing[-1, -1] = 1.0
+        mixing[1:-2, 1:-2] = 1.0 / fitted
+        covariance = mixing @ np.array(self.covariance) @ mixing.T
+        weights = (mixing[:-2, :-2] @ np.array(self.weights)).tolist()
+        return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())))
+
+    def _holding(self, patterns: Patterns, strength: float, theta: Floats) -> Self:
+        return replace(
+            self,
+            weights=tuple(theta[:-2].tolist()),
+            none=(float(theta[-2]), float(theta[-1])),
+            strength=strength,
+            covariance=tuple(map(tuple, _covariance(patterns, strength, theta).tolist())),
+        )
+
+    def _hear(self, votes: Votes) -> _Hearing:
+        if not self.weights:
+            raise FitError("the belief jury has not been fitted; call fit(labelled_votes) first")
+        if len(votes.panel) != len(self.weights) - 1:
+            raise _other_panel(len(self.weights) - 1, len(votes.panel))
+        return _hear(votes, np.array([*self.weights, *self.none]))
+
+    def _believed(self, hearing: _Hearing) -> Places:
+        """(n,): the column of the believed label among base and views; the base label wins a tie."""
+        best = hearing.scores[:, :-1].argmax(axis=1)
+        return best if self.ballot == "vote" else np.zeros_like(best)
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """A jury for every number of views that may have been asked: for pictures about which one stopped early.
+
+    How many were asked is read off the votes: all views up to the last that is not MISSING.
+    """
+
+    name: ClassVar[str] = "prefixes"
+    juries: tuple[Jury, ...] = ()
+    """For the first 0, 1 … S views of the panel."""
+    ballot: Ballot = "vote"
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        """The juries learned from pictures that were asked about in full."""
+        return replace(self, juries=fit_prefixes(labelled))
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the label that the jury of the views asked believes."""
+        label = votes.base.copy()
+        for rows, jury, heard in self._sittings(votes):
+            label[rows] = jury.predict(heard)
+        return label
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that this label is right, in [0, 1]."""
+        confidence = np.zeros(len(votes))
+        for rows, jury, heard in self._sittings(votes):
+            confidence[rows] = jury.confidence(heard)
+        return confidence
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: where the confidence would be, 95 % surely, had very many labelled pictures been there."""
+        low, high = np.zeros(len(votes)), np.zeros(len(votes))
+        for rows, jury, heard in self._sittings(votes):
+            low[rows], high[rows] = jury.interval(heard)
+        return low, high
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of every label that was named; the rest is for someone else."""
+        labels = np.full((len(votes), len(votes.panel) + 1), MISSING, np.int32)
+        named = np.zeros(labels.shape)
+        for rows, jury, heard in self._sittings(votes):
+            part = jury.distribution(heard)
+            labels[rows, : part.labels.shape[1]] = part.labels
+            named[rows, : part.labels.shape[1]] = part.named
+        return Distribution(labels, named, votes.classes)
+
+    def seated(self) -> tuple[Jury, ...]:
+        """The juries, each with the ballot of all."""
+        return tuple(replace(jury, ballot=self.ballot) for jury in self.juries)
+
+    def pooled(self, views: int) -> Jury:
+        """The jury for so many views that are none of the panel's, from the one for about as many that are."""
+        if not self.juries:
+            raise FitError("the belief prefixes has not been fitted; call fit(labelled_votes) first")
+        return replace(self.juries[min(views, len(self.juries) - 1)], ballot=self.ballot).pooled(views)
+
+    def _sittings(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
+        """The pictures with each number of views asked, the jury for it, and what it has heard."""
+        if not self.juries:
+            raise FitError("the belief prefixes has not been fitted; call fit(labelled_votes) first")
+        if len(votes.panel) != len(self.juries) - 1:
+            raise _other_panel(len(self.juries) - 1, len(votes.panel))
+        counts = asked(votes)
+        for count in np.unique(counts).tolist():
+            rows = np.flatnonzero(counts == count)
+            yield rows, replace(self.juries[count], ballot=self.ballot), votes.take(rows).under(range(count))
+
+
+def asked(votes: Votes) -> Places:
+    """(n,): how many views of the panel were asked: all up to the last that is not MISSING."""
+    return ((votes.views != MISSING) * np.arange(1, len(votes.panel) + 1)).max(axis=1, initial=0)
+
+
+def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
+    """A jury for the first 0, 1 … S views of the panel, for pictures about which one stopped asking.
+
+    They share the strength that suits the whole panel best, and each starts from the one before.
+    """
+    whole = tabulate(labelled)
+    strength = choose_strength(whole, folds(len(labelled)))
+    theta, juries = np.zeros(3), []
+    for views in range(len(labelled.panel) + 1):
+        patterns = tabulate(labelled.under(range(views)))
+        theta = descend(patterns, strength, start=theta if views == 0 else widen(theta))
+        juries.append(Jury()._holding(patterns, strength, theta))
+    return tuple(juries)
+
+
+def _other_panel(fitted: int, given: int) -> DataError:
+    known = f"the jury was fitted on {fitted} views"
+    return DataError(f"{known} and cannot judge votes of {given}; ask the same panel or fit anew")
+
+
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """The distinct ways in which base and views agreed, and what came true: all that a fit needs.
+
+    A pattern has one option for each named label and one for *someone else*, unless every class was named.
+    """
+
+    options: Floats
+    """(r, S + 3): what each option adds up: who said it, or 1 and log(number of named labels)."""
+    starts: Places
+    """(p,): where the options of each pattern begin."""
+    owner: Places
+    """(r,): the pattern of each option."""
+    truth: Places
+    """(n,): the option that came true for each picture."""
+    spread: Floats
+    """(n,): log of how many classes share *someone else* if that came true, otherwise 0."""
+
+    def hits(self, rows: NDArray[np.bool_] | None = None) -> Floats:
+        """(r,): how often each option came true, over the pictures of `rows`, or all."""
+        truth = self.truth if rows is None else self.truth[rows]
+        return np.bincount(truth, minlength=len(self.options)).astype(np.float64)
+
+
+def tabulate(labelled: LabelledVotes) -> Patterns:
+    """Votes and truths as the patterns that a fit works on."""
+    labelled.check()
+    codes = _codes(labelled)
+    first = _first(codes)
+    rows, kind = _distinct(first)
+    named = rows == np.arange(rows.shape[1])
+    count = named.sum(axis=1)
+    choice = np.column_stack([named, count < labelled.classes])
+    column = _truth_columns(codes, labelled.truths)
+    _check_possible(choice[kind, column], labelled)
+    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
+    owner, options = _options(rows, choice, count)
+    starts = np.searchsorted(owner, np.arange(len(rows)))
+    others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
+    return Patterns(options, starts, owner, place[kind, column], np.log(others))
+
+
+def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
+    """(n,): the fold of each picture, from 0; all folds are equally large, give or take one."""
+    return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
+
+
+def choose_strength(patterns: Patterns, fold: Places) -> float:
+    """The strength whose juries are least surprised by the truths of the folds they did not see."""
+    if patterns.options.shape[1] < 5 or fold.max(initial=0) == 0:
+        return STRENGTHS[0]
+    loss = np.zeros(len(STRENGTHS))
+    for part in range(int(fold.max()) + 1):
+        theta, hits = None, patterns.hits(fold != part)
+        for i, strength in enumerate(STRENGTHS):
+            theta = descend(patterns, strength, hits, theta)
+            loss[i] += losses(patterns, theta)[fold == part].sum()
+    return STRENGTHS[int(loss.argmin())]
+
+
+def held_out_losses(patterns: Patterns, fold: Places, strength: float, start: Floats | None = None) -> Floats:
+    """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
+    held = np.zeros(len(fold))
+    for part in range(int(fold.max()) + 1):
+        theta = descend(patterns, strength, patterns.hits(fold != part), start)
+        held[fold == part] = losses(patterns, theta)[fold == part]
+    return held
+
+
+def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
+    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
+    fold, panel, theta = folds(len(labelled)), list[int](), np.zeros(3)
+    for _ in range(min(longest, len(labelled.panel))):
+        start = widen(theta)
+        left = [s for s in range(len(labelled.panel)) if s not in panel]
+        tables = {s: tabulate(labelled.under([*panel, s])) for s in left}
+        loss = {s: held_out_losses(table, fold, COMPARING, start).sum() for s, table in tables.items()}
+        panel.append(min(loss, key=lambda s: loss[s]))
+        theta = descend(tables[panel[-1]], COMPARING, start=start)
+    return panel
+
+
+def losses(patterns: Patterns, theta: Floats) -> Floats:
+    """(n,): −log of the probability of each picture's truth, over all classes."""
+    scores = _apply(patterns.options, theta)
+    total = _log_totals(patterns, scores)[patterns.owner]
+    return (total - scores)[patterns.truth] + patterns.spread
+
+
+def widen(theta: Floats) -> Floats:
+    """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
+    weight = theta[1:-2].mean() if len(theta) > 3 else theta[0] / 2
+    return np.insert(theta, -2, weight)
+
+
+def descend(patterns: Patterns, strength: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
+    """(S + 3,): the parameters of greatest penalised likelihood, by Newton's method.
+
+    `hits` says how often each option came true, by default over all pictures; `start` is where to begin.
+    """
+    bowl = _Bowl.of(patterns, strength, patterns.hits() if hits is None else hits)
+    theta = np.zeros(patterns.options.shape[1]) if start is None else start
+    value, gradient, curvature = bowl.at(theta)
+    for _ in range(100):
+        step = np.asarray(np.linalg.solve(curvature, gradient), np.float64)
+        fall = float(gradient @ step)
+        if fall < 1e-7:
+            # So close, the last step cannot be judged by the loss any more, and need not be.
+            return theta - step
+        theta, (value, gradient, curvature) = _descent(bowl, theta, step, value, fall)
+    return theta
+
+
+@dataclass(frozen=True, eq=False)
+class _Bowl:
+    """The penalised negative log likelihood of some counts, which has one lowest point."""
+
+    patterns: Patterns
+    hits: Floats
+    mass: Floats
+    pull: Floats
+
+    @classmethod
+    def of(cls, patterns: Patterns, strength: float, hits: Floats) -> _Bowl:
+        """One picture more, its pattern and truth drawn evenly, keeps certainty away: Jeffreys' half counts."""
+        mass = np.add.reduceat(hits, patterns.starts)
+        sizes = np.bincount(patterns.owner)
+        extra = mass / max(mass.sum(), 1.0)
+        smooth = hits + (extra / sizes)[patterns.owner]
+        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], strength))
+
+    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
+        """The loss, its gradient and its curvature."""
+        options, starts, owner = self.patterns.options, self.patterns.starts, self.patterns.owner
+        scores = _apply(options, theta)
+        total = _log_totals(self.patterns, scores)
+        chance = np.exp(scores - total[owner])
+        weight = chance * self.mass[owner]
+        drag = self.pull @ theta
+        value = float(self.mass @ total - self.hits @ scores + theta @ drag / 2)
+        mean = np.add.reduceat(options * chance[:, None], starts)
+        curvature = _gram(options, weight) - _gram(mean, self.mass) + self.pull
+        return value, np.einsum("rp,r->p", options, weight - self.hits) + drag, curvature
+
+
+def _apply(options: Floats, theta: Floats) -> Floats:
+    """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
+    return np.einsum("rp,p->r", options, theta)
+
+
+def _gram(rows: Floats, weight: Floats) -> Floats:
+    """Σ_r weight_r · row_r · row_rᵀ, in blocks so small that BLAS does each in one thread."""
+    width = rows.shape[1]
+    block = max(1, 250_000 // width**2)
+    parts = (slice(i, i + block) for i in range(0, len(rows), block))
+    return np.sum([(rows[part] * weight[part, None]).T @ rows[part] for part in parts], axis=0)
+
+
+def _descent(
+    bowl: _Bowl, theta: Floats, step: Floats, value: float, fall: float
+) -> tuple[Floats, tuple[float, Floats, Floats]]:
+    """The first point on the way of the step, halved as often as needed, that is clearly lower."""
+    size = 1.0
+    point = bowl.at(theta - step)
+    while point[0] > value - 1e-4 * size * fall and size > 1e-9:
+        size /= 2
+        point = bowl.at(theta - size * step)
+    return theta - size * step, point
+
+
+def _pull(width: int, strength: float) -> Floats:
+    """(S + 3, S + 3): the curvature of ½·strength·Σ_s (w_s − mean w)² and of the faint pull to zero."""
+    pull = FLOOR * np.eye(width)
+    views = width - 3
+    if views:
+        pull[1:-2, 1:-2] += strength * (np.eye(views) - 1.0 / views)
+    return pull
+
+
+def _covariance(patterns: Patterns, strength: float, theta: Floats) -> Floats:
+    curvature = _Bowl.of(patterns, strength, patterns.hits()).at(theta)[2]
+    inverse = np.linalg.inv(curvature)
+    return (inverse + inverse.T) / 2
+
+
+def _log_totals(patterns: Patterns, scores: Floats) -> Floats:
+    """(p,): log Σ exp of the scores of each pattern."""
+    top = np.maximum.reduceat(scores, patterns.starts)
+    total: Floats = top + np.log(np.add.reduceat(np.exp(scores - top[patterns.owner]), patterns.starts))
+    return total
+
+
+def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Places, Floats]:
+    """The pattern of each option, and what the option adds up."""
+    owner, column = np.nonzero(choice)
+    width = rows.shape[1]
+    other = column == width
+    options = np.zeros((len(owner), width + 2))
+    options[:, :width] = rows[owner] == column[:, None]
+    options[other, width] = 1.0
+    options[other, width + 1] = np.log(count[owner[other]])
+    return owner, options
+
+
+def _truth_columns(codes: Codes, truths: Codes) -> Places:
+    """(n,): the first column that says the truth, or the one after the last if none does."""
+    said = (codes == truths[:, None]) & (codes != MISSING)
+    return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
+
+
+def _check_possible(possible: NDArray[np.bool_], votes: Votes) -> None:
+    if not possible.all():
+        name = votes.names[int(possible.argmin())]
+        raise DataError(f"{name!r}: all {votes.classes} classes were named, but its truth is another; raise classes")
+
+
+def _codes(votes: Votes) -> Codes:
+    """(n, S + 1): the base label, then the views'."""
+    return np.column_stack([votes.base, votes.views])
+
+
+def _first(codes: Codes) -> Places:
+    """(n, S + 1): the first column that says the same label; MISSING where nothing was asked."""
+    first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
+    return np.where(codes == MISSING, MISSING, first)
+
+
+def _distinct(first: Places) -> tuple[Places, Places]:
+    """The distinct rows, and which of them each row is."""
+    packed = np.ascontiguousarray(first.astype(np.int16)).view(f"V{2 * first.shape[1]}").ravel()
+    _, index, kind = np.unique(packed, return_index=True, return_inverse=True)
+    return first[index], kind
+
+
+@dataclass(frozen=True, eq=False)
+class _Hearing:
+    """What was said about n pictures, and the score of each option; column 0 is the base, the last is no one's."""
+
+    codes: Codes
+    first: Places
+    scores: Floats
+
+    def labels(self) -> Codes:
+        """(n, S + 1): each named label where it was said first, otherwise MISSING."""
+        return np.where(self._named(), self.codes, np.int32(MISSING))
+
+    def odds(self, believed: Places) -> Floats:
+        """(n,): log odds of the label in the believed column."""
+        rest = self._others(believed)
+        top = rest.max(axis=1)
+        own = self.scores[np.arange(len(believed)), believed]
+        odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
+        return odds
+
+    def slope(self, believed: Places) -> Floats:
+        """(n, S + 3): how those log odds change with each parameter."""
+        share = _softmax(self._others(believed))
+        asked = self.codes != MISSING
+        rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
+        none, count = share[:, -1], self._named().sum(axis=1)
+        own = self.first == believed[:, None]
+        return np.column_stack([own - rivals, -none, -none * np.log(count)])
+
+    def _named(self) -> NDArray[np.bool_]:
+        return self.first == np.arange(self.first.shape[1])
+
+    def _others(self, believed: Places) -> Floats:
+        rest = self.scores.copy()
+        rest[np.arange(len(rest)), believed] = -np.inf
+        return rest
+
+
+def _hear(votes: Votes, theta: Floats) -> _Hearing:
+    codes = _codes(votes)
+    first = _first(codes)
+    n, width = first.shape
+    asked = first != MISSING
+    cell = np.arange(n)[:, None] * width + first
+    weight = np.broadcast_to(theta[:-2], first.shape)
+    sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width)
+    named = first == np.arange(width)
+    count = named.sum(axis=1)
+    none = np.where(count < votes.classes, theta[-2] + theta[-1] * np.log(count), -np.inf)
+    return _Hearing(codes, first, np.column_stack([np.where(named, sums, -np.inf), none]))
+
+
+def _softmax(scores: Floats) -> Floats:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def _sigmoid(odds: Floats) -> Floats:
+    from scipy.special import expit
+
+    chance: Floats = expit(odds)
+    return chance

@@ -1,0 +1,540 @@
+"""The command line: parse, one call, print.
+
+Nothing heavy is imported here, so that `looktwice --help` answers at once; each command imports what it needs.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+from looktwice import __version__
+from looktwice.cli.options import (
+    ADAPTIVE,
+    ANYWHERE,
+    CLASSIFIER,
+    DECIDING,
+    LABELLED,
+    MAX_QUERIES,
+    PAPER,
+    VERIFY,
+    ClassifierOption,
+    Help,
+    JsonOption,
+    LabelledArgument,
+    OtherOption,
+    PicturesArgument,
+    ProfileOption,
+    ReportOption,
+    Serve,
+    TakeOption,
+    TruthsColumnOption,
+    TruthsOption,
+    VotesOption,
+    acts,
+    asks,
+    prints,
+    spreads,
+)
+
+if TYPE_CHECKING:
+    from looktwice.asking.session import AskOptions
+    from looktwice.cli.console import Output
+    from looktwice.fleet.run import Machines
+    from looktwice.verdicts.policy import DecisionOptions
+
+NOT_SCORED = 3
+"""The exit code when some pictures were not scored, whatever the cause."""
+INTERRUPTED = 130
+
+
+app = typer.Typer(
+    name="looktwice",
+    help="Calibrated confidence for image classifiers that return nothing but a label.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _exit(complete: bool) -> NoReturn:
+    from looktwice.cli.console import exit_code
+
+    raise typer.Exit(0 if complete else exit_code(NOT_SCORED))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"looktwice {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, Help("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("looktwice-demo"),
+    json: JsonOption = False,
+) -> None:
+    """See it work on an embedded classifier and 2,000 pictures."""
+    from looktwice.cli import demo
+
+    demo.show(demo.run(out), json)
+
+
+@app.command()
+@asks
+@prints
+def fit(
+    pictures: LabelledArgument,
+    classifier: ClassifierOption,
+    ask: "AskOptions",
+    output: "Output",
+    views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
+    belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
+    noise: Annotated[Path | None, Help(help="For --belief transfer: what `looktwice noise` measured.")] = None,
+    adaptive: Annotated[bool, Help(help=ADAPTIVE)] = False,
+    max_error: Annotated[float | None, Help(help=DECIDING, min=0, max=1)] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    votes: VotesOption = None,
+    truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
+    take: TakeOption = None,
+) -> None:
+    """Learn how far to trust a classifier, from labelled pictures.
+
+    [bold]Examples[/bold]
+
+      looktwice fit photos/ -c onnx:model.onnx
+
+      looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --belief probit
+    """
+    from looktwice.cli import runs
+    from looktwice.model import AsyncModel
+
+    labelled = runs.labelled(pictures, truths, truths_column, take)
+    options = runs.FitOptions(views, belief, noise, adaptive, max_error, out, votes)
+    _exit(runs.fit(AsyncModel(classifier, options=ask), labelled, options, output))
+
+
+@app.command()
+@asks
+@prints
+def tune(
+    pictures: LabelledArgument,
+    classifier: ClassifierOption,
+    ask: "AskOptions",
+    output: "Output",
+    max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
+    paper: Annotated[str | None, Help(help=PAPER)] = None,
+    draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
+        "profile.json"
+    ),
+    report: ReportOption = None,
+    truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
+    take: TakeOption = None,
+) -> None:
+    """Choose the views on a thrifty pilot, and fit a profile.
+
+    [bold]Examples[/bold]
+
+      looktwice tune photos/ -c model.toml --dry-run
+
+      looktwice tune photos/ -c model.toml --max-queries 5 --budget +20000
+
+      looktwice tune photos/ -c model.toml --paper rotation --draws 20
+    """
+    from looktwice.cli import runs, tune
+    from looktwice.model import AsyncModel
+
+    labelled, model = runs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
+    if paper:
+        _exit(tune.search(model, labelled, paper, draws, out, report, output))
+    _exit(tune.tune(model, labelled, max_queries, out, report, output))
+
+
+@app.command()
+def plan(
+    max_error: Annotated[float, Help(help="How often accepted answers may be wrong, such as 0.02.", min=0, max=1)],
+    level: Annotated[float, Help(help="How certain the promise is to be.", min=0, max=1)] = 0.95,
+    profile: Annotated[Path | None, Help("--profile", "-p", help="What is known already, from a first fit.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """How many labelled pictures a promise needs; asks nothing.
+
+    [bold]Examples[/bold]
+
+      looktwice plan --max-error 0.02
+
+      looktwice plan --max-error 0.02 --profile profile.json
+    """
+    from looktwice.cli import runs
+
+    runs.plan(max_error, level, profile, json)
+
+
+@app.command()
+@acts
+@asks
+@prints
+def look(
+    pictures: PicturesArgument,
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    burst: Annotated[bool, Help(help="The pictures are photos of one thing: one verdict for all.")] = False,
+) -> None:
+    """Label and confidence of pictures, with the reason in a sentence.
+
+    [bold]Examples[/bold]
+
+      looktwice look cat.jpg --profile profile.json
+
+      looktwice look --burst front.jpg left.jpg right.jpg
+    """
+    from looktwice.cli import runs
+    from looktwice.model import AsyncModel
+
+    found, model = runs.found(pictures), AsyncModel.load(profile, classifier, options=ask)
+    _exit((runs.burst if burst else runs.look)(model, found, decide, output))
+
+
+@app.command()
+@spreads
+@acts
+@asks
+@prints
+def score(
+    pictures: Annotated[list[str], typer.Argument(help=ANYWHERE, show_default=False)],
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
+    machines: "Machines | None",
+    out: Annotated[str, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet; a folder on Ray.")],
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    take: TakeOption = None,
+    verify: Annotated[bool, Help("--verify", help=VERIFY)] = False,
+) -> None:
+    """Verdicts for whole folders, into a file. Run it again after an interruption and it goes on where it was.
+
+    [bold]Examples[/bold]
+
+      looktwice score photos/ -o verdicts.csv
+
+      looktwice score photos/ -o verdicts.parquet --budget +10000 --dry-run
+
+      looktwice score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
+    """
+    if machines:
+        from looktwice.fleet import run
+
+        _exit(run.score(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
+    from looktwice.cli import runs
+    from looktwice.model import AsyncModel
+
+    found = runs.found([Path(path) for path in pictures], take)
+    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
+
+
+@app.command()
+@acts
+@asks
+@prints
+def evaluate(
+    pictures: LabelledArgument,
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    votes: VotesOption = None,
+    report: ReportOption = None,
+    truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
+    take: TakeOption = None,
+) -> None:
+    """How good the confidences are on other labelled pictures.
+
+    [bold]Example[/bold]
+
+      looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
+    """
+    from looktwice.cli import runs
+    from looktwice.model import AsyncModel
+
+    labelled = runs.labelled(pictures, truths, truths_column, take)
+    _exit(runs.evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
+
+
+@app.command()
+@acts
+def report(
+    decide: "DecisionOptions",
+    profile: ProfileOption = Path("profile.json"),
+    votes: Annotated[Path | None, Help(help="Votes that fit, tune or evaluate saved with --votes.")] = None,
+    pictures: Annotated[Path | None, Help(help="The pictures of these votes, to show some of them.")] = None,
+    noise: Annotated[Path | None, Help(help="What `looktwice noise` measured on an open model.")] = None,
+    ledger: Annotated[Path | None, Help(help="The ledger, to say what was spent.")] = None,
+    price: Annotated[str | None, Help(help="What one query costs, if the ledger does not say.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where the page goes.")] = Path("report.html"),
+) -> None:
+    """One page for people about a profile and saved votes. Asks nothing.
+
+    [bold]Examples[/bold]
+
+      looktwice report
+
+      looktwice report --votes votes.npz --pictures test.npz --max-error 0.05 -o report.html
+    """
+    from looktwice.cli import runs
+
+    runs.report(profile, votes, pictures, noise, ledger, price, decide, out)
+
+
+@app.command()
+@asks
+@prints
+def check(
+    classifier: Annotated[str, typer.Argument(help=CLASSIFIER, show_default=False)],
+    ask: "AskOptions",
+    output: "Output",
+    picture: Annotated[Path | None, typer.Argument(help="A picture to ask about; a test card if left out.")] = None,
+) -> None:
+    """Ask about one picture three times: latency, price, limits, and whether answers repeat.
+
+    [bold]Example[/bold]
+
+      looktwice check my-api.toml cat.jpg
+    """
+    from looktwice.cli import runs
+    from looktwice.model import AsyncModel
+
+    _exit(runs.check(AsyncModel(classifier, options=ask), picture, output))
+
+
+books = typer.Typer(
+    name="ledger", help="Every answer that was paid for: show, export, verify, merge.", no_args_is_help=True
+)
+app.add_typer(books)
+BOOKS = "The ledger; that of the project if there is one, else the one in your data folder, if left out."
+LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
+
+
+@books.command("stats")
+def ledger_stats(
+    ledger: LedgerOption = None,
+    by: Annotated[Literal["day", "classifier"] | None, Help(help="Add up by one of them; by both if left out.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Queries and money by day and classifier."""
+    from looktwice.cli.ledger import stats
+
+    stats(ledger, by, json)
+
+
+@books.command("export")
+def ledger_export(
+    out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
+    ledger: LedgerOption = None,
+    pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to give their names.")] = None,
+) -> None:
+    """Every answer as a row of a file."""
+    from looktwice.cli import runs
+    from looktwice.cli.ledger import export
+
+    export(ledger, out, runs.found(pictures) if pictures else ())
+
+
+@books.command("verify")
+def ledger_verify(ledger: LedgerOption = None, json: JsonOption = False) -> None:
+    """Check that the file is whole and the books balance; the exit code is 1 if not."""
+    from looktwice.cli.ledger import verify
+
+    raise typer.Exit(0 if verify(ledger, json) else 1)
+
+
+FORGOTTEN = "The classifier as stats shows it: its fingerprint or description, or the beginning of one."
+
+
+@books.command("forget")
+def ledger_forget(
+    classifier: Annotated[str, typer.Argument(help=FORGOTTEN, show_default=False)],
+    ledger: LedgerOption = None,
+) -> None:
+    """Delete the answers of one classifier; what they cost stays counted."""
+    from looktwice.cli.ledger import forget
+
+    forget(ledger, classifier)
+
+
+@books.command("merge")
+def ledger_merge(
+    other: Annotated[Path, typer.Argument(help="The ledger to add; it stays as it is.")], ledger: LedgerOption = None
+) -> None:
+    """Add the answers and the cost of another ledger; merging twice changes nothing."""
+    from looktwice.cli.ledger import merge
+
+    merge(other, ledger)
+
+
+OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]
+OpenViewsOption = Annotated[str, Help("--views", help="Random views to test, such as 'gaussian:0.05 rotation:20'.")]
+
+
+@app.command()
+def noise(
+    pictures: PicturesArgument,
+    open_: OpenOption,
+    views: OpenViewsOption = "",
+    draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 50,
+    seed: Annotated[int, Help(help="Seed of the random views.", min=0)] = 0,
+    out: Annotated[Path, Help("--out", "-o", help="Where the noise goes.")] = Path("noise.json"),
+    figures: Annotated[Path | None, Help(help="A folder for the cumulatives as SVG.")] = None,
+    take: TakeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure the noise of views inside an open model.
+
+    [bold]Example[/bold]
+
+      looktwice noise photos/ --open model.onnx --views 'gaussian:0.05 rotation:20' --figures noise/
+    """
+    from looktwice.cli import open_model, runs
+
+    open_model.noise(runs.found(pictures, take), open_, views, draws, seed, out, figures, json)
+
+
+@app.command()
+@asks
+@prints
+def transfer(
+    open_: OpenOption,
+    open_pictures: Annotated[list[Path], Help(help="Pictures for the open model; no truths are needed.")],
+    closed: Annotated[str, Help("--closed", "-c", help=CLASSIFIER)],
+    pictures: Annotated[Path, Help(help=LABELLED)],
+    ask: "AskOptions",
+    output: "Output",
+    views: OpenViewsOption = "",
+    draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
+    take: TakeOption = None,
+    open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
+) -> None:
+    """Learn on an open model, use it on a closed one, see if it helps.
+
+    [bold]Example[/bold]
+
+      looktwice transfer --open model.onnx --open-pictures public/ --closed api.toml --pictures photos/
+    """
+    from looktwice.cli import open_model, runs
+    from looktwice.model import AsyncModel
+
+    opened = open_model.Opened(open_, runs.found(open_pictures, open_take), views)
+    labelled = runs.labelled(pictures, truths, truths_column, take)
+    _exit(open_model.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
+
+
+@app.command()
+@asks
+@prints
+def borrow(
+    teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],
+    classifier: ClassifierOption,
+    ask: "AskOptions",
+    output: "Output",
+    pictures: Annotated[Path | None, Help(help=f"{LABELLED} None are needed; fifty help.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
+    take: TakeOption = None,
+) -> None:
+    """Make a profile from what was learned on another classifier.
+
+    [bold]Examples[/bold]
+
+      looktwice fit public/ -c onnx:open.onnx -o open.json
+
+      looktwice borrow open.json -c api.toml
+
+      looktwice borrow open.json -c api.toml --pictures fifty/
+    """
+    from looktwice.cli import open_model, runs
+    from looktwice.model import AsyncModel
+
+    labelled = runs.labelled(pictures, truths, truths_column, take) if pictures else []
+    _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
+
+
+@app.command()
+@acts
+@asks
+def serve(
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    host: Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")] = "127.0.0.1",
+    port: Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")] = None,
+    allow_host: Annotated[list[str] | None, Serve(help="A host name under which it is reached.")] = None,
+    tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
+    looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
+    timeout: Annotated[float, Serve(help="Seconds that a client waits at most.", min=0.1)] = 60.0,
+    max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
+    max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
+) -> None:
+    """Verdicts over HTTP, and a page to look at pictures.
+
+    [bold]Examples[/bold]
+
+      looktwice serve --profile profile.json
+
+      looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
+    """
+    from looktwice import service
+
+    place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
+    limits = service.Limits(
+        body=int(max_megabytes * 1e6), pixels=int(max_megapixels * 1e6), looks=looks, seconds=timeout
+    )
+    service.run(profile, classifier, decide, ask, place, limits)
+
+
+def main() -> None:
+    """Run the command line; an expected error is one line and an exit code, never a traceback."""
+    from looktwice.errors import LookTwiceError, UnscoredError
+
+    command = typer.main.get_command(app)
+    # Drawn with rich, the list of commands takes as long as all the rest of a start; each command's own help is drawn.
+    command.rich_markup_mode = None  # type: ignore[attr-defined]
+    try:
+        command()
+    except LookTwiceError as error:
+        from looktwice.asking.progress import say
+        from looktwice.cli.console import exit_code, safe
+
+        say(f"[red]error:[/red] {safe(str(error))}")
+        sys.exit(exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

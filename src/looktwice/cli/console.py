@@ -1,0 +1,182 @@
+"""What a person sees while a run goes on and when it is over; machines get JSON instead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from looktwice.asking import progress
+from looktwice.asking.asker import Estimate
+from looktwice.asking.progress import ERR, say
+from looktwice.asking.session import fastest_loop, ledger_name
+from looktwice.model import AsyncModel
+from looktwice.pictures.collection import Picture
+from looktwice.verdicts.profile import Figure, Result
+from looktwice.views import Panel
+
+T = TypeVar("T")
+OUT = Console()
+
+COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓"}
+
+
+def safe(text: str) -> str:
+    """Text from outside, fit for a terminal: control characters are shown, not obeyed."""
+    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+
+
+def print_json(value: object) -> None:
+    """A result for a machine, on one line."""
+    # Names of files that are not UTF-8 hold halves of characters, which JSON writes as it should: \udcff.
+    sys.stdout.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
+    """What would be asked and what it would cost, given what this ledger has."""
+    if as_json:
+        print_json({**asdict(total), "ledger": ledger})
+        return
+    hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
+    say(
+        f"{total.pictures} pictures, {total.unreadable} of them unreadable: {total.questions} questions, of which the "
+        f"ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
+        f". Nothing was asked. Ledger: {safe(ledger or 'none')}"
+    )
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work on the fastest loop that is installed."""
+
+    async def main() -> T:
+        return await work()
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(main())
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a command shows what it does."""
+
+    json: bool = False
+    """Results as JSON in place of words and tables."""
+    json_log: bool = False
+    """Progress as JSON lines."""
+    dry_run: bool = False
+    """Say what would be asked and what it costs; ask nothing."""
+
+
+def estimate(model: AsyncModel, pictures: Sequence[Picture], panel: Panel, output: Output) -> None:
+    """Say what asking about these pictures would cost, and ask nothing; stopping early may make it less."""
+
+    async def work() -> Estimate:
+        async with model:
+            return await model.estimate(pictures, views=panel)
+
+    show_estimate(run(work), ledger_name(model.terms, model.options), output.json)
+
+
+@asynccontextmanager
+async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterator[None]:
+    """Show how a run gets on; a signal once stops it gently, twice at once. The model is closed at the end."""
+    loop = asyncio.get_running_loop()
+    show = progress.log_json if output.json_log else progress.show_bar if ERR.is_terminal else progress.log_lines
+    async with model, progress.shown(model.asker, total, show):
+        signals = stopping_signals()
+        for each in signals:
+            loop.add_signal_handler(each, stop, each, model.asker.stop)
+        try:
+            yield
+        finally:
+            for each in signals:
+                loop.remove_signal_handler(each)
+
+
+heard: list[int] = []
+"""The signals that told this process to stop, which its exit code follows from."""
+
+
+def stopping_signals() -> list[signal.Signals]:
+    """What ends a run gently: Ctrl-C, and what systemd, Docker, Slurm or a terminal that is closed send.
+
+    One that is ignored on purpose stays so, as under nohup; Ctrl-C is heard also by runs in the background.
+    """
+    found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return [each for each in found if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
+
+
+def stop(number: int, halt: Callable[[str], None]) -> None:
+    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once."""
+    heard.append(number)
+    if len(heard) > 1:
+        raise SystemExit(128 + number)
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    halt(f"the run was stopped by {name}; run the same command again to go on")
+    say(f"Stopping: waiting for what is in flight ({name} again to leave now) ...")
+
+
+def exit_code(usual: int) -> int:
+    """128 and the signal's number where one other than Ctrl-C stopped the run, as supervisors expect it."""
+    return 128 + heard[0] if heard and heard[0] != signal.SIGINT else usual
+
+
+def results_table(results: Sequence[Result], title: str) -> Table:
+    """Figures with their 95 % intervals, one belief a row."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("belief")
+    table.add_column("queries", justify="right")
+    for heading in COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for result in results:
+        cells = [_cell(result.figures[key]) for key in COLUMNS]
+        table.add_row(safe(result.belief), f"{result.queries:.3g}", *cells)
+    return table
+
+
+def _cell(figure: Figure) -> str:
+    if figure.value is None:
+        return "–"
+    interval = (
+        "" if figure.low is None or figure.high is None else f"\n[dim]{_short(figure.low)}–{_short(figure.high)}[/dim]"
+    )
+    return f"{figure.value:.3f}{interval}"
+
+
+def _short(value: float) -> str:
+    """Three decimals without a leading zero: narrow enough for a terminal of 80 columns."""
+    return f"{value:.3f}".removeprefix("0")
+
+
+def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str], width: int = 24) -> Table:
+    """Small pictures side by side, two pixels a character, each above its caption; three fit 80 columns."""
+    import cv2
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in pictures:
+        grid.add_column(width=width, no_wrap=True)
+    grid.add_row(*(_blocks(cv2.resize(pixels, (width, width), interpolation=cv2.INTER_AREA)) for pixels in pictures))
+    grid.add_row(*captions)
+    return grid
+
+
+def _blocks(pixels: NDArray[np.generic]) -> Text:
+    text = Text()
+    for top, bottom in zip(pixels[::2], pixels[1::2], strict=False):
+        for upper, lower in zip(top, bottom, strict=True):
+            text.append("▀", style=f"rgb({','.join(map(str, upper))}) on rgb({','.join(map(str, lower))})")
+        text.append("\n")
+    return text

@@ -1,0 +1,149 @@
+"""The embedded demo: a small classifier of clothes, 2,000 pictures, and every way to believe its answers.
+
+Every other picture teaches and the rest test. As in the paper, each transformation's setting and a are searched
+on the pictures that teach; which Probit is the best one is decided there too, by its held-out folds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice import report
+from looktwice.asking.progress import say
+from looktwice.calibration import votes as voting
+from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.calibration.jury import Jury
+from looktwice.cli import console
+from looktwice.files import folder as make_folder
+from looktwice.model import AsyncModel
+from looktwice.pictures import collection as picture
+from looktwice.pictures.collection import Picture
+from looktwice.verdicts import fitting
+from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts.look import Polled
+from looktwice.verdicts.profile import Profile, Result
+from looktwice.views import GENERAL, Panel
+
+FIT = 1000
+DRAWS = 10
+MAX_ERROR = 0.08
+"""The promise that the report is about: 1,000 pictures are enough for it, though not for a much stricter one."""
+PAPER = {
+    "noise": ("gaussian:0.05", "gaussian:0.1", "gaussian:0.2"),
+    "affine": ("affine:0,0.1,0.1", "affine:10,0,0.1", "affine:10,0.1,0.1"),
+    "elastic": ("elastic:20,5", "elastic:50,5", "elastic:70,10"),
+    "rotation": ("rotation:10", "rotation:20", "rotation:30"),
+}
+"""The paper's four transformations, each with three settings of its grid."""
+
+
+@dataclass(frozen=True, eq=False)
+class Demo:
+    """What the demo found, and where it put it."""
+
+    results: list[Result]
+    best: Outcome
+    """How the jury fared on the test pictures."""
+    tested: list[Picture]
+    vocabulary: tuple[str, ...]
+    folder: Path
+
+
+@dataclass(frozen=True, eq=False)
+class _Halves:
+    """The answers under one panel about the pictures that teach and those that test."""
+
+    train: Polled
+    test: Polled
+
+    def outcome(self, belief: Belief, name: str) -> Outcome:
+        """How the belief, fitted on one half, fares on the other."""
+        return fitting.outcome(belief.fit(self.train.labelled()), self.test.labelled(), name)
+
+
+def run(folder: Path) -> Demo:
+    """Ask, fit on one half, test on the other, and save what came out."""
+    make_folder(folder)
+    assets = Path(str(files("looktwice") / "demo"))
+    pictures = picture.labelled(assets / "pictures.npz")
+    clothes = pictures[::2] + pictures[1::2]
+    description = str(assets / "fashion.toml")
+    demo, profile, jury = console.run(lambda: _compare(description, clothes, folder))
+    profile.save(folder / "profile.json")
+    voting.save(folder / "votes.npz", jury.test.votes)
+    title = f"looktwice on {len(demo.tested):,} pictures of clothes"
+    report.write(folder / "index.html", _material(profile, demo, jury.test, title))
+    return demo
+
+
+def _material(profile: Profile, demo: Demo, polled: Polled, title: str) -> report.Material:
+    return report.Material(
+        profile,
+        polled.votes,
+        pictures=demo.tested,
+        results=demo.results,
+        max_error=MAX_ERROR,
+        title=title,
+    )
+
+
+async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
+    settings = sum(map(len, PAPER.values())) + 2
+    model = AsyncModel(description)
+    async with console.watched(model, (settings + len(PAPER)) * FIT, console.Output()):
+        jury = await _ask(model, GENERAL, clothes)
+        tuned = {name: await _tune(model, views, clothes) for name, views in PAPER.items()}
+    outcomes = [jury.outcome(Naive(), "naive"), jury.outcome(Constant(), "constant")]
+    outcomes += [halves.outcome(Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
+    best = min(tuned, key=lambda name: _held_out(Probit(), tuned[name].train))
+    outcomes.append(tuned[best].outcome(Probit(), f"probit, {best}"))
+    outcomes.append(jury.outcome(Jury(), "jury"))
+    profile = model.learn(jury.train, Jury())
+    results = [outcome.result() for outcome in outcomes]
+    return Demo(results, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
+
+
+async def _ask(model: AsyncModel, panel: Panel, clothes: list[Picture]) -> _Halves:
+    train = await model.ask(clothes[:FIT], views=panel)
+    return _Halves(train, await model.ask(clothes[FIT:], views=panel))
+
+
+async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
+    """The setting that does best on the held-out folds of the pictures that teach, asked about the others too."""
+    trained = [await model.ask(clothes[:FIT], views=f"{view}*{DRAWS}") for view in views]
+    best = min(trained, key=lambda polled: _held_out(Gaussian(), polled))
+    return _Halves(best, await model.ask(clothes[FIT:], views=best.panel))
+
+
+def _held_out(belief: Belief, polled: Polled) -> float:
+    return float(fitting.cross_fit(belief, polled.labelled()).brier.mean())
+
+
+def show(demo: Demo, json: bool) -> None:
+    """Print the table, three pictures that are doubted and three that are trusted, and where the rest is."""
+    if json:
+        console.print_json({"folder": str(demo.folder), "results": [result.model_dump() for result in demo.results]})
+        return
+    title = f"{len(demo.tested)} pictures that took no part in fitting, with 95 % intervals"
+    console.OUT.print(console.results_table(demo.results, title))
+    order = np.argsort(demo.best.confidence, kind="stable")
+    _gallery(demo, "The jury doubts", order[:3])
+    _gallery(demo, "The jury trusts", order[::-1][:3])
+    say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
+
+
+def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:
+    console.OUT.print(f"\n[bold]{heading}[/bold]")
+    console.OUT.print(
+        console.thumbnails([demo.tested[i].image().pixels for i in places], [_caption(demo, int(i)) for i in places])
+    )
+
+
+def _caption(demo: Demo, i: int) -> str:
+    outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
+    return f"{demo.vocabulary[demo.best.label[i]]} {demo.best.confidence[i]:.0%}\n[dim]{outcome}[/dim]"

@@ -1,0 +1,95 @@
+"""What the `ledger` commands do: show, export, check, clean and join the books."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from rich.progress import track
+from rich.table import Table
+
+from looktwice.asking.ledger import DayCost, default_path, maintain
+from looktwice.asking.ledger.merge import merge as merge_ledgers
+from looktwice.asking.progress import ERR, say
+from looktwice.cli.console import OUT, print_json, safe
+from looktwice.errors import ImageError
+from looktwice.files import ready
+from looktwice.pictures.collection import Picture
+
+By = Literal["day", "classifier"]
+
+COUNTS = {"asked": "asked", "answered": "answered", "refused": "refused", "unknown": "unknown", "counted": "queries"}
+"""The columns of `ledger stats` that add up, and what of them counts against budgets."""
+
+
+def stats(path: Path | None, by: By | None, json: bool) -> None:
+    """Queries and money by day, by classifier, or by both: asked = answered + refused + unknown."""
+    days = maintain.stats(path or default_path())
+    columns: list[By] = [by] if by else ["day", "classifier"]
+    groups: dict[tuple[str, ...], list[DayCost]] = {}
+    for day in days:
+        groups.setdefault(tuple(_heading(day, column) for column in columns), []).append(day)
+    if json:
+        print_json([_record(group, columns) for group in groups.values()])
+        return
+    table = Table(title=f"Ledger {path or default_path()}", title_justify="left")
+    for heading in (*columns, *COUNTS, "money"):
+        table.add_column(heading, justify="left" if heading in columns else "right")
+    for key, group in groups.items():
+        table.add_row(*key, *_amounts(group))
+    table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days), style="bold")
+    OUT.print(table)
+
+
+def _heading(day: DayCost, column: By) -> str:
+    return day.day.isoformat() if column == "day" else safe(f"{day.description} {day.fingerprint}".strip())
+
+
+def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object]:
+    first = group[0]
+    who = {"fingerprint": first.fingerprint, "description": first.description} if "classifier" in columns else {}
+    when = {"day": first.day.isoformat()} if "day" in columns else {}
+    return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in (*COUNTS.values(), "micros")}}
+
+
+def _amounts(days: Sequence[DayCost]) -> list[str]:
+    counts = [sum(getattr(day, name) for day in days) for name in COUNTS.values()]
+    return [*map(str, counts), f"{sum(day.micros for day in days) / 1e6:.4f}"]
+
+
+def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> None:
+    """Every answer as a row of a .csv, .jsonl or .parquet file, with the names of these pictures."""
+    ready(out, maintain.ENDINGS)
+    names: dict[str, str] = {}
+    for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
+        try:
+            names.setdefault(picture.image().digest, picture.name)
+        except ImageError as error:
+            say(f"[yellow]not read:[/yellow] {safe(picture.name)}: {safe(error.why)}")
+    say(f"{maintain.export(path or default_path(), out, names)} answers: {out}")
+
+
+def verify(path: Path | None, json: bool) -> bool:
+    """Say what is wrong with the ledger; whether it is sound."""
+    problems = maintain.verify(path or default_path())
+    if json:
+        print_json({"problems": problems})
+        return not problems
+    for problem in problems:
+        say(f"[red]problem:[/red] {safe(problem)}")
+    if not problems:
+        say("The ledger is sound.")
+    return not problems
+
+
+def forget(path: Path | None, classifier: str) -> None:
+    """Delete the answers of one classifier; what they cost stays counted."""
+    gone = maintain.forget(path or default_path(), classifier)
+    say(f"{gone} answers of {safe(classifier)} are forgotten; what they cost stays counted.")
+
+
+def merge(other: Path, path: Path | None) -> None:
+    """Add the answers and the cost of another ledger."""
+    merged = merge_ledgers(path or default_path(), other)
+    say(f"{merged.added} answers added, {merged.known} were known.")

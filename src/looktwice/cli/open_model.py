@@ -1,0 +1,287 @@
+"""What the commands about open models do: measure noise, and carry what was learned over to a closed classifier."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich import box
+from rich.progress import track
+from rich.table import Table
+
+from looktwice import __version__, files
+from looktwice.asking.outcome import Unscored
+from looktwice.asking.progress import ERR, say
+from looktwice.calibration import metrics
+from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
+from looktwice.calibration.jury import Jury
+from looktwice.classifiers import names_of
+from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
+from looktwice.cli.runs import complain, tell_duplicates
+from looktwice.errors import DataError
+from looktwice.model import AsyncModel
+from looktwice.pictures.collection import Picture
+from looktwice.transfer.borrow import Pupil, fit_towards
+from looktwice.transfer.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
+from looktwice.transfer.onnx_features import open_onnx
+from looktwice.verdicts import fitting
+from looktwice.verdicts import look as looking
+from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts.look import Polled
+from looktwice.verdicts.profile import HeldOut, Profile
+from looktwice.views import GENERAL, Panel, View, parse, renderer
+
+COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
+"""The paper's four transforms, each as mild as suits most models."""
+
+
+def noise(
+    pictures: Sequence[Picture],
+    model: str,
+    views: str,
+    draws: int,
+    seed: int,
+    out: Path,
+    figures: Path | None,
+    json: bool,
+) -> None:
+    """Measure the noise that views make in an open model, keep it, and show Var and KS."""
+    files.ready(out)
+    if figures:
+        files.folder(figures)
+    file = _measured(model, pictures, views, draws, seed)
+    file.save(out)
+    if figures:
+        _draw(file, figures)
+    if json:
+        print_json({"noise": str(out), "views": [_summary(item) for item in file.noises]})
+        return
+    OUT.print(_noise_table(file))
+    say(f"Noise: {out}" + (f"   Figures: {figures}" if figures else ""))
+
+
+@dataclass(frozen=True, eq=False)
+class Transferred:
+    """How a belief that was learned on an open model fares on a closed one, on held-out fifths of its pictures."""
+
+    chosen: Measured
+    belief: Outcome
+    others: tuple[Outcome, ...]
+    """Naive and constant trust, then Gaussian and Probit on the same votes, then the jury on its own."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An open model, the pictures that it is shown, and the views that are tested on it."""
+
+    model: str
+    pictures: Sequence[Picture]
+    views: str
+
+
+def transfer(
+    opened: Opened, model: AsyncModel, pictures: Sequence[Picture], draws: int, out: Path, output: Output
+) -> bool:
+    """The paper's prescription: test views on an open model, take the best and its F_n to a closed one, and compare.
+
+    Whether every picture was scored.
+    """
+    files.ready(out)
+    looking.check_teachable(pictures)
+    file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
+    chosen = min(file.noises, key=lambda item: item.transfer_error)
+    if not output.json:
+        OUT.print(_noise_table(file))
+    say(f"Chosen on the open model: {chosen.view}, whose F_n tells the model's own probability best.")
+    if output.dry_run:
+        estimate(model, pictures, Panel.parse(f"{chosen.view}*{draws} {GENERAL}"), output)
+        return True
+
+    async def work() -> tuple[Polled, Polled]:
+        async with watched(model, 2 * len(pictures), output):
+            told = await model.ask(pictures, views=Panel.parse(f"{chosen.view}*{draws}"))
+            return told, await model.ask(pictures, views=GENERAL)
+
+    told, jury = run(work)
+    complain(told.unscored)
+    tell_duplicates(told)
+    found = compare(chosen, told, jury)
+    model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
+    results = [outcome.result() for outcome in (*found.others, found.belief)]
+    if output.json:
+        figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
+        print_json({"profile": str(out), "view": chosen.view, **figures})
+    else:
+        OUT.print(results_table(results, f"On held-out fifths of {len(found.belief.label)} pictures"))
+        for line in judged(found):
+            OUT.print(line, highlight=False, soft_wrap=True)
+        say(f"Profile of the transferred belief: {out}")
+    return not told.unscored
+
+
+def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: Path, output: Output) -> bool:
+    """Make a profile for one classifier out of the jury of another, and of labelled pictures if there are any.
+
+    Whether every picture was scored.
+    """
+    taught_by = Profile.load(teacher)
+    prior = _jury_of(taught_by, teacher)
+    files.ready(out)
+    if pictures:
+        looking.check_teachable(pictures)
+    if output.dry_run:
+        estimate(model, pictures, taught_by.views(), output)
+        return True
+    unscored: tuple[Unscored, ...] = ()
+    if pictures:
+
+        async def work() -> Polled:
+            async with watched(model, len(pictures), output):
+                return await model.ask(pictures, views=taught_by.views())
+
+        polled = run(work)
+        unscored = polled.unscored
+        complain(unscored)
+        tell_duplicates(polled)
+        profile = taught(prior, polled, model.description)
+    else:
+        profile = untaught(taught_by, model)
+    profile.save(out)
+    if output.json:
+        print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
+        return not unscored
+    if profile.results:
+        OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+    else:
+        say("No picture was labelled, so nothing is known of how good it is here, and nothing is promised.")
+    say(f"Profile: {out}")
+    return not unscored
+
+
+def untaught(teacher: Profile, model: AsyncModel) -> Profile:
+    """The teacher's panel and jury for another classifier, of which no labelled picture is known."""
+    labels = model.classifier.labels
+    return Profile(
+        looktwice=__version__,
+        classifier=model.description,
+        fingerprint=model.classifier.fingerprint,
+        renames=dict(names_of(model.classifier).renames),
+        vocabulary=labels or teacher.vocabulary,
+        classes=len(labels) if labels else teacher.classes,
+        panel=teacher.panel,
+        seed=model.options.seed or 0,
+        renderer=renderer(teacher.views()),
+        belief=teacher.belief,
+        pictures=0,
+        results=(),
+        held_out=HeldOut(confidence=(), correct=()),
+    )
+
+
+def taught(prior: Jury, polled: Polled, description: str) -> Profile:
+    """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
+    profile = looking.learn(polled, Pupil(prior), description)
+    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.labelled()))})
+
+
+def _jury_of(profile: Profile, path: Path) -> Jury:
+    belief = profile.believer()
+    if not isinstance(belief, Jury):
+        family = profile.belief["family"]
+        raise DataError(f"the profile {str(path)!r} holds a {family}, and only a jury can be borrowed; fit it as one")
+    return belief
+
+
+def compare(chosen: Measured, told: Polled, jury: Polled) -> Transferred:
+    """How the transferred belief and the others fare on pictures that they were not fitted on."""
+    labelled = told.labelled()
+    if jury.votes.names != told.votes.names:
+        raise DataError("some pictures were answered under one panel only; run the same command again")
+
+    def held_out(belief: Belief) -> Outcome:
+        return fitting.cross_fit(belief, labelled)
+
+    others = [held_out(belief) for belief in (Naive(), Constant(), Gaussian(), Probit())]
+    others.append(replace(fitting.cross_fit(Jury(), jury.labelled()), name="jury, general panel"))
+    return Transferred(chosen, held_out(Transfer(noise=chosen.noise.cumulative)), tuple(others))
+
+
+def judged(found: Transferred) -> list[str]:
+    """A sentence for each other belief: whether the transferred one has the better Brier score."""
+    return [_sentence(name, difference) for name, difference in _differences(found).items()]
+
+
+def _differences(found: Transferred) -> dict[str, metrics.Difference]:
+    return {
+        other.name: metrics.paired_difference(found.belief.brier, other.brier)
+        for other in found.others
+        if other.name not in (Naive.name, Constant.name)
+    }
+
+
+def _sentence(name: str, difference: metrics.Difference) -> str:
+    figures = f"Brier {difference.mean:+.4f}, 95 % between {difference.low:+.4f} and {difference.high:+.4f}"
+    verdict = "beats" if difference.high < 0 else "loses to" if difference.low > 0 else "cannot be told from"
+    return f"The transferred belief [bold]{verdict}[/bold] {name} ({figures})."
+
+
+def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, seed: int) -> NoiseFile:
+    open_model = open_onnx(model)
+    kinds = _kinds(views)
+    found = _shown(probes(open_model, pictures, kinds, draws, seed), len(pictures))
+    survey = fold(found, kinds, draws)
+    _tell_unread(survey)
+    return filed(survey, open_model, model, seed)
+
+
+def _kinds(views: str) -> list[View]:
+    return [parse(word) for word in dict.fromkeys((views or COMMON).split())]
+
+
+def _shown(found: Iterable[Probe | Unscored], total: int) -> Iterable[Probe | Unscored]:
+    return track(found, "pictures", total, console=ERR, transient=True, disable=not ERR.is_terminal)
+
+
+def _tell_unread(survey: Survey) -> None:
+    if survey.unread:
+        first = survey.unread[0]
+        say(f"[yellow]{len(survey.unread)} pictures were not read:[/yellow] {safe(first.name)}: {safe(first.message)}")
+
+
+def _draw(file: NoiseFile, folder: Path) -> None:
+    for item in file.noises:
+        stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
+        files.write(folder / f"{stem}.svg", drawn(item.noise, item.view))
+        files.write(folder / f"{stem}-centred.svg", drawn(item.centred, f"{item.view}, centred"))
+
+
+def _summary(item: Measured) -> dict[str, object]:
+    """The figures of a view without its curves."""
+    short: dict[str, object] = {key: asdict(item)[key] for key in ("view", "kept", "transfer_error", "gaussian_error")}
+    for name, noise in (("noise", item.noise), ("centred", item.centred)):
+        figures = asdict(noise)
+        short[name] = {key: figures[key] for key in ("var", "normal", "paper", "shape")}
+    return short
+
+
+def _noise_table(file: NoiseFile) -> Table:
+    """Var, KS and the rest, one view a row, the noise as it is above the centred one."""
+    title = f"Noise of {file.pictures:,} pictures, {file.draws} draws each"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("view", no_wrap=True)
+    for heading in ("kept", "Var ↓", "KS ↓", "a", "skew", "F_n off", "Φ off"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for item in file.noises:
+        both = [f"{plain}\n[dim]{centred}[/dim]" for plain, centred in zip(*_cells(item), strict=True)]
+        errors = (f"{item.transfer_error:.3f}", f"{item.gaussian_error:.3f}")
+        table.add_row(f"{item.view}\n[dim]  centred[/dim]", f"{item.kept:.3f}", *both, *errors)
+    return table
+
+
+def _cells(item: Measured) -> list[tuple[str, ...]]:
+    return [
+        (f"{noise.var:.3f}", f"{noise.normal.ks:.3f}", f"{noise.normal.a:.3g}", f"{noise.shape.skewness:+.2f}")
+        for noise in (item.noise, item.centred)
+    ]

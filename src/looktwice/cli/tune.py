@@ -1,0 +1,210 @@
+"""What `looktwice tune` does: show the plan, ask the pilot, choose the views, save the profile and its curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from looktwice import files
+from looktwice.asking.progress import say
+from looktwice.asking.session import ledger_name
+from looktwice.calibration.panels import Plan
+from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, watched
+from looktwice.cli.runs import check_places, complain, tell_duplicates
+from looktwice.model import AsyncModel, Tuned
+from looktwice.pictures.collection import Picture
+from looktwice.plots import figures
+from looktwice.plots.figures import Line
+from looktwice.report import Material, write
+from looktwice.verdicts import pilot
+from looktwice.verdicts.look import check_teachable
+from looktwice.verdicts.pilot import Chosen
+from looktwice.verdicts.profile import Profile, Result
+from looktwice.views import Panel
+
+
+def tune(
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    max_queries: int | None,
+    out: Path,
+    report: Path | None,
+    output: Output,
+) -> bool:
+    """Choose the views on a pilot, and learn a profile whose figures come from the pictures left out of it.
+
+    Whether every picture was scored.
+    """
+    price = model.terms.price_micros
+    check_places(out, report=report)
+    files.ready(out.with_suffix(".svg"))
+
+    async def work() -> tuple[Plan, Tuned | None]:
+        async with watched(model, len(pictures), output):
+            plan = model.plan(len(pictures), max_queries)
+            _tell([*_lines(plan, price), *_books(model, output)], output.json)
+            return plan, None if output.dry_run else await model.tune(pictures, max_queries=max_queries)
+
+    plan, tuned = run(work)
+    if tuned is None:
+        if output.json:
+            print_json(_figures(plan))
+        return True
+    profile, chosen = tuned.profile, tuned.chosen
+    complain(chosen.polled.unscored)
+    tell_duplicates(chosen.polled)
+    profile.save(out)
+    if report:
+        write(report, Material(profile, tuned.polled.votes, pictures, price_micros=price))
+        say(f"Report: {report}")
+    files.write(out.with_suffix(".svg"), curve_svg(profile.curve))
+    if output.json:
+        print_json({"profile": str(out), "panel": profile.panel, "gain": chosen.gain.mean, **_figures(plan)})
+    else:
+        _show(profile, price, chosen)
+        say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
+    return not chosen.polled.unscored
+
+
+def search(
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    family: str,
+    draws: int,
+    out: Path,
+    report: Path | None,
+    output: Output,
+) -> bool:
+    """The paper's search over a and the settings of one transformation; whether every picture was scored."""
+    grid = pilot.grid_of(family)
+    check_places(out, report=report)
+    check_teachable(pictures, pilot.SEARCHED)
+    queries = pilot.search_queries(len(pictures), len(grid), draws)
+    _tell([_cost("The search", queries, model.terms.price_micros), *_books(model, output)], output.json)
+    if output.dry_run:
+        if output.json:
+            print_json({"queries": queries})
+        return True
+
+    async def work() -> Tuned:
+        async with watched(model, len(grid) * len(pictures), output):
+            return await model.search(pictures, family=family, draws=draws)
+
+    tuned = run(work)
+    profile, polled = tuned.profile, tuned.polled
+    complain(polled.unscored)
+    tell_duplicates(polled)
+    profile.save(out)
+    if report:
+        write(report, Material(profile, polled.votes, pictures))
+        say(f"Report: {report}")
+    if output.json:
+        settings = {str(setting.view): setting.brier for setting in tuned.settings}
+        print_json({"profile": str(out), "settings": settings, "panel": profile.panel})
+    else:
+        OUT.print(_settings_table(tuned.settings))
+        OUT.print(results_table(profile.results, _judged(profile, tuned.chosen)))
+        say(f"Profile: {out}")
+    return not polled.unscored
+
+
+def _lines(plan: Plan, price: int) -> list[str]:
+    rungs = ", ".join(f"{rung.views} about {rung.pictures}" for rung in plan.rungs)
+    share = plan.pilot_queries() / plan.everything()
+    return [
+        f"Pilot: {plan.pilot()} pictures, with fewer candidates from step to step: {rungs}.",
+        _cost(f"It takes {share:.0%} of what asking all of them would:", plan.pilot_queries(), price),
+        _cost(
+            f"Then the panel about {plan.rest} pictures that take no part in choosing, in all", plan.queries(), price
+        ),
+    ]
+
+
+def _books(model: AsyncModel, output: Output) -> list[str]:
+    name = ledger_name(model.terms, model.options) or "none"
+    return [f"Nothing was asked. Ledger: {safe(name)}"] if output.dry_run else []
+
+
+def _cost(what: str, queries: int, price: int) -> str:
+    return f"{what} at most {queries:,} queries{f', {queries * price / 1e6:,.2f} in money' if price else ''}."
+
+
+def _tell(lines: Sequence[str], json: bool) -> None:
+    for line in lines if not json else ():
+        say(line)
+
+
+def _figures(plan: Plan) -> dict[str, int]:
+    return {
+        "pilot_pictures": plan.pilot(),
+        "pilot_queries": plan.pilot_queries(),
+        "everything": plan.everything(),
+        "queries": plan.queries(),
+    }
+
+
+def curve_svg(points: Sequence[Result]) -> str:
+    """Two charts of figures against queries a picture: those that should fall, and those that should rise."""
+    falling = _chart(points, ("brier", "ece"), "What is lost", "lower is better")
+    rising = _chart(points, ("accuracy", "auroc"), "What is gained", "higher is better")
+    return figures.column_svg([falling, rising], "Figures against queries a picture")
+
+
+def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str) -> str:
+    queries = np.array([float(point.queries) for point in points])
+    lines = []
+    for key in keys:
+        values = [point.figures[key].value for point in points]
+        known = [place for place, value in enumerate(values) if value is not None]
+        if known:
+            y = np.array([values[place] for place in known], np.float64)
+            lines.append(Line(COLUMNS[key].rstrip(" ↑↓."), queries[known], y))
+    return figures.lines_svg(lines, title=title, x_label="queries a picture", y_label=label)
+
+
+def _show(profile: Profile, price: int, chosen: Chosen) -> None:
+    OUT.print(_curve_table(profile.curve, str(chosen.polled.panel), len(profile.views()), price))
+    gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f}"
+    if chosen.gain.convincing():
+        say(f"The chosen views gain {gain} in log loss over the general panel, on pictures they were not chosen on.")
+    else:
+        say(f"The general panel was kept: the best choice gains {gain} in log loss over it.")
+    OUT.print(results_table(profile.results, _judged(profile, chosen)))
+
+
+def _judged(profile: Profile, chosen: Chosen) -> str:
+    return f"On {profile.pictures - chosen.pilot} pictures that took no part in choosing"
+
+
+def _curve_table(points: Sequence[Result], panel: str, taken: int, price: int) -> Table:
+    table = Table(title="View by view", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("view")
+    for heading in ("queries", *COLUMNS.values(), *(["per 1,000"] if price else [])):
+        table.add_column(heading, justify="right")
+    names = ["(the picture itself)", *map(str, Panel.parse(panel))]
+    for place, (name, point) in enumerate(zip(names, points, strict=True)):
+        cells = [_number(point.figures[key].value) for key in COLUMNS]
+        money = [f"{point.queries * price / 1e3:,.2f}"] if price else []
+        mark, style = (" ◀ stop here", "bold") if place == taken else ("", None)
+        table.add_row(safe(name) + mark, f"{point.queries:g}", *cells, *money, style=style)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _settings_table(settings: Sequence[pilot.Setting]) -> Table:
+    table = Table(
+        title="Settings on held-out pilot pictures", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("view")
+    table.add_column(COLUMNS["brier"], justify="right")
+    best = min(setting.brier for setting in settings)
+    for setting in settings:
+        table.add_row(str(setting.view), f"{setting.brier:.4f}", style="bold" if setting.brier == best else None)
+    return table

@@ -1,0 +1,1 @@
+"""Files → images: decoding bytes that nobody vouches for, and finding pictures with their truths."""

@@ -1,0 +1,495 @@
+"""Where pictures come from, with their truths: files, folders, `labels.csv`, one folder a class, and `.npz`.
+
+Listing a collection decodes nothing. A `Picture` is small, can be pickled and sent to another process, and decodes
+anew each time it is asked; only the arrays of a few `.npz` files are kept, once for all pictures of a process.
+"""
+
+import csv
+import heapq
+import io
+import os
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol, Union, overload, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.errors import DataError
+from looktwice.pictures.image import MAX_PIXELS, Image, decode, load, shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+"""Endings of the files that are taken from a folder, in any case."""
+COLUMN = "label"
+"""The column of truths in a CSV, unless another is named."""
+
+
+Stamp = tuple[int, int]
+"""When a file was last changed, in nanoseconds, and how many bytes it has."""
+
+
+class Source(Protocol):
+    """What a collection's pictures share: it finds the pixels that belong to a name."""
+
+    def image(self, name: str) -> Image: ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A source of pictures in files."""
+
+    def stamp(self, name: str) -> Stamp:
+        """That of the file with the picture of this name; an OSError if it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that is decoded when asked: its name, unique in its collection, and its truth where that is known."""
+
+    name: str
+    truth: str | None
+    source: Source = field(repr=False)
+
+    def image(self) -> Image:
+        """The decoded picture; an ImageError names a file that cannot be read, a DataError an array that cannot."""
+        return self.source.image(self.name)
+
+    def stamp(self) -> Stamp | None:
+        """That of the picture's file; None where it has none, or it is not there."""
+        try:
+            return self.source.stamp(self.name) if isinstance(self.source, Stamped) else None
+        except (OSError, ValueError):  # a name that holds a zero is no name of a file
+            return None
+
+
+class Collection(Sequence[Picture]):
+    """Pictures of one source, without truths: a `Picture` is made when it is asked for, and only names take memory."""
+
+    def __init__(self, names: Sequence[str], source: Source) -> None:
+        self._names, self._source = names, source
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, place: int) -> Picture: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Collection": ...
+    def __getitem__(self, place: int | slice) -> "Picture | Collection":
+        if isinstance(place, slice):
+            return Collection(self._names[place], self._source)
+        return Picture(self._names[place], None, self._source)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Pictures in files; a name is the path below `root`, with forward slashes."""
+
+    root: Path
+    max_pixels: int
+
+    def image(self, name: str) -> Image:
+        return load(self.root / name, self.max_pixels)
+
+    def stamp(self, name: str) -> Stamp:
+        status = os.stat(self.root / name)
+        return status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Pictures in one array of one file; a name ends with `#` and the place in the array.
+
+    `read` gives the uint8 array, N x H x W or N x H x W x 3; it is a plain function of a module, so that a picture
+    can be pickled without its pixels. `listed` tells whether the file is still the one that was listed.
+    """
+
+    path: Path
+    read: Callable[[Path], NDArray[np.uint8]]
+    listed: Stamp
+
+    @classmethod
+    def of(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
+        return cls(path, read, _stamp(path))
+
+    def stamp(self, name: str) -> Stamp:
+        return self.listed
+
+    def image(self, name: str) -> Image:
+        with _LOADING:
+            images = _images(self)
+        return Image.of(images[int(name.rpartition("#")[2])])
+
+
+_LOADING = Lock()
+
+
+@lru_cache(maxsize=2)
+def _images(stack: Stack) -> NDArray[np.uint8]:
+    with _reading(stack.path):
+        if _stamp(stack.path) != stack.listed:
+            raise DataError(f"{shown(str(stack.path))}: changed since its pictures were listed; list them again")
+        images = stack.read(stack.path)
+    images.flags.writeable = False
+    return images
+
+
+def _stamp(path: Path) -> Stamp:
+    with _reading(path):
+        status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
+
+
+def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Picture]:
+    """The pictures in files, folders (with all folders below) and `.npz` files, without truths.
+
+    A folder given alone names its pictures by their path below it, sorted by code point; with several paths, each
+    name begins with the path as it was given. A file is taken whatever its ending; from a folder, only `ENDINGS`.
+    """
+    if not paths:
+        raise DataError("no picture is named; give files or folders")
+    here = Folder(Path(), max_pixels)
+    found = _alone(paths[0], here) if len(paths) == 1 else [p for path in paths for p in _among(path, here)]
+    twice = _repeated(picture.name for picture in found)
+    if twice:
+        raise DataError(f"{few(twice, 'picture')} given twice; name each once")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A picture in memory: its file's bytes, or its pixels; an Image that was given is shared."""
+
+    content: bytes | NDArray[np.uint8] | Image = field(repr=False)
+
+    def image(self, name: str) -> Image:
+        if isinstance(self.content, Image):
+            return self.content
+        return decode(self.content, name) if isinstance(self.content, bytes) else Image.of(self.content)
+
+
+PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "PillowImage"]
+"""One picture: a path, the bytes of a file, an array (uint8, height × width [× RGB]), or a Pillow image."""
+PicturesLike = str | Path | Sequence[PictureLike] | NDArray[np.uint8]
+"""Many: a file, folder or .npz, a sequence of pictures, or one array of them."""
+
+
+def one(item: PictureLike, name: str = "picture") -> Picture:
+    """A picture from wherever it is; what is not a path gets the given name."""
+    if isinstance(item, Picture):
+        return item
+    if isinstance(item, str | Path):
+        found = find([Path(item)])
+        if len(found) != 1:
+            raise DataError(f"{shown(str(item))}: holds {len(found)} pictures; give one picture")
+        return found[0]
+    if isinstance(item, bytes | bytearray | memoryview):
+        return Picture(name, None, Held(bytes(item)))
+    if isinstance(item, Image):
+        return Picture(name, None, Held(item))
+    if hasattr(item, "convert"):
+        return Picture(name, None, Held(np.asarray(item.convert("RGB"))))
+    return Picture(name, None, Held(np.asarray(item)))
+
+
+def many(items: PicturesLike) -> Sequence[Picture]:
+    """Pictures from wherever they are; those in memory are named by their place."""
+    if isinstance(items, str | Path):
+        return find([Path(items)])
+    if len(items) and all(isinstance(item, str | Path) for item in items):
+        return find([Path(str(item)) for item in items])
+    return [one(item, str(place)) for place, item in enumerate(items)]
+
+
+def with_truths(pictures: Sequence[Picture], labels: Iterable[object]) -> list[Picture]:
+    """The pictures with a truth each; their numbers must agree."""
+    truths = [str(label) for label in labels]
+    if len(truths) != len(pictures):
+        raise DataError(f"there are {len(pictures)} pictures and {len(truths)} labels; give one label a picture")
+    return [replace(picture, truth=truth) for picture, truth in zip(pictures, truths, strict=True)]
+
+
+def labelled(
+    path: Path, truths: Path | None = None, max_pixels: int = MAX_PIXELS, column: str = COLUMN
+) -> list[Picture]:
+    """The pictures of a collection with their truths, sorted by name.
+
+    `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder a class, or an
+    `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
+    `column` names the column of the CSV that holds the truths.
+    """
+    with _reading(path):
+        if truths is None and (path / "labels.csv").is_file():
+            truths = path / "labels.csv"
+        if truths is not None:
+            return _with_table(path, truths, max_pixels, column)
+        if column != COLUMN:
+            what = f"{shown(str(path))}: no labels.csv that could have a column {shown(column)}"
+            raise DataError(f"{what}; name the CSV with --truths, or leave out --truths-column")
+        return _labelled_stack(path, max_pixels) if _is_npz(path) else _by_class(path, max_pixels)
+
+
+# --- files and folders
+
+
+def _alone(path: Path, here: Folder) -> Sequence[Picture]:
+    with _reading(path):
+        if path.is_dir():
+            return Collection(_listed(path), Folder(path, here.max_pixels))
+        return _stacked(path, path.name, here.max_pixels) if _is_npz(path) else _among(path, here)
+
+
+def _among(path: Path, here: Folder) -> Sequence[Picture]:
+    name = path.as_posix()
+    with _reading(path):
+        if path.is_dir():
+            return Collection([f"{name}/{below}" for below in _listed(path)], here)
+        if not path.exists():
+            raise DataError(f"{shown(str(path))}: no such file or folder; check the path")
+        return _stacked(path, name, here.max_pixels) if _is_npz(path) else [Picture(name, None, here)]
+
+
+def _listed(root: Path) -> list[str]:
+    names = sorted(name for name in _walk(root) if name.lower().endswith(ENDINGS))
+    if not names:
+        raise DataError(f"{shown(str(root))}: no picture in this folder; pictures end with {' '.join(ENDINGS)}")
+    return names
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Files below a folder, hidden ones left out. Each folder is read once, so that links in a ring come to an end.
+
+    Links to folders are followed last, so that what really lies below the root keeps its own name.
+    """
+    folders, links, seen = [""], list[str](), set[tuple[int, int]]()
+    while folders or links:
+        folder = folders.pop() if folders else heapq.heappop(links)
+        with _reading(root / folder):
+            status = os.stat(root / folder)
+            entries = [] if (status.st_dev, status.st_ino) in seen else list(os.scandir(root / folder))
+        seen.add((status.st_dev, status.st_ino))
+        for entry in entries:
+            name = f"{folder}{entry.name}"
+            if entry.name.startswith("."):
+                continue
+            if not _is_folder(entry):
+                yield name
+            elif entry.is_symlink():
+                heapq.heappush(links, name + "/")
+            else:
+                folders.append(name + "/")
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; opening it will say so
+        return False
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns what goes wrong while a file or folder is read into one line that names it."""
+    try:
+        yield
+    except OSError as fault:
+        why = fault.strerror or " ".join(str(fault).split()) or type(fault).__name__
+        raise DataError(f"{shown(str(path))}: cannot be read ({why}); check the path and its rights") from fault
+
+
+# --- truths
+
+
+def _by_class(root: Path, max_pixels: int) -> list[Picture]:
+    """One folder a class: the truth is the first folder on the way from the root to the picture."""
+    if root.exists() and not root.is_dir():
+        raise DataError(f"{shown(str(root))}: no collection with truths; give a folder or an .npz, or name a CSV")
+    pictures = find([root], max_pixels)
+    loose = [picture.name for picture in pictures if "/" not in picture.name]
+    if loose:
+        what = f"{shown(str(root))}: {few(loose, 'picture')} without a truth"
+        raise DataError(f"{what}; put a labels.csv (file,label) beside them or each into the folder of its class")
+    truths = {name: name for name in _class_folders(root)}
+    found = [Picture(p.name, truths[p.name.partition("/")[0]], p.source) for p in pictures]
+    idle = sorted(truths.keys() - {picture.truth for picture in found})
+    if idle:
+        raise DataError(f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; fill or remove it")
+    return found
+
+
+def _class_folders(root: Path) -> list[str]:
+    with _reading(root), os.scandir(root) as entries:
+        return [entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")]
+
+
+def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
+    truths, where = _table(table, column), shown(str(table))
+    sources = {picture.name: picture.source for picture in find([path], max_pixels)}
+    bare = sorted(sources.keys() - truths.keys())
+    if bare:
+        raise DataError(f"{where}: {few(bare, 'picture')} without a truth; add a row for each or move them away")
+    for name in truths.keys() - sources.keys():
+        if path.is_dir() and _lies_below(path, name):
+            sources[name] = Folder(path, max_pixels)
+    lost = sorted(truths.keys() - sources.keys())
+    if lost:
+        raise DataError(f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows")
+    names = sorted(sources) if path.is_dir() else sources
+    return [Picture(name, truths[name], sources[name]) for name in names]
+
+
+def _lies_below(root: Path, name: str) -> bool:
+    """Whether a row names a file of an unusual ending, which is taken because it is named."""
+    return ".." not in PurePosixPath(name).parts and not name.startswith("/") and (root / name).is_file()
+
+
+def _table(path: Path, column: str) -> dict[str, str]:
+    """Truth of each file in a CSV with a column `file` and this one; other columns are ignored."""
+    rows = _rows(path)
+    where, header = shown(str(path)), next(rows, [])
+    lacking = [shown(name) for name in ("file", column) if name not in header]
+    if lacking:
+        has = ", ".join(map(shown, header[:20])) or "nothing"
+        raise DataError(f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}")
+    width, file, label = len(header), header.index("file"), header.index(column)
+    table = [(number, row) for number, row in enumerate(rows, 2) if row]
+    uneven = [f"row {number}" for number, row in table if len(row) != width or not row[file] or not row[label]]
+    if uneven:
+        raise DataError(f"{where}: {few(uneven, 'row')} not of {width} filled fields; quote texts that hold commas")
+    truths = [(str(PurePosixPath(row[file])), sys.intern(row[label])) for _, row in table]
+    twice = _repeated(name for name, _ in truths)
+    if twice:
+        raise DataError(f"{where}: {few(twice, 'file')} in more than one row; keep one row for each")
+    return dict(truths)
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    with _reading(path):
+        data = path.read_bytes()
+    try:
+        yield from csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True, strict=True)
+    except UnicodeDecodeError as fault:
+        raise DataError(f"{shown(str(path))}: not UTF-8 at byte {fault.start}; save it as UTF-8") from fault
+    except csv.Error as fault:
+        raise DataError(f"{shown(str(path))}: not a CSV file ({fault}); write it with commas and quotes") from fault
+
+
+# --- arrays
+
+
+def _is_npz(path: Path) -> bool:
+    return path.suffix.lower() == ".npz" and path.is_file()
+
+
+def _stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
+    stack = Stack.of(path, _npz_images)
+    with _unpacking(path), zipfile.ZipFile(path) as archive, archive.open("images.npy") as file:
+        np.lib.format.read_magic(file)
+        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+    length = _check_stack(path, shape, kind, max_pixels)
+    return Collection([f"{name}#{place}" for place in range(length)], stack)
+
+
+def _npz_images(path: Path) -> NDArray[np.uint8]:
+    with _unpacking(path), np.load(path, allow_pickle=False) as arrays:
+        images: NDArray[np.uint8] = arrays["images"]
+    return images
+
+
+def _check_stack(path: Path, shape: tuple[int, ...], kind: "np.dtype[np.generic]", max_pixels: int) -> int:
+    """How many pictures an array of this shape and kind holds; a DataError if it holds none that can be used."""
+    where = shown(str(path))
+    if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
+        raise DataError(f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3")
+    if 0 in shape:
+        raise DataError(f"{where}: images have shape {shape}, so there is no picture; give at least one")
+    if shape[1] * shape[2] > max_pixels:
+        raise DataError(f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it")
+    return shape[0]
+
+
+def _labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
+    pictures, where = find([path], max_pixels), shown(str(path))
+    with _unpacking(path), np.load(path, allow_pickle=False) as arrays:
+        if "labels" not in arrays:
+            raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, arrays))}")
+        labels, names = arrays["labels"], arrays.get("class_names")
+    classes = None if names is None else _texts(path, names)
+    twice = _repeated(classes or ())
+    if twice:
+        raise DataError(f"{where}: {few(twice, 'class name')} used for two classes; give each class its own")
+    truths = named_truths(path, labels, classes)
+    if len(truths) != len(pictures):
+        raise DataError(f"{where}: {len(pictures)} pictures but {len(truths)} labels; give one label for each picture")
+    return [Picture(p.name, truth, p.source) for p, truth in zip(pictures, truths, strict=True)]
+
+
+def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str] | None) -> list[str]:
+    """The truth of each label: the class name that a number stands for, or the label itself where it is a text.
+
+    Numbers without class names become texts. A DataError lists labels that no class name stands for.
+    """
+    if labels.dtype.kind not in "iu":
+        texts = _texts(path, labels)
+        strange = sorted(set(texts) - set(texts if names is None else names))
+    elif names is None:
+        return [sys.intern(str(label)) for label in labels.ravel().tolist()]
+    else:
+        numbers = labels.ravel().tolist()
+        strange = [f"{label} at #{n}" for n, label in enumerate(numbers) if not 0 <= label < len(names)]
+        texts = [] if strange else [names[label] for label in numbers]
+    if strange:
+        where, known = shown(str(path)), len(names or ())
+        raise DataError(f"{where}: {few(strange, 'label')} outside the {known} class names; mend labels or class_names")
+    return texts
+
+
+def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
+    """A list of texts from an array of text or UTF-8 bytes, none of them empty."""
+    where = shown(str(path))
+    if array.dtype.kind not in "US" or array.ndim != 1:
+        raise DataError(
+            f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers"
+        )
+    with _unpacking(path):
+        texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
+    blank = [f"#{number}" for number, text in enumerate(texts) if not text]
+    if blank:
+        raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth")
+    return texts
+
+
+@contextmanager
+def _unpacking(path: Path) -> Iterator[None]:
+    """Turns whatever a damaged archive raises into one line that names it."""
+    try:
+        yield
+    except (OSError, DataError):
+        raise
+    except Exception as fault:  # zipfile, zlib and numpy raise many kinds
+        why = " ".join(str(fault).split())[:120] or type(fault).__name__
+        raise DataError(f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); write it anew") from fault
+
+
+# --- words for errors
+
+
+def few(names: Sequence[str], what: str) -> str:
+    """How many there are, and the first three by name: `5 pictures (a.png, b.png, c.png and 2 more)`."""
+    first = ", ".join(map(shown, names[:3]))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} {what}{'' if len(names) == 1 else 's'} ({first}{more})"
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)

@@ -1,0 +1,1 @@
+"""Curves as SVG, and results as notebooks show them."""

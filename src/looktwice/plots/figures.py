@@ -1,0 +1,422 @@
+"""Curves that metrics computed, drawn as inline SVG: text that a page, a report or a file can hold.
+
+A figure fills the width of what holds it, so give that a maximum (34rem reads well). Ink follows `currentColor`,
+and a page may set the colours of lines with the CSS variables --lt-1 … --lt-6. The same curve always gives the
+same text.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from looktwice.calibration.metrics import Counts, Floats, Reliability, RiskCoverage
+from looktwice.errors import DataError
+
+_WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
+_LETTER = 6.3
+"""About the width of a letter of the small type, in the units of the figure."""
+_POINTS = 240
+"""A line keeps at most so many of its points: more than a phone can show, few enough for a quick page."""
+_COLOURS = ("#3d7eea", "#e2742f", "#179c82", "#b158c2", "#b98a12", "#7f8694")
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named line through (x, y), and a band from `low` to `high` if both are given; all of one length."""
+
+    name: str
+    x: Floats
+    y: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+
+
+def reliability_svg(curve: Reliability, title: str = "Confidence and real accuracy") -> str:
+    """A reliability diagram: real against claimed accuracy with intervals, over the number of pictures."""
+    filled = [int(i) for i in np.flatnonzero(curve.count)]
+    heading, top = _heading(title, [_distance(curve)])
+    share = _Axis("answers that are right", _ticks(0, 1), _percent)
+    upper = _Frame(top, 300, (0, 1), (0, 1))
+    lower = _Frame(upper.bottom + 32, 54, (0, 1), (0, max(1, int(curve.count.max()))))
+    parts = [
+        heading,
+        _axes(upper, _Axis("", share.ticks, _nothing), share),
+        _diagonal(upper),
+        *(_bin(curve, i, upper) for i in filled),
+        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis("pictures", lower.y_range, _whole)),
+        *(_bar(curve, i, lower) for i in filled),
+    ]
+    about = f"Share of right answers against confidence, in {len(filled)} bins; the diagonal is ideal."
+    return _svg(title, about, lower.bottom + 40, parts)
+
+
+def risk_coverage_svg(
+    curve: RiskCoverage, threshold: float | None = None, title: str = "Mistakes among accepted answers"
+) -> str:
+    """Share of wrong answers among the accepted against the share accepted.
+
+    `threshold` marks the point that accepting every confidence of at least so much leads to.
+    """
+    # Equal confidences come in random order, so up to the first point the expected risk is level.
+    x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
+    heading, top = _heading(title, _acceptance(curve, threshold))
+    # One mistake among the first few answers is a high and meaningless peak; it may leave the frame.
+    ticks = _ticks(0, max(0.01, 1.1 * float(y[x >= min(0.05, x[1])].max())))
+    frame = _Frame(top, 240, (0, 1), (ticks[0], ticks[-1]))
+    coverage, risk = (
+        _Axis("accepted answers", _ticks(0, 1), _percent),
+        _Axis("wrong among the accepted", ticks, _percent),
+    )
+    parts = [
+        heading,
+        _axes(frame, coverage, risk),
+        _clipped(frame, [_stroke(frame, x, y, 0)]),
+        _operating_point(frame, curve, threshold),
+    ]
+    about = "Share of wrong answers among those accepted, against the share of all answers that is accepted."
+    return _svg(title, about, frame.bottom + 40, parts)
+
+
+def lines_svg(
+    lines: Sequence[Line],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+) -> str:
+    """A chart of up to six lines with their bands; the ranges are those of the data unless given."""
+    _check(lines)
+    _check_ranges(x_range, y_range)
+    heading, top = _heading(title, [])
+    legend, top = _legend([line.name for line in lines], top) if len(lines) > 1 else ("", top)
+    x_range = x_range or _span(line.x for line in lines)
+    y_ticks = _ticks(*(y_range or _span(values for line in lines for values in _heights(line))))
+    x_ticks = _ticks(*x_range)
+    frame = _Frame(top, 230, x_range, y_range or (y_ticks[0], y_ticks[-1]))
+    bands = [_band(frame, line, i) for i, line in enumerate(lines)]
+    strokes = [_marked(frame, line, i) for i, line in enumerate(lines)]
+    axes = _axes(frame, _Axis(x_label, x_ticks, _decimal(x_ticks)), _Axis(y_label, y_ticks, _decimal(y_ticks)))
+    about = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}."
+    parts = [heading, legend, axes, _clipped(frame, [*bands, *strokes])]
+    return _svg(title, about, frame.bottom + 40, parts)
+
+
+def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, remarks: Sequence[str] = ()) -> str:
+    """Two probabilities of the same things against each other, one point each; on the diagonal they agree."""
+    _check([Line(title, x, y)])
+    heading, top = _heading(title, remarks)
+    frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
+    places = "".join(f"M{_n(frame.x(a))} {_n(frame.y(b))}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+    dots = f'<path d="{places}" stroke="{_colour(0)}" stroke-width="4" stroke-opacity="0.4" stroke-linecap="round"/>'
+    dashes = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
+    diagonal = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), dashes)
+    axes = _axes(frame, _Axis(x_label, ticks, _percent), _Axis(y_label, ticks, _percent))
+    about = f"{y_label} against {x_label}, {len(x):,} points; on the diagonal they agree."
+    return _svg(title, about, frame.bottom + 40, [heading, axes, diagonal, _clipped(frame, [dots])])
+
+
+def column_svg(charts: Sequence[str], title: str) -> str:
+    """Several figures of this module, one below the other, as one figure."""
+    y, parts = 0.0, []
+    for chart in charts:
+        height = float(chart.split('viewBox="', 1)[1].split('"', 1)[0].split()[3])
+        place = f'<svg y="{_n(y)}" height="{_n(height)}" '
+        parts.append(chart.strip().replace("<svg ", place, 1))
+        y += height + 12
+    return _svg(title, f"{len(parts)} charts, one below the other.", y, parts)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What an axis says: its label, its ticks and the words for a tick."""
+
+    label: str
+    ticks: Sequence[float]
+    words: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A plotting area, and the way from values to places in it."""
+
+    top: float
+    height: float
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return _LEFT + (_RIGHT - _LEFT) * (value - low) / (high - low)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return self.bottom - self.height * (value - low) / (high - low)
+
+
+# Values to words
+
+
+def _percent(value: float) -> str:
+    return f"{round(100 * value, 6):g} %"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _nothing(_value: float) -> str:
+    return ""
+
+
+def _decimal(ticks: Sequence[float]) -> Callable[[float], str]:
+    """Words with as many decimals as the ticks need to differ."""
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
+    places = max(0, -math.floor(math.log10(step) + 1e-9))
+    return lambda value: f"{value:,.{places}f}".replace("-", "−")
+
+
+def _distance(curve: Reliability) -> str:
+    filled, pictures = curve.count > 0, int(curve.count.sum())
+    gaps = np.abs(curve.accuracy - curve.confidence)[filled]
+    points = 100 * float(gaps @ curve.count[filled]) / pictures
+    return f"{pictures:,} pictures, off by {points:.1f} points on average"
+
+
+def upward(threshold: float) -> str:
+    """A threshold in words, never below what it is: rounded up, to three decimals or as many as tell it from 1."""
+    places = max(3, math.ceil(-math.log10(max(1e-9, 1 - threshold))) + 1)
+    return f"{math.ceil(threshold * 10**places - 1e-6) / 10**places:.{places}f}"
+
+
+def _acceptance(curve: RiskCoverage, threshold: float | None) -> list[str]:
+    if threshold is None:
+        return []
+    kept = int((curve.threshold >= threshold).sum())
+    if not kept:
+        return [f"no answer has a confidence of {upward(threshold)} or more"]
+    coverage, risk = 100 * curve.coverage[kept - 1], 100 * curve.risk[kept - 1]
+    return [f"at {upward(threshold)} or more: {coverage:.1f} % accepted, {risk:.1f} % of them wrong"]
+
+
+# Values to ranges
+
+
+def _ticks(low: float, high: float) -> tuple[float, ...]:
+    """Round values, four to eight of them, from at most `low` to at least `high`."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * min((1, 2, 5, 10), key=lambda m: abs(math.log(m * power / rough)))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return tuple(round(i * step, 12) + 0.0 for i in range(first, last + 1))
+
+
+def _within(ticks: Sequence[float], bounds: tuple[float, float]) -> list[float]:
+    return [tick for tick in ticks if bounds[0] <= tick <= bounds[1]]
+
+
+def _span(columns: Iterable[Floats]) -> tuple[float, float]:
+    values = np.concatenate(list(columns))
+    low, high = float(values.min()), float(values.max())
+    same = high - low <= 1e-9 * max(1.0, abs(low), abs(high))
+    return (low - 0.5, high + 0.5) if same else (low, high)
+
+
+def _heights(line: Line) -> list[Floats]:
+    return [values for values in (line.y, line.low, line.high) if values is not None]
+
+
+def _seen(points: int) -> Counts:
+    """The rows to draw: at most so many as can be told apart, evenly taken, the ends among them."""
+    return np.unique(np.linspace(0, points - 1, _POINTS).round().astype(np.intp))
+
+
+def _check(lines: Sequence[Line]) -> None:
+    if not 1 <= len(lines) <= len(_COLOURS):
+        raise DataError(f"a chart shows 1 to {len(_COLOURS)} lines, not {len(lines)}; draw several charts")
+    for line in lines:
+        columns = [line.x, *_heights(line)]
+        if {column.shape for column in columns} != {(len(line.x),)} or not len(line.x):
+            raise DataError(f"line {line.name!r} has columns of different lengths or none; give one value a point")
+        if not all(np.isfinite(column).all() for column in columns):
+            raise DataError(f"line {line.name!r} holds a value that is not finite; leave that point out")
+
+
+def _check_ranges(*ranges: tuple[float, float] | None) -> None:
+    for bounds in ranges:
+        if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
+            raise DataError(f"{bounds} is no range; give the lower end first and the higher second")
+
+
+# Words and values to marks
+
+
+def _n(value: float) -> str:
+    """A place in the figure, to a tenth of a unit; no negative zero."""
+    return f"{round(value, 1) + 0.0:.1f}"
+
+
+def _clean(text: str) -> str:
+    return escape("".join(letter if letter.isprintable() else " " for letter in text))
+
+
+def _colour(index: int) -> str:
+    return f"var(--lt-{index + 1}, {_COLOURS[index]})"
+
+
+def _svg(title: str, about: str, height: float, parts: Iterable[str]) -> str:
+    opening = (
+        '<svg xmlns="http://www.w3.org/2000/svg" class="lt-figure" role="img" width="100%" '
+        f'viewBox="0 0 {_n(_WIDTH)} {_n(height)}" fill="currentColor" '
+        'font-family="system-ui, -apple-system, Segoe UI, Roboto, sans-serif" font-size="11.5">'
+    )
+    names = f"<title>{_clean(title)}</title><desc>{_clean(about)}</desc>"
+    return "\n".join([opening, names, *(part for part in parts if part), "</svg>\n"])
+
+
+def _text(x: float, y: float, words: str, more: str = "") -> str:
+    return f'<text x="{_n(x)}" y="{_n(y)}"{more}>{_clean(words)}</text>' if words else ""
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
+    return f'<line x1="{_n(x1)}" y1="{_n(y1)}" x2="{_n(x2)}" y2="{_n(y2)}" {more}/>'
+
+
+def _heading(title: str, remarks: Sequence[str]) -> tuple[str, float]:
+    """Title and remarks, and where the room below them begins."""
+    y, parts = 4.0, []
+    for words in textwrap.wrap(title, 44):
+        y += 17
+        parts.append(_text(_EDGE, y, words, ' font-size="14.5" font-weight="600"'))
+    for words in remarks:
+        y += 17
+        parts.append(_text(_EDGE, y, words, ' opacity="0.72"'))
+    return "\n".join(parts), y + 32
+
+
+def _legend(names: Sequence[str], top: float) -> tuple[str, float]:
+    """Names beside samples of their lines, in as many rows as they need, and where the room below begins."""
+    x, y, parts = _EDGE, top - 12, []
+    for i, name in enumerate(names):
+        width = 28 + _LETTER * len(name)
+        if x > _EDGE and x + width > _WIDTH:
+            x, y = _EDGE, y + 17
+        sample = f'stroke="{_colour(i)}" stroke-width="2.5" stroke-dasharray="{_DASHES[i]}"'
+        parts += [_rule(x, y - 4, x + 18, y - 4, sample), _text(x + 23, y, name)]
+        x += width + 12
+    return "\n".join(parts), y + 32
+
+
+def _axes(frame: _Frame, x: _Axis, y: _Axis) -> str:
+    faint = 'stroke="currentColor" stroke-opacity="0.13"'
+    parts = []
+    for tick in _within(y.ticks, frame.y_range):
+        parts.append(_rule(_LEFT, frame.y(tick), _RIGHT, frame.y(tick), faint))
+        parts.append(_text(_LEFT - 7, frame.y(tick) + 4, y.words(tick), ' text-anchor="end" opacity="0.72"'))
+    for tick in _within(x.ticks, frame.x_range):
+        parts.append(_rule(frame.x(tick), frame.bottom, frame.x(tick), frame.bottom + 4, faint))
+        parts.append(_text(frame.x(tick), frame.bottom + 17, x.words(tick), ' text-anchor="middle" opacity="0.72"'))
+    parts.append(_text((_LEFT + _RIGHT) / 2, frame.bottom + 33, x.label, ' text-anchor="middle"'))
+    parts.append(_text(_EDGE, frame.top - 11, y.label))
+    return "\n".join(part for part in parts if part)
+
+
+def _diagonal(frame: _Frame) -> str:
+    style = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
+    line = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), style)
+    angle = -math.degrees(math.atan2(frame.height, _RIGHT - _LEFT))
+    x, y = frame.x(0.04), frame.y(0.04) - 6
+    return line + "\n" + _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"')
+
+
+def _bin(curve: Reliability, i: int, frame: _Frame) -> str:
+    """One bin of a reliability diagram: a pale bar, the interval, and a point at what was claimed."""
+    x, y = frame.x(curve.confidence[i]), frame.y(curve.accuracy[i])
+    left, right = frame.x(curve.edges[i]) + 0.75, frame.x(curve.edges[i + 1]) - 0.75
+    whisker = f'stroke="{_colour(0)}" stroke-width="1.6" stroke-linecap="round"'
+    return (
+        f"<g><title>{_bin_words(curve, i)}</title>"
+        f'<rect x="{_n(left)}" y="{_n(y)}" width="{_n(right - left)}" height="{_n(frame.bottom - y)}" '
+        f'fill="{_colour(0)}" fill-opacity="0.16"/>'
+        + _rule(x, frame.y(curve.low[i]), x, frame.y(curve.high[i]), whisker)
+        + f'<circle cx="{_n(x)}" cy="{_n(y)}" r="3.6" fill="{_colour(0)}"/></g>'
+    )
+
+
+def _bin_words(curve: Reliability, i: int) -> str:
+    claimed, real = f"{100 * curve.confidence[i]:.1f}", f"{100 * curve.accuracy[i]:.1f}"
+    interval = f"{100 * curve.low[i]:.1f} to {100 * curve.high[i]:.1f}"
+    return f"claimed {claimed} %, right {real} % ({interval}), {curve.count[i]:,} pictures"
+
+
+def _bar(curve: Reliability, i: int, frame: _Frame) -> str:
+    """One bar of the histogram; however few its pictures, it can be seen."""
+    left, right = frame.x(curve.edges[i]) + 0.75, frame.x(curve.edges[i + 1]) - 0.75
+    y = min(frame.y(float(curve.count[i])), frame.bottom - 1)
+    return (
+        f'<rect x="{_n(left)}" y="{_n(y)}" width="{_n(right - left)}" height="{_n(frame.bottom - y)}" '
+        f'fill="currentColor" fill-opacity="0.45"><title>{_bin_words(curve, i)}</title></rect>'
+    )
+
+
+def _clipped(frame: _Frame, parts: Iterable[str]) -> str:
+    """Marks of which nothing outside the frame is seen, but for the width of a point."""
+    x, y, width, height = _LEFT - 4, frame.top - 4, _RIGHT - _LEFT + 8, frame.height + 8
+    box = f"{_n(x)} {_n(y)} {_n(width)} {_n(height)}"
+    place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
+    return "\n".join([f'<svg {place} viewBox="{box}">', *(part for part in parts if part), "</svg>"])
+
+
+def _places(frame: _Frame, x: Floats, y: Floats) -> str:
+    rows = _seen(len(x))
+    x, y = x[rows], y[rows]
+    return " ".join(f"{_n(frame.x(a))},{_n(frame.y(b))}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
+
+
+def _stroke(frame: _Frame, x: Floats, y: Floats, index: int) -> str:
+    return (
+        f'<polyline points="{_places(frame, x, y)}" fill="none" stroke="{_colour(index)}" stroke-width="2" '
+        f'stroke-linejoin="round" stroke-linecap="round" stroke-dasharray="{_DASHES[index]}"/>'
+    )
+
+
+def _marked(frame: _Frame, line: Line, index: int) -> str:
+    """A line, with a point at each value where there are few."""
+    stroke = _stroke(frame, line.x, line.y, index)
+    if len(line.x) > 24:
+        return stroke
+    points = [
+        f'<circle cx="{_n(frame.x(x))}" cy="{_n(frame.y(y))}" r="3" fill="{_colour(index)}">'
+        f"<title>{_clean(f'{line.name}: {x:.6g}, {y:.6g}')}</title></circle>"
+        for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
+    ]
+    return "\n".join([stroke, *points])
+
+
+def _band(frame: _Frame, line: Line, index: int) -> str:
+    if line.low is None or line.high is None:
+        return ""
+    there, back = _places(frame, line.x, line.low), _places(frame, line.x[::-1], line.high[::-1])
+    return f'<polygon points="{there} {back}" fill="{_colour(index)}" fill-opacity="0.16"/>'
+
+
+def _operating_point(frame: _Frame, curve: RiskCoverage, threshold: float | None) -> str:
+    kept = 0 if threshold is None else int((curve.threshold >= threshold).sum())
+    if not kept:
+        return ""
+    x, y = frame.x(curve.coverage[kept - 1]), frame.y(curve.risk[kept - 1])
+    thin = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="3 3"'
+    dot = f'<circle cx="{_n(x)}" cy="{_n(y)}" r="4.5" fill="{_colour(1)}"/>'
+    return "\n".join([_clipped(frame, [_rule(x, y, x, frame.bottom, thin), _rule(_LEFT, y, x, y, thin), dot])])

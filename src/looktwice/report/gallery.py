@@ -1,0 +1,273 @@
+"""What a report shows of pictures: small copies of them, what each view does, and the ones worth looking at."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration.calibrators import Belief
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.votes import MISSING, Codes, Votes
+from looktwice.errors import DataError, ImageError
+from looktwice.pictures import collection as picture
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image, encode_jpeg, encode_png
+from looktwice.report.inputs import Judged
+from looktwice.verdicts.policy import Practice
+from looktwice.views import Panel, View, questions, render
+
+SIDE = 144
+"""Pixels of the longer side of a thumbnail, at most."""
+QUALITY = 80
+SMALL = 64
+"""Pictures up to this size are shown without loss, pixel by pixel."""
+SAMPLE_SIDE = 512
+"""The sample is brought to this size before the views are drawn: they take long on large photos."""
+SAMPLE = 14
+"""The embedded picture that serves as a sample, a boot: one sees which way it points."""
+CARDS = 12
+"""Pictures in a gallery."""
+VIEWS = 24
+"""Views that are listed."""
+DRAWS = 3
+"""Draws of a random view that are shown."""
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A picture as a page holds it."""
+
+    uri: str
+    width: int
+    height: int
+
+    @property
+    def small(self) -> bool:
+        """Whether its pixels should be seen as they are."""
+        return max(self.width, self.height) <= SMALL
+
+
+def thumbnail(pixels: NDArray[np.uint8]) -> Thumbnail:
+    """A small copy that needs no file: at most SIDE pixels wide and high, some kilobytes."""
+    small = _scaled(pixels, SIDE)
+    lossless = max(small.shape[:2]) <= SMALL
+    data = encode_png(small) if lossless else encode_jpeg(small, QUALITY)
+    text = base64.b64encode(data).decode()
+    return Thumbnail(f"data:image/{'png' if lossless else 'jpeg'};base64,{text}", small.shape[1], small.shape[0])
+
+
+def _scaled(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    import cv2
+
+    height, width = pixels.shape[:2]
+    scale = side / max(height, width)
+    if scale >= 1:
+        return pixels
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+# The panel -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """One view, or all draws of one random view, and what its word is worth."""
+
+    text: str
+    words: str
+    draws: int
+    weight: float | None
+    """The log of what its word multiplies the odds of a label by, the mean over the draws; None if all weigh alike."""
+    low: float | None
+    high: float | None
+    keeps: float | None
+    """How often it says what the picture itself got."""
+    right: float | None
+    """How often it says the truth."""
+    thumbnails: tuple[Thumbnail, ...]
+
+    @property
+    def odds(self) -> float | None:
+        """What its word multiplies the odds of a label by."""
+        return None if self.weight is None else float(np.exp(self.weight))
+
+
+def panel(practice: Practice, seed: int, judged: Judged | None, image: Image) -> list[ViewRow]:
+    """The picture itself, then each view of the panel in its order; draws of one view make one row."""
+    places: dict[View, list[int]] = {}
+    for place, view in enumerate(practice.panel):
+        places.setdefault(view, []).append(place)
+    weights, small = _Weights.of(practice.belief), Image.of(_scaled(image.pixels, SAMPLE_SIDE))
+    itself = (thumbnail(small.pixels),)
+    rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
+    for view, here in list(places.items())[:VIEWS]:
+        rows.append(_row(view, here, weights, judged, _drawn(small, view, len(here), seed)))
+    return rows
+
+
+def _row(
+    view: View, places: list[int], weights: _Weights, judged: Judged | None, drawn: tuple[Thumbnail, ...]
+) -> ViewRow:
+    weight = weights.mean([1 + place for place in places])
+    keeps = None if judged is None else _share(judged.votes, places, judged.votes.base)
+    return ViewRow(str(view), view.adjective, len(places), *weight, keeps, _right(judged, places), drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weights:
+    """The weights of the picture itself and of each view, and how uncertain they are; none for other beliefs."""
+
+    weights: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, belief: Belief) -> _Weights:
+        jury = belief.juries[-1] if isinstance(belief, Prefixes) else belief
+        return cls(
+            *(
+                (np.array(jury.weights), np.array(jury.covariance))
+                if isinstance(jury, Jury)
+                else (np.empty(0), np.empty(0))
+            )
+        )
+
+    def mean(self, places: list[int]) -> tuple[float | None, float | None, float | None]:
+        """The mean weight at these places, and its 95 % interval."""
+        if not len(self.weights):
+            return None, None, None
+        middle = float(self.weights[places].mean())
+        half = 1.96 * float(np.sqrt(max(0.0, self.covariance[np.ix_(places, places)].mean())))
+        return middle, middle - half, middle + half
+
+
+def _right(judged: Judged | None, places: list[int] | None) -> float | None:
+    """How often views, or the pictures themselves, say the truth."""
+    labelled = judged.labelled() if judged else None
+    if labelled is None:
+        return None
+    right = labelled.base == labelled.truths
+    return float(right.mean()) if places is None else _share(labelled, places, labelled.truths)
+
+
+def _share(votes: Votes, places: list[int], labels: Codes) -> float | None:
+    """How many of the answers to these views are these labels."""
+    views = votes.views[:, places]
+    asked = int((views != MISSING).sum())
+    return int((views == labels[:, None]).sum()) / asked if asked else None
+
+
+def _drawn(image: Image, view: View, times: int, seed: int) -> tuple[Thumbnail, ...]:
+    asked = questions(image, Panel((view,) * min(times, DRAWS)), seed)
+    return tuple(thumbnail(pixels) for pixels in render(image, asked))
+
+
+# The pictures --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Card:
+    """One picture of a gallery."""
+
+    name: str
+    label: str
+    confidence: float
+    truth: str | None
+    """What it is, where that is known."""
+    right: bool | None
+    base: str
+    said: str
+    """How the views voted."""
+    thumbnail: Thumbnail | None
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Some pictures that have something in common."""
+
+    heading: str
+    about: str
+    total: int
+    cards: tuple[Card, ...]
+
+
+def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
+    """The most doubtful, the confidently wrong, and those that the views set right; empty ones are left out."""
+    known, rising = {item.name: item for item in pictures}, np.argsort(judged.confidence, kind="stable")
+    found = [("Most doubtful", "Answers with the least confidence: the first to show to a person.", rising)]
+    labelled = judged.labelled()
+    if judged.outcome is not None and labelled is not None:
+        correct, first = judged.outcome.correct, labelled.base == labelled.truths
+        falling = rising[::-1]
+        saved, spoilt = falling[(correct & ~first)[falling]], int((~correct & first).sum())
+        found += [
+            (
+                "Confidently wrong",
+                "Wrong answers with the most confidence: mistakes that the views share, or truths that are not.",
+                falling[~correct[falling]],
+            ),
+            (
+                "Set right by the views",
+                "The classifier was wrong about the picture itself and the views outvoted it. "
+                f"They spoilt {spoilt:,} right answer{'s' if spoilt != 1 else ''} in return.",
+                saved,
+            ),
+        ]
+    return [_gallery(judged, known, *each) for each in found if len(each[2])]
+
+
+def sample(pictures: Iterable[Picture]) -> Image:
+    """A picture to show the views on: the first that can be read, else an embedded one."""
+    for item in pictures:
+        try:
+            return item.image()
+        except (ImageError, DataError):
+            continue
+    clothes = picture.find([Path(str(files("looktwice") / "demo" / "pictures.npz"))])
+    return clothes[SAMPLE].image()
+
+
+def _gallery(judged: Judged, known: dict[str, Picture], heading: str, about: str, rows: NDArray[np.intp]) -> Gallery:
+    cards = tuple(_card(judged, known, int(row)) for row in rows[:CARDS])
+    return Gallery(heading, about, len(rows), cards)
+
+
+def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
+    votes, words, labelled = judged.votes, judged.votes.vocabulary, judged.labelled()
+    name, label = votes.names[row], words[judged.label[row]]
+    views = [words[code] for code in votes.views[row].tolist() if code != MISSING]
+    truth = None if labelled is None else labelled.words[row]
+    right = bool(judged.outcome.correct[row]) if judged.outcome else None
+    return Card(
+        name,
+        label,
+        float(judged.confidence[row]),
+        truth,
+        right,
+        words[votes.base[row]],
+        _said(label, views),
+        _seen(known.get(name)),
+    )
+
+
+def _said(label: str, views: Sequence[str]) -> str:
+    """How many views agree, and what the others say."""
+    others = Counter(view for view in views if view != label).most_common(2)
+    agree = f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"
+    return "; ".join(
+        [agree, *(f"{times} say {other}" if times > 1 else f"one says {other}" for other, times in others)]
+    )
+
+
+def _seen(item: Picture | None) -> Thumbnail | None:
+    try:
+        return thumbnail(item.image().pixels) if item else None
+    except (ImageError, DataError):
+        return None

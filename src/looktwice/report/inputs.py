@@ -1,0 +1,216 @@
+"""What a report is made of, and the confidences with known outcome that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.asking.ledger import DayCost
+from looktwice.calibration.calibrators import Constant, Naive
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.errors import DataError
+from looktwice.pictures.collection import Picture
+from looktwice.transfer.borrow import Pupil
+from looktwice.transfer.noise import NoiseFile
+from looktwice.verdicts import fitting
+from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.profile import HeldOut, Profile, Result
+from looktwice.views import Panel
+
+Bools = NDArray[np.bool_]
+
+SAME = 0.98
+"""Two fits on the same pictures make at least this share of their answers right or wrong alike."""
+MAX_ERROR = 0.02
+"""How often accepted answers may be wrong, unless one says otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a report is made of; only the profile is needed, and each thing more makes it tell more."""
+
+    profile: Profile
+    votes: Votes | LabelledVotes | None = None
+    """Answers under the profile's panel; labelled if the truth of every picture is known."""
+    pictures: Sequence[Picture] = ()
+    """Where the pixels of the votes' pictures are, by their names."""
+    practice: Practice | None = None
+    """How the votes were asked for and are believed; the whole panel if None."""
+    results: Sequence[Result] = ()
+    """The rows of the table of figures; the belief beside full and constant trust if empty."""
+    noise: NoiseFile | None = None
+    """What the views do in the latent space of an open model."""
+    days: Sequence[DayCost] = ()
+    """What the ledger says was spent."""
+    price_micros: int = 0
+    """Millionths of the currency that a query costs; 0 where it is free or not known."""
+    max_error: float = MAX_ERROR
+    """How often accepted answers may be wrong."""
+    level: float = 0.95
+    """How certain that promise is to be."""
+    title: str = "How far to trust this classifier"
+
+    def using(self) -> Practice:
+        """How the profile is put to use."""
+        return self.practice or Practice.whole(self.profile)
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What is believed of each picture of the votes."""
+
+    votes: Votes
+    label: Codes
+    confidence: Floats
+    outcome: Outcome | None
+    """How it turned out, where the truths are known."""
+    taught: bool
+    """Whether the profile was fitted on these pictures, and each was judged by a belief fitted on others."""
+
+    def labelled(self) -> LabelledVotes | None:
+        """The votes if their truths are known."""
+        return self.votes if isinstance(self.votes, LabelledVotes) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Confidences whose outcome is known, and where they come from."""
+
+    confidence: Floats
+    correct: Bools
+    results: tuple[Result, ...]
+    believed: Result
+    """The row of the results that the report is about."""
+    source: str
+
+    def held_out(self) -> HeldOut:
+        """The same as a profile keeps it."""
+        return HeldOut(confidence=tuple(self.confidence.tolist()), correct=tuple(self.correct.tolist()))
+
+
+def judge(material: Material) -> Judged | None:
+    """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile."""
+    if material.votes is None:
+        return None
+    votes = _fitting(material.votes, material.profile, material.using().panel)
+    if isinstance(votes, LabelledVotes):
+        return _judged(material, votes)
+    belief = material.using().belief
+    return Judged(votes, belief.predict(votes), belief.confidence(votes), None, taught=False)
+
+
+def weigh(material: Material, judged: Judged | None) -> Evidence:
+    """What the report's promises rest on: the votes where their truths are known, else the profile's own pictures."""
+    profile, name = material.profile, material.using().belief.name
+    if judged is None or judged.outcome is None:
+        held_out, results = material.using().held_out, tuple(material.results) or profile.results
+        confidence, correct = np.array(held_out.confidence, float), np.array(held_out.correct, bool)
+        source = _held_out(len(confidence))
+    else:
+        outcome, results = judged.outcome, tuple(material.results) or _results(profile, judged, judged.outcome)
+        confidence, correct = outcome.confidence, outcome.correct
+        source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
+    if not len(correct) or not results:
+        raise DataError("no outcome is known, neither to the profile nor of these votes; give labelled pictures")
+    return Evidence(confidence, correct, results, _row(results, name), source)
+
+
+def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
+    """The answers to this panel, once the votes are known to hold them; they may be of more views, in any order."""
+    if not len(votes):
+        raise DataError("the votes are about no picture; ask about some and save their votes with --votes")
+    asked, wanted = votes.panel, tuple(map(str, panel))
+    columns = _columns(asked, wanted)
+    if len(columns) < len(wanted):
+        raise DataError(
+            f"the votes are of {len(asked)} views ({_few(asked)}) and the profile asks {len(wanted)} "
+            f"({_few(wanted)}); give the votes that were saved with this profile"
+        )
+    if not set(votes.vocabulary) & set(profile.vocabulary):
+        raise DataError(
+            f"the votes are labels such as {votes.vocabulary[0]!r} and the profile knows labels such as "
+            f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile"
+        )
+    return replace(votes.under(columns), classes=max(votes.classes, profile.classes))
+
+
+def _columns(asked: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    """Where the views of a panel stand among those asked, draws of one view in their order; fewer if some do not."""
+    places = {view: [place for place, other in enumerate(asked) if other == view][::-1] for view in set(wanted)}
+    return [places[view].pop() for view in wanted if places[view]]
+
+
+def _judged(material: Material, labelled: LabelledVotes) -> Judged:
+    """How the belief fares on these pictures.
+
+    If the profile was fitted on them, asking its belief about them would flatter it: then each is judged by a belief
+    that was fitted on others, and those on which the panel was chosen are not judged at all.
+    """
+    labelled.check()
+    labelled = labelled.distinct()
+    practice, fair = material.using(), _fair(material.profile, labelled)
+    if fair is None:
+        outcome = fitting.outcome(practice.belief, labelled)
+        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
+    if practice.rounds:
+        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
+    judged = slice(len(labelled) - len(fair.label), None)
+    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
+
+
+def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
+    """The outcome by folds if these are the pictures that the profile was fitted on.
+
+    They are if fitting anew leads to the same belief, and the answers are right for the same pictures. A jury has so
+    many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
+    """
+    belief, kept = profile.believer(), profile.held_out
+    if len(labelled) != profile.pictures or isinstance(belief, Naive | Constant):
+        return None
+    said = labelled.under(range(len(profile.views())))
+    if any(result.belief == Pupil.name for result in profile.results):
+        _check_borrowed(fitting.outcome(belief, said), kept)
+        return None
+    if not np.allclose(belief.fit(said).confidence(said), belief.confidence(said), atol=1e-6):
+        return None
+    fair = fitting.cross_fit(belief, said, teachers=len(labelled) - len(kept.confidence))
+    same = isinstance(belief, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
+    return fair if same else None
+
+
+def _check_borrowed(outcome: Outcome, kept: HeldOut) -> None:
+    """Refuse the pictures that a borrowed jury was fitted on: without its teacher, no fold can be fitted anew."""
+    if (outcome.correct == np.array(kept.correct)).mean() > SAME:
+        raise DataError("the borrowed jury was fitted on these pictures; report about others, or leave out the votes")
+
+
+def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result, ...]:
+    """The belief beside full and constant trust; as the profile has it if these are the pictures it was fitted on."""
+    labelled = judged.labelled()
+    if judged.taught or labelled is None:
+        return profile.results
+    constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
+    plain = [fitting.outcome(each, labelled) for each in (Naive(), *constant)]
+    return tuple(each.result() for each in (*plain, outcome))
+
+
+def _row(results: Sequence[Result], name: str) -> Result:
+    """The row of a belief, or the last one, which is the one that the others are compared with."""
+    return next((result for result in results if result.belief == name), results[-1])
+
+
+def _held_out(pictures: int) -> str:
+    return f"{_pictures(pictures)} it was fitted on, each judged by a belief fitted on others"
+
+
+def _pictures(count: int) -> str:
+    return f"{count:,} picture{'s' if count != 1 else ''}"
+
+
+def _few(views: Sequence[str]) -> str:
+    return ", ".join(views[:3]) + (" …" if len(views) > 3 else "") if views else "none"

@@ -1,0 +1,274 @@
+"""Where all requests meet: one asker, one budget, one ledger, and verdicts for whoever waits.
+
+A look belongs to the desk, not to the client: one who leaves, or waits too long, ends nothing that was sent, and what
+was answered is in the ledger when the picture is shown again. Looks that come while others are on their way wait, and
+are then asked about together, which costs a fraction of asking one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from looktwice.asking.asker import Heard
+from looktwice.asking.outcome import Cause, Unscored
+from looktwice.errors import ChangedError, LookTwiceError, QuotaError
+from looktwice.model import AsyncModel
+from looktwice.pictures.collection import Picture, Source
+from looktwice.service.limits import Limits
+from looktwice.service.replies import Refusal
+from looktwice.verdicts.decisions import Drift
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import DecisionOptions
+
+TOGETHER = 64
+"""Most pictures that are asked about together."""
+GATHERING = 0.002
+"""Seconds that a picture waits for company: nothing beside a look, and much work saved when many come."""
+PAUSE, LONG_PAUSE = 5.0, 60.0
+"""Seconds without questions after the classifier failed for good, and after it refused for want of quota."""
+MANY = 1000
+"""Pictures after which drift is looked at, also if nobody asks."""
+DAY = 86_400
+CLOSING = "the service is shutting down"
+REFUSALS = {
+    Cause.UNREADABLE: "picture",
+    Cause.UNFIT: "picture",
+    Cause.BUDGET: "budget",
+    Cause.STOPPED: "unavailable",
+    Cause.NO_LABEL: "classifier",
+    Cause.CLASSIFIER: "classifier",
+}
+"""The code with which a picture is refused that could not be scored; status and counter follow from it."""
+LOG = logging.getLogger("looktwice.service")
+
+Tell = Callable[[int, str | None], None]
+"""Is told the place of a question and its label: 0 is the picture itself, or the first photo of a burst."""
+Waiting = asyncio.Future[Verdict | Unscored]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Caller:
+    """Somebody who waits for the verdict on a picture."""
+
+    picture: Picture
+    verdict: Waiting
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether the service can look at pictures now, or why not and when to try again."""
+
+    ready: bool
+    reason: str = ""
+    retry_after: float | None = None
+
+
+class Desk:
+    """Looks at pictures for many callers at once."""
+
+    def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: Limits) -> None:
+        self.model, self.decide, self.limits = model, decide, limits
+        self.asker, self.practice = model.asker, model.practice(decide)
+        self._drift = self.practice.drift()
+        self._kinds: list[int] = []
+        self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
+        self._numbers = count()
+        self._waiting: deque[_Caller] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._busy = 0
+        self._starting: asyncio.TimerHandle | None = None
+        terms = model.terms
+        # A model on this machine does best with one large lot at a time; one elsewhere is waited for, and a picture
+        # that takes long there must not hold up the next.
+        self._width = 1 if terms.local else terms.concurrency
+        self._tells: dict[str, Tell] = {}
+        self._trouble: Exception | None = None
+        self._rested_at = 0.0
+        self._closing = False
+
+    @property
+    def looks(self) -> int:
+        """Pictures that are looked at or wait for it."""
+        return self._busy + len(self._waiting)
+
+    @property
+    def drift(self) -> Drift | None:
+        """The test that live pictures are still of the kind that the profile was made from; None if it has no kinds."""
+        if self._drift and self._kinds:
+            self._drift, self._kinds = self._drift.update(self._kinds), []
+        return self._drift
+
+    def state(self) -> State:
+        """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
+        if self._closing:
+            return State(False, CLOSING, PAUSE)
+        if self._trouble is None:
+            return State(True)
+        if isinstance(self._trouble, ChangedError):
+            return State(False, str(self._trouble))
+        left = self._rested_at - time.monotonic()
+        if left > 0 or self._running:
+            return State(False, str(self._trouble), max(left, 1.0))
+        self.asker.resume()
+        self._trouble = None
+        return State(True)
+
+    def admit(self, pictures: int) -> None:
+        """Refuse pictures that cannot be looked at now."""
+        state = self.state()
+        if not state.ready:
+            raise Refusal("unavailable", state.reason, state.retry_after)
+        if self.looks + pictures > self.limits.looks:
+            detail = f"{self.looks} pictures are being looked at and {self.limits.looks} may be; try again in a moment"
+            raise Refusal("busy", detail, 1)
+
+    async def look(self, source: Source, tell: Tell | None = None) -> Verdict:
+        """The verdict on a picture, or a Refusal."""
+        self.admit(1)
+        caller = _Caller(Picture(str(next(self._numbers)), None, source), asyncio.get_running_loop().create_future())
+        if tell:
+            self._listen({caller.picture.name: tell})
+        self._waiting.append(caller)
+        self._start_soon()
+        try:
+            return await self._in_time(caller.verdict)
+        finally:
+            self._unlisten([caller.picture])
+            if caller in self._waiting:
+                self._waiting.remove(caller)
+
+    async def burst(self, sources: Sequence[Source], tell: Tell | None = None) -> Verdict:
+        """The one verdict on several photos of one thing, or a Refusal."""
+        self.admit(len(sources))
+        pictures = [Picture(str(next(self._numbers)), None, source) for source in sources]
+        if tell:
+            self._listen({p.name: _telling(tell, photo) for photo, p in enumerate(pictures)})
+        verdict: Waiting = asyncio.get_running_loop().create_future()
+        self._go(self._burst(pictures, verdict), len(pictures))
+        try:
+            return await self._in_time(verdict)
+        finally:
+            self._unlisten(pictures)
+
+    async def close(self) -> None:
+        """Take nothing more, and wait for what is on its way."""
+        self._closing = True
+        self.asker.stop(CLOSING)
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    # Asking --------------------------------------------------------------------------------------------------------
+
+    def _start_soon(self) -> None:
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().call_later(GATHERING, self._start)
+
+    def _start(self) -> None:
+        """Let those who wait begin, all together, while the classifier takes further calls."""
+        self._starting = None
+        while self._waiting and len(self._running) < self._width:
+            callers = [self._waiting.popleft() for _ in range(min(len(self._waiting), TOGETHER))]
+            self._go(self._look(callers), len(callers))
+
+    def _go(self, work: Coroutine[None, None, None], pictures: int) -> None:
+        task = asyncio.create_task(work)
+        self._busy += pictures
+        self._running.add(task)
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._start_soon()
+
+    async def _look(self, callers: Sequence[_Caller]) -> None:
+        """Ask about the pictures of all these callers, and tell each."""
+        left = {caller.picture.name: caller.verdict for caller in callers}
+        pictures = [caller.picture for caller in callers]
+        verdicts: list[Verdict | Unscored] = []
+        try:
+            async for verdict in self.model.score(pictures, self.decide):
+                self._answer(left.pop(verdict.name), verdict, 1)
+                verdicts.append(verdict)
+        except Exception as error:  # whatever it is, somebody waits for it
+            self._rest(error)
+        for name, waiting in left.items():
+            self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
+        self._watch(verdicts)
+
+    async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
+        verdict: Verdict | Unscored
+        try:
+            verdict = await self.model.score_burst(pictures)
+            if isinstance(verdict, Verdict):
+                photos = tuple((f"photo {place}", label) for place, (_, label) in enumerate(verdict.votes, 2))
+                verdict = replace(verdict, votes=photos)
+        except Exception as error:  # as above
+            self._rest(error)
+            verdict = Unscored(pictures[0].name, Cause.STOPPED, str(error))
+        self._answer(waiting, verdict, len(pictures))
+
+    def _rest(self, error: Exception) -> None:
+        """Ask nothing for a while."""
+        if not isinstance(error, LookTwiceError):
+            LOG.error("a look failed for a reason that is not foreseen", exc_info=error)
+        self._trouble = error
+        self._rested_at = time.monotonic() + (LONG_PAUSE if isinstance(error, QuotaError) else PAUSE)
+
+    def _watch(self, verdicts: Sequence[Verdict | Unscored]) -> None:
+        """Remember of which kinds live pictures are; what that means is worked out for many at a time."""
+        live = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
+        self._kinds += [self.practice.kind(v.base, [label for _, label in v.votes]) for v in live]
+        if len(self._kinds) >= MANY:
+            _ = self.drift
+
+    def _listen(self, tells: dict[str, Tell]) -> None:
+        self._tells |= tells
+        self.asker.tell = self._heard
+
+    def _unlisten(self, pictures: Sequence[Picture]) -> None:
+        for picture in pictures:
+            self._tells.pop(picture.name, None)
+        if not self._tells:
+            self.asker.tell = None
+
+    def _heard(self, heard: Heard) -> None:
+        if tell := self._tells.get(heard.name):
+            tell(heard.place, heard.label)
+
+    # Answering -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, waiting: Waiting, verdict: Verdict | Unscored, pictures: int) -> None:
+        self._busy -= pictures
+        if not waiting.done():
+            waiting.set_result(verdict)
+
+    async def _in_time(self, waiting: Waiting) -> Verdict:
+        seconds = self.limits.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                told = await waiting
+        except TimeoutError:
+            detail = f"there was no verdict within {seconds:g} s; answers that still come are kept, so ask again"
+            raise Refusal("time", detail, seconds) from None
+        if isinstance(told, Verdict):
+            return told
+        raise self._refusal(told)
+
+    def _refusal(self, told: Unscored) -> Refusal:
+        """Why there is no verdict, as a reply."""
+        if told.cause is Cause.BUDGET:
+            detail = "the budget is spent; raise it to go on" + (", or wait for the next day" if self._daily else "")
+            return Refusal(REFUSALS[told.cause], detail, DAY - time.time() % DAY if self._daily else None)
+        retry_after = self.state().retry_after if told.cause is Cause.STOPPED else None
+        return Refusal(REFUSALS[told.cause], told.message, retry_after)
+
+
+def _telling(tell: Tell, photo: int) -> Tell:
+    """Tells the one answer about a photo under the photo's own place in the burst."""
+    return lambda _, label: tell(photo, label)

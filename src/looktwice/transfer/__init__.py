@@ -1,0 +1,1 @@
+"""What an open model teaches about a closed one."""

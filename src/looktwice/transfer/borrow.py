@@ -1,0 +1,132 @@
+"""A jury for a closed classifier that starts from the weights learned on an open one.
+
+The open jury's weights are the prior mean of the fit. How far the closed classifier may differ from them is τ, and the
+open jury's own uncertainty comes on top: the prior's covariance is that of the open jury plus τ²·I. No single τ is
+chosen, since fifty pictures cannot tell; the fits for several are averaged, each by how likely it makes the truths
+(Laplace's approximation of the evidence) and by 1/τ, since models are more often alike than not. So few labelled
+pictures move the weights little and many move them freely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from looktwice.calibration.jury import Jury, Patterns, _Bowl, _descent, tabulate
+from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes, Votes
+from looktwice.errors import DataError, FitError
+
+DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""The values of τ that are averaged over."""
+
+
+def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
+    """The jury of the panel that `prior` was fitted on, learned from these pictures; with none it is `prior`."""
+    if not prior.weights or not prior.covariance:
+        raise FitError("the prior jury has not been fitted; call Jury().fit(labelled_votes) on the open model first")
+    if len(labelled.panel) != len(prior.weights) - 1:
+        raise DataError(
+            f"the prior jury was fitted on {len(prior.weights) - 1} views and cannot teach one of "
+            f"{len(labelled.panel)}; ask the same panel"
+        )
+    if len(labelled) == 0:
+        return prior
+    patterns = tabulate(labelled)
+    return _averaged(prior, [_posterior(prior, patterns, difference) for difference in DIFFERENCES])
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """A belief that is another classifier's jury until it is fitted, and leans on it from then on."""
+
+    name: ClassVar[str] = "borrowed jury"
+    jury: Jury
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        """The pupil that these pictures taught; few of them change it little."""
+        return replace(self, jury=fit_towards(self.jury, labelled))
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the label that is believed."""
+        return self.jury.predict(votes)
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that this label is right, in [0, 1]."""
+        return self.jury.confidence(votes)
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: the jury's own interval; how unlike the two classifiers are comes on top."""
+        return self.jury.interval(votes)
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of every label."""
+        return self.jury.distribution(votes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """What the truths leave of a prior: the likeliest parameters, their covariance, and the log of its weight."""
+
+    theta: Floats
+    covariance: Floats
+    weight: float
+
+
+def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
+    bowl = _Anchored.around(prior, patterns, difference)
+    theta, curvature = _lowest(bowl)
+    depth = bowl.at(theta)[0] + float(bowl.anchor @ bowl.pull @ bowl.anchor) / 2
+    volume = float(np.linalg.slogdet(bowl.pull)[1] - np.linalg.slogdet(curvature)[1])
+    weight = volume / 2 - depth - float(np.log(difference))
+    return _Posterior(theta, np.asarray(np.linalg.inv(curvature), np.float64), weight)
+
+
+def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
+    """The mean of several posteriors by their weight, with the covariance of the mixture."""
+    logs = np.array([each.weight for each in posteriors])
+    weight = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+    thetas = np.array([each.theta for each in posteriors])
+    theta = weight @ thetas
+    within = np.einsum("t,tij->ij", weight, np.array([each.covariance for each in posteriors]))
+    covariance = within + np.einsum("t,ti,tj->ij", weight, thetas - theta, thetas - theta)
+    return replace(
+        prior,
+        weights=tuple(theta[:-2].tolist()),
+        none=(float(theta[-2]), float(theta[-1])),
+        covariance=tuple(map(tuple, ((covariance + covariance.T) / 2).tolist())),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Anchored(_Bowl):
+    """The negative log likelihood of some counts, and ½(θ − θ₀)ᵀP(θ − θ₀) for the distance to the prior."""
+
+    anchor: Floats
+
+    @classmethod
+    def around(cls, prior: Jury, patterns: Patterns, difference: float) -> _Anchored:
+        """Around a jury's parameters θ₀, with P the inverse of its covariance widened by τ²."""
+        free = _Bowl.of(patterns, 0.0, patterns.hits())
+        covariance = np.array(prior.covariance)
+        pull = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
+        return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, *prior.none]))
+
+    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
+        value, gradient, curvature = super().at(theta)
+        drag = self.pull @ self.anchor
+        return value - float(theta @ drag), gradient - drag, curvature
+
+
+def _lowest(bowl: _Anchored) -> tuple[Floats, Floats]:
+    """The lowest point by Newton's method from the prior, and the curvature there."""
+    theta = bowl.anchor
+    value, gradient, curvature = bowl.at(theta)
+    for _ in range(100):
+        step = np.asarray(np.linalg.solve(curvature, gradient), np.float64)
+        fall = float(gradient @ step)
+        if fall < 1e-7:
+            return theta - step, curvature
+        theta, (value, gradient, curvature) = _descent(bowl, theta, step, value, fall)
+    return theta, curvature

@@ -1,0 +1,251 @@
+"""Views shown to an open model: the noise that they make in its latent space, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from looktwice import __version__, files
+from looktwice.asking.outcome import Cause, Unscored
+from looktwice.errors import DataError, ImageError, ViewError
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image, shown
+from looktwice.plots.figures import Line, lines_svg
+from looktwice.transfer.latent import Cumulative, Cumulatives, Floats, Margins, Noise, Reading, describe, read
+from looktwice.transfer.onnx_features import OpenModel, Tensor
+from looktwice.views import RENDERER, Panel, View, base_question, questions, render
+
+AHEAD = 32
+"""Pictures that are worked on at once, side by side on all cores."""
+ROOM = 16_000_000
+"""Bytes of pixels that are rendered at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What an open model says about one picture under each of some views."""
+
+    name: str
+    digest: str
+    readings: tuple[Reading, ...]
+
+
+def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
+    """One reading a view, each of so many draws: the same that an Asker with this seed would show a classifier."""
+    (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
+    # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
+    return tuple(read(model.head, base, model.features(_shown(model, image, view, draws, seed))) for view in views)
+
+
+def probes(
+    model: OpenModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
+) -> Iterator[Probe | Unscored]:
+    """What the model says about each picture, in their order; a picture that cannot be read is told as such."""
+    _check(views, draws)
+    work = partial(_probe, model, views, draws, seed)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(pictures), AHEAD):
+            yield from pool.map(work, pictures[start : start + AHEAD])
+
+
+def fold(found: Iterable[Probe | Unscored], views: Sequence[View], draws: int) -> Survey:
+    """The noise of each view over all pictures, in memory that does not grow with their number."""
+    tallies, unread = [_Tally.of([], draws) for _ in views], list[Unscored]()
+    digest = pictures = 0
+    source = iter(found)
+    while some := list(islice(source, AHEAD)):
+        read = [item for item in some if isinstance(item, Probe)]
+        unread += [item for item in some if isinstance(item, Unscored)]
+        tallies = [t + _Tally.of([item.readings[i] for item in read], draws) for i, t in enumerate(tallies)]
+        digest, pictures = digest + sum(int(item.digest, 16) for item in read), pictures + len(read)
+    if not pictures:
+        raise DataError(f"no picture could be read: {unread[0].message if unread else 'there are none'}")
+    noises = tuple(tally.measured(str(view)) for tally, view in zip(tallies, views, strict=True))
+    return Survey(pictures, f"{digest % 2**128:032x}", draws, noises, tuple(unread))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The noise of one view, and how well counting the views that keep the label tells the model's own probability."""
+
+    view: str
+    kept: float
+    """The share of views that kept their picture's label."""
+    noise: Noise
+    """As it is: views mostly lower the margin, so its mean is below 0."""
+    centred: Noise
+    """Each picture's noise less its own mean, which the paper's propositions assume to be 0."""
+    transfer_error: float
+    """The root mean square of σ(−F_n⁻¹(1 − p_A)) − σ(wᵀz + b): Proposition 2 with the mean cumulative."""
+    gaussian_error: float
+    """The same for σ(a·Φ⁻¹(p_A)), with the a whose Φ(x/a) is closest to F_n: Proposition 1."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The noise of some views over the same pictures."""
+
+    pictures: int
+    digest: str
+    """32 hex digits of which pictures they were, in any order."""
+    draws: int
+    noises: tuple[Measured, ...]
+    unread: tuple[Unscored, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Tally:
+    noise: Cumulatives
+    centred: Cumulatives
+    margins: Margins
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading], draws: int) -> _Tally:
+        noise = np.array([reading.noise for reading in readings]).reshape(-1, draws)
+        kept = np.array([(reading.labels == reading.label).sum() for reading in readings], np.intp)
+        margins = Margins.of(np.array([reading.margin for reading in readings]), kept, draws)
+        centre = noise.mean(axis=1, keepdims=True)
+        return cls(Cumulatives.of(noise), Cumulatives.of(noise - centre), margins)
+
+    def __add__(self, other: _Tally) -> _Tally:
+        return _Tally(self.noise + other.noise, self.centred + other.centred, self.margins + other.margins)
+
+    def measured(self, view: str) -> Measured:
+        try:
+            noise, centred = describe(self.noise), describe(self.centred)
+        except DataError as error:
+            raise DataError(f"{view}: {error}") from None
+        share = np.linspace(0.0, 1.0, self.noise.draws + 1)
+        kept = float(self.margins.count @ share) / self.noise.pictures
+        errors = (self.margins.error(curve) for curve in (transferred(noise, share), normal(noise, share)))
+        return Measured(view, kept, noise, centred, *errors)
+
+
+def transferred(noise: Noise, share: Floats) -> Floats:
+    """σ(−F_n⁻¹(1 − p_A)): the probability that Proposition 2 gives to a share of views that kept the label."""
+    from scipy.special import expit
+
+    return np.asarray(expit(-noise.cumulative.inverse(1.0 - share)), np.float64)
+
+
+def normal(noise: Noise, share: Floats) -> Floats:
+    """σ(a·Φ⁻¹(p_A)), with the a of the closest Gaussian: what Proposition 1 gives."""
+    from scipy.special import expit, ndtri
+
+    return np.asarray(expit(noise.normal.a * ndtri(share)), np.float64)
+
+
+def drawn(noise: Noise, title: str) -> str:
+    """The mean cumulative with the band that holds 95 % of the pictures, and the closest Gaussian, as SVG."""
+    from scipy.special import ndtr
+
+    known = np.array(noise.cumulative.x)
+    low, high = noise.cumulative.inverse(np.array([0.002, 0.998]))
+    x = np.linspace(low, high, 240)
+    mean, below, above = (np.interp(x, known, column) for column in (noise.cumulative.f, noise.low, noise.high))
+    a = noise.normal.a
+    lines = [
+        Line("mean over pictures and 95 % of them", x, mean, below, above),
+        Line(f"Φ(x / {a:.3g})", x, ndtr(x / a)),
+    ]
+    title = f"{title}: Var {noise.var:.3f}, KS {noise.normal.ks:.3f}"
+    return lines_svg(lines, title=title, x_label="shift of the margin", y_label="share of views", y_range=(0, 1))
+
+
+def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, picture: Picture) -> Probe | Unscored:
+    try:
+        image = picture.image()
+        return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
+    except ImageError as error:
+        return Unscored(picture.name, Cause.UNREADABLE, error.why)
+
+
+def _shown(model: OpenModel, image: Image, view: View, draws: int, seed: int) -> list[Tensor]:
+    """The draws of a view as the model takes them, rendered a few at a time where they are large."""
+    asked = questions(image, Panel((view,) * draws), seed)
+    step = max(1, ROOM // image.pixels.nbytes)
+    parts = (asked[start : start + step] for start in range(0, draws, step))
+    return [model.prepare(pixels) for part in parts for pixels in render(image, part)]
+
+
+def _check(views: Sequence[View], draws: int) -> None:
+    fixed = [str(view) for view in views if not view.random]
+    if not views or fixed:
+        told = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
+        raise ViewError(f"{told}; noise comes from random views such as gaussian:0.1 or rotation:20")
+    if draws < 2:
+        raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual")
+
+
+# The file -----------------------------------------------------------------------------------------------------------
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoiseFile(_Part):
+    """Noise that was measured on an open model, and how: plain JSON."""
+
+    schema_version: Literal[1] = 1
+    looktwice: str = __version__
+    model: str
+    """The open model as it was described."""
+    fingerprint: str
+    seed: int
+    renderer: str = RENDERER
+    pictures: int = Field(ge=1)
+    digest: str
+    draws: int = Field(ge=2)
+    noises: tuple[Measured, ...]
+
+    def of(self, panel: Panel) -> Cumulative:
+        """F_n of the one view that a panel asks; a DataError where the file does not have it."""
+        asked, known = sorted({str(view) for view in panel}), {item.view: item.noise for item in self.noises}
+        if len(asked) == 1 and asked[0] in known:
+            return known[asked[0]].cumulative
+        raise DataError(
+            f"the noise of {', '.join(known)} was measured, but the panel asks {', '.join(asked)[:200] or 'nothing'}; "
+            f"ask for example --views '{next(iter(known))}*10'"
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        files.write(path, self.model_dump_json() + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> NoiseFile:
+        """The noise in a file; a DataError says what is wrong with it."""
+        try:
+            return cls.model_validate(json.loads(path.read_text("utf-8")))
+        except FileNotFoundError:
+            raise DataError(f"there is no noise file {str(path)!r}; make one with: looktwice noise") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = shown(".".join(map(str, first["loc"])) or "the top")
+            raise DataError(f"the noise file {str(path)!r} is malformed at {where}: {first['msg']}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"the noise file {str(path)!r} cannot be read: {error}") from None
+
+
+def filed(survey: Survey, model: OpenModel, description: str, seed: int) -> NoiseFile:
+    """What a survey found, as it is kept."""
+    return NoiseFile(
+        model=description,
+        fingerprint=model.fingerprint,
+        seed=seed,
+        pictures=survey.pictures,
+        digest=survey.digest,
+        draws=survey.draws,
+        noises=survey.noises,
+    )

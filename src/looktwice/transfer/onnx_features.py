@@ -1,0 +1,302 @@
+"""An open model: a classifier whose final linear layer, and the features that enter it, can be read.
+
+An ONNX file is read as it is (extra `onnx`): the graph is followed back from its first output to the linear layer, a
+Gemm or a MatMul with or without an Add, and what enters that layer becomes a further output. The layer may be
+followed by a softmax and by steps that change no number. The description is the one of the ONNX connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.classifiers import Pixels, connect, read_toml
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.errors import MissingExtra, PermanentError
+from looktwice.transfer.latent import Floats, Head
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+Tensor = NDArray[np.float32]
+Array = NDArray[np.generic]
+
+TOLERANCE = 1e-4
+"""How far features·W + b may be from the model's own logits, as a share of the largest of them, or of 1."""
+CLOSING = ("Softmax", "LogSoftmax", "Identity", "Dropout", "Cast", "Flatten", "Reshape", "Squeeze")
+"""Steps after the linear layer that leave the order of the labels as it is."""
+TOGETHER = 64
+"""Pictures in one call, unless the model takes one at a time."""
+
+
+class OpenModel(Protocol):
+    """A classifier that shows its features and the linear layer that they enter."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when anything that could change answers changes."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label of each column of the head."""
+
+    @property
+    def head(self) -> Head:
+        """The final linear layer."""
+
+    def prepare(self, pixels: Pixels) -> Tensor:
+        """One picture as the model takes it."""
+
+    def features(self, batch: Sequence[Tensor]) -> Floats:
+        """(n, D): what enters the head, for each picture."""
+
+
+class OnnxModel:
+    """An ONNX model whose features are read from its graph; calls may run side by side."""
+
+    def __init__(self, path: Path, classifier: OnnxClassifier) -> None:
+        model = _load(path)
+        layer = find_layer(model, path.parent)
+        self._classifier = classifier
+        self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
+        self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
+        self._input, self._together = self._session.get_inputs()[0].name, _together(self._session, path)
+        self._features = layer.features
+        _check(self, layer, model.graph.output[0].name)
+
+    def prepare(self, pixels: Pixels) -> Tensor:
+        """One picture as the model takes it."""
+        return self._classifier.tensor([self._classifier.prepare(pixels)])[0]
+
+    def features(self, batch: Sequence[Tensor]) -> Floats:
+        """(n, D): what enters the head, for each picture."""
+        (features,) = self.run([self._features], batch)
+        return features
+
+    def run(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Floats]:
+        """Values in the graph, each (n, …) flattened to (n, size), for each picture."""
+        size = self._together
+        parts = [self._call(names, batch[start : start + size]) for start in range(0, len(batch), size)]
+        return [_rows(part, len(batch)) for part in zip(*parts, strict=True)]
+
+    def _call(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Array]:
+        try:
+            values: list[Array] = self._session.run(list(names), {self._input: np.stack(batch)})
+        except Exception as error:  # onnxruntime raises types of its own that share no public root
+            shape = np.stack(batch).shape
+            raise PermanentError(f"the open model cannot take an input of shape {shape}: {_line(error)}") from None
+        return values
+
+
+def open_onnx(description: str | Path) -> OnnxModel:
+    """The open model in `model.onnx`, with `model.toml` beside it, or that a TOML file of the connector describes."""
+    text = str(description)
+    if text.endswith(".onnx") and not text.startswith("onnx:"):
+        text = f"onnx:{text}"
+    classifier = connect(text)
+    if not isinstance(classifier, OnnxClassifier):
+        raise PermanentError(
+            f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read"
+        )
+    return OnnxModel(_model_file(text), classifier)
+
+
+# The graph ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A linear layer in a graph: the names of what enters and leaves it, and its weights."""
+
+    features: str
+    logits: str
+    head: Head
+
+
+def find_layer(model: ModelProto, folder: Path) -> Layer:
+    """The linear layer in which the model's first output ends; `folder` holds weights that lie outside the file."""
+    graph = _Graph(model, folder)
+    ends = [graph.end(output.name) for output in model.graph.output]
+    layer = graph.layer(ends[0])
+    if layer is None:
+        raise PermanentError(
+            f"the model ends in {_told(ends[0])}, not in a linear layer with constant weights (Gemm, or MatMul and "
+            "Add, then perhaps Softmax); take another open model"
+        )
+    heads = {layer.logits} | {other.logits for end in ends[1:] if (other := graph.layer(end))}
+    if len(heads) > 1:
+        raise PermanentError(
+            f"the model has {len(heads)} heads, {' and '.join(sorted(heads))}; export it with the output of one"
+        )
+    return layer
+
+
+def with_outputs(model: ModelProto, names: Sequence[str]) -> bytes:
+    """The model as a file that also gives out these values."""
+    from onnx import ModelProto, ValueInfoProto
+
+    wider = ModelProto()
+    wider.CopyFrom(model)
+    known = {output.name for output in model.graph.output}
+    wider.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in known)
+    return wider.SerializeToString()
+
+
+class _Graph:
+    """The nodes of a model by what they make, and its constants."""
+
+    def __init__(self, model: ModelProto, folder: Path) -> None:
+        self._folder = str(folder)
+        self._makers = {name: node for node in model.graph.node for name in node.output}
+        self._stored = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def end(self, name: str) -> NodeProto | None:
+        """The last node on the way to this value that changes a number; None where the model has no such node."""
+        node = self._makers.get(name)
+        while node is not None and node.op_type in CLOSING:
+            node = self._makers.get(node.input[0])
+        return node
+
+    def layer(self, node: NodeProto | None) -> Layer | None:
+        """The linear layer that ends with this node, if one does."""
+        if node is None:
+            return None
+        if node.op_type == "Gemm":
+            return self._gemm(node)
+        if node.op_type == "Add":
+            return self._sum(node)
+        return self._product(node, node.output[0], np.zeros(1)) if node.op_type == "MatMul" else None
+
+    def _gemm(self, node: NodeProto) -> Layer | None:
+        told = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **_attributes(node)}
+        weights = self.constant(node.input[1])
+        bias = self.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros(1)
+        if weights is None or bias is None or told["transA"]:
+            return None
+        w = weights.T if told["transB"] else weights
+        return _layer(node.input[0], node.output[0], told["alpha"] * w, told["beta"] * bias)
+
+    def _sum(self, node: NodeProto) -> Layer | None:
+        for product, bias in (node.input, reversed(node.input)):
+            maker, constant = self._makers.get(product), self.constant(bias)
+            if maker is not None and maker.op_type == "MatMul" and constant is not None:
+                return self._product(maker, node.output[0], constant)
+        return None
+
+    def _product(self, node: NodeProto, logits: str, bias: Floats) -> Layer | None:
+        weights = self.constant(node.input[1])
+        return None if weights is None else _layer(node.input[0], logits, weights, bias)
+
+    def constant(self, name: str) -> Floats | None:
+        """The value of that name, if it is the same for every picture."""
+        from onnx.numpy_helper import to_array
+
+        if name in self._stored:
+            return np.asarray(to_array(self._stored[name], self._folder), np.float64)
+        node = self._makers.get(name)
+        if node is None or node.op_type not in ("Constant", "Identity", "Cast", "Transpose"):
+            return None
+        if node.op_type == "Constant":
+            value = _attributes(node).get("value")
+            return None if value is None else np.asarray(to_array(value, self._folder), np.float64)
+        inner = self.constant(node.input[0])
+        return inner.T if inner is not None and node.op_type == "Transpose" else inner
+
+
+def _layer(features: str, logits: str, weights: Floats, bias: Floats) -> Layer | None:
+    if weights.ndim != 2 or weights.shape[1] < 2 or bias.size not in (1, weights.shape[1]):
+        return None
+    b = np.broadcast_to(bias.reshape(-1), weights.shape[1:])
+    return Layer(features, logits, Head(np.ascontiguousarray(weights), b.copy()))
+
+
+def _attributes(node: NodeProto) -> dict[str, Any]:
+    from onnx.helper import get_attribute_value
+
+    return {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def _told(node: NodeProto | None) -> str:
+    return "one of its inputs" if node is None else f"{node.op_type} ({node.name or node.output[0]})"
+
+
+# The file and the trial ---------------------------------------------------------------------------------------------
+
+
+def _model_file(description: str) -> Path:
+    """The file that the ONNX connector opens for this description."""
+    told = Path(description) if description.endswith(".toml") else Path(description.partition(":")[2])
+    settings = read_toml(told.with_suffix(".toml"))
+    return told.parent / str(settings.get("model", told.name))
+
+
+def _load(path: Path) -> ModelProto:
+    try:
+        import onnx
+    except ImportError:
+        raise MissingExtra("Open models", "onnx") from None
+    try:
+        return onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own types, which change with its version
+        raise PermanentError(f"{str(path)!r} is not an ONNX file whose graph can be read: {_line(error)}") from None
+
+
+def _session(model: bytes, folder: Path):  # type: ignore[no-untyped-def]
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # One thread a call, so that calls side by side keep all cores busy and a result never depends on their number.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _together(session: Any, path: Path) -> int:
+    """Pictures a call: as many as we like, or the one that the model's input has room for."""
+    first = session.get_inputs()[0].shape[0]
+    if isinstance(first, int) and first > 1:
+        raise PermanentError(f"{str(path)!r} takes exactly {first} pictures a call; export it with a free batch")
+    return 1 if first == 1 else TOGETHER
+
+
+def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
+    """Two pictures of noise must give the model's own logits when their features go through the head."""
+    noise = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
+    features, logits, answers = model.run([layer.features, layer.logits, answer], [model.prepare(p) for p in noise])
+    inner, labels = model.head.W.shape
+    if features.shape[1] != inner or logits.shape[1] != labels or answers.shape[1] != labels:
+        raise PermanentError(
+            f"the last linear layer turns {inner} features into {labels} logits, but a picture has {features.shape[1]} "
+            f"features, {logits.shape[1]} logits and {answers.shape[1]} outputs; a head is used once a picture"
+        )
+    if labels != len(model.labels):
+        raise PermanentError(f"the model has {labels} outputs, but its description names {len(model.labels)} labels")
+    _compare(model.head.logits(features), logits, answers)
+
+
+def _compare(computed: Floats, logits: Floats, answers: Floats) -> None:
+    apart = float(np.abs(computed - logits).max() / max(1.0, float(np.abs(logits).max())))
+    if not apart <= TOLERANCE:
+        raise PermanentError(
+            f"features·W + b is off the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g}; "
+            "if the model computes in half precision, export it in float32"
+        )
+    if (logits.argmax(axis=1) != answers.argmax(axis=1)).any():
+        raise PermanentError("the model's answers are not in the order of its logits; take another open model")
+
+
+def _rows(parts: Sequence[Array], pictures: int) -> Floats:
+    values = np.concatenate(parts)
+    if values.ndim == 0 or len(values) != pictures:
+        raise PermanentError(f"{pictures} pictures gave values of shape {values.shape}; their first size must be free")
+    return np.asarray(values, np.float64).reshape(pictures, -1)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

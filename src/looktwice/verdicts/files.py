@@ -1,0 +1,269 @@
+"""A file of verdicts that grows while a run goes on, survives its end at any moment, and is then put in order.
+
+Finished verdicts are appended to `OUT.part`, one JSON line each under a line that says what they are verdicts of.
+Each line also says which pixels it is about, so that a picture that was changed since is asked about again. The result
+itself is written from it in the pictures' order, so a run that was interrupted ends in the same bytes as
+one that was not.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from looktwice import files
+from looktwice.asking.outcome import Cause, Unscored
+from looktwice.errors import DataError, LookTwiceError
+from looktwice.pictures.collection import Picture
+from looktwice.verdicts.look import Verdict
+
+COLUMNS = (
+    "name",
+    "label",
+    "confidence",
+    "low",
+    "high",
+    "base",
+    "agree",
+    "queries",
+    "votes",
+    "decision",
+    "prediction_set",
+    "cause",
+    "message",
+)
+PART = (*COLUMNS, "stamp", "digest")
+"""The columns of a line of the part file: also the stamp of the picture's file, and the digest of its pixels."""
+SETTLED = 1.0
+"""Seconds before a run by which a file was last changed if its stamp is to be trusted: clocks of files are coarse."""
+NOWHERE = -1
+ENDINGS = (".csv", ".jsonl", ".parquet")
+UNKNOWN = "backslashreplace"
+"""What stands in a result for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
+
+
+class ScoreFile:
+    """Verdicts about the pictures of one run: `done` says what is there already, `add` appends, `finish` writes the
+    result. Of a picture it holds in memory where its verdict lies, and nothing else.
+    """
+
+    def __init__(
+        self, out: Path, header: dict[str, object], pictures: Sequence[Picture], *, verify: bool = False
+    ) -> None:
+        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ."""
+        self._out = out
+        self._hold = files.Hold(out)
+        self._part = out.with_name(out.name + ".part")
+        self._header = json.dumps(header, sort_keys=True)
+        self._pictures = pictures
+        self._starts = array("q", [NOWHERE]) * len(pictures)
+        """Where the line of each picture begins in the part file."""
+        self._next = 0
+        self._verify, self._began = verify, time.time() - SETTLED
+        self.changed = set[int]()
+        """The places of pictures whose verdicts are about other pixels than they have now."""
+        self._file = self._open()
+
+    def done(self, place: int) -> bool:
+        """Whether the picture at this place has its verdict."""
+        return self._starts[place] != NOWHERE
+
+    def missing(self) -> int:
+        """How many pictures have none."""
+        return self._starts.count(NOWHERE)
+
+    def add(self, verdict: Verdict) -> None:
+        """Append a verdict."""
+        place = self._place(verdict.name)
+        stamp = self._pictures[place].stamp()
+        if stamp and stamp[0] / 1e9 > self._began:  # it may have changed since it was read
+            stamp = None
+        line = json.dumps({**record(verdict), "stamp": stamp, "digest": verdict.digest}) + "\n"
+        with self._writing():
+            start = self._file.tell()
+            self._file.write(line.encode())
+        self._starts[place], self._next = start, place + 1
+
+    def finish(self, unscored: dict[str, Unscored]) -> None:
+        """Write the result, with the cause where there is no verdict; the part file goes when none is missing."""
+        if self._file.closed:  # the disk was full
+            return
+        try:
+            with self._writing():
+                self._file.flush()
+            with files.whole(self._out) as part:
+                WRITERS[self._out.suffix](part, self._records(unscored))
+            if not self.missing():
+                self._part.unlink()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Keep what there is for the next run, which may begin."""
+        with suppress(OSError):
+            self._file.close()
+        self._hold.release()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full disk is told in one line; what is on it stays for the next run, which finds answers in the ledger."""
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            what = f"{str(self._out)!r} cannot be written ({error.strerror})"
+            raise DataError(f"{what}; free some space and run the same command again") from None
+
+    def _open(self) -> BinaryIO:
+        try:
+            file = self._part.open("a+b")
+        except OSError as error:
+            self._hold.release()
+            raise DataError(f"{str(self._part)!r} cannot be written: {error.strerror}") from None
+        file.seek(0)
+        first = file.readline()
+        if first.decode("utf-8", "replace").rstrip("\n") == self._header:
+            self._read(file)
+        else:
+            file.truncate(0)
+            file.write((self._header + "\n").encode())
+        return file
+
+    def _read(self, file: BinaryIO) -> None:
+        """Take over sound lines about pictures as they are now.
+
+        One cut off by a crash is dropped, and a damaged one is as good as not there.
+        """
+        start = file.tell()
+        places = {picture.name: place for place, picture in enumerate(self._pictures)}
+        for line in file:
+            if not line.endswith(b"\n"):
+                file.truncate(start)
+                break
+            told = _told(line)
+            if (place := places.get(str(told.get("name")))) is not None:
+                same = self._same(self._pictures[place], told)
+                self._starts[place] = start if same else NOWHERE
+                (self.changed.discard if same else self.changed.add)(place)
+            start += len(line)
+        file.seek(0, os.SEEK_END)
+
+    def _same(self, picture: Picture, told: dict[str, object]) -> bool:
+        """Whether a verdict is about the picture as it is now; its pixels are read where its file cannot tell."""
+        stamp = picture.stamp()
+        if stamp and list(stamp) == told["stamp"] and not self._verify:
+            return True
+        try:
+            return picture.image().digest == told["digest"]
+        except LookTwiceError:
+            return False
+
+    def _place(self, name: str) -> int:
+        """The place of a picture, which is soon found, as verdicts come in the order of the pictures."""
+        ahead = chain(range(self._next, len(self._pictures)), range(self._next))
+        return next(place for place in ahead if self._pictures[place].name == name)
+
+    def _records(self, unscored: dict[str, Unscored]) -> Iterator[dict[str, object]]:
+        with self._part.open("rb") as file:
+            for picture, start in zip(self._pictures, self._starts, strict=True):
+                if start == NOWHERE:
+                    missed = Unscored(picture.name, Cause.STOPPED, "the run ended before this picture was reached")
+                    yield unscored_record(unscored.get(picture.name, missed))
+                else:
+                    file.seek(start)
+                    told = json.loads(file.readline())
+                    yield {column: told[column] for column in COLUMNS}
+
+
+def _told(line: bytes) -> dict[str, object]:
+    """What a line tells; nothing, if it is not one that `add` wrote."""
+    try:
+        told = json.loads(line)
+        return told if isinstance(told, dict) and tuple(told) == PART else {}
+    except (ValueError, RecursionError):
+        return {}
+
+
+def unscored_record(unscored: Unscored) -> dict[str, object]:
+    """The columns of a picture that has no verdict."""
+    return {**dict.fromkeys(COLUMNS), **asdict(unscored)}
+
+
+def record(verdict: Verdict) -> dict[str, object]:
+    """The columns of a verdict."""
+    return {
+        "name": verdict.name,
+        "label": verdict.label,
+        "confidence": round(verdict.confidence, 6),
+        "low": round(verdict.low, 6),
+        "high": round(verdict.high, 6),
+        "base": verdict.base,
+        "agree": verdict.agree(),
+        "queries": verdict.queries,
+        "votes": [label for _, label in verdict.votes],
+        "decision": verdict.decision,
+        "prediction_set": None if verdict.prediction_set is None else list(verdict.prediction_set),
+        "cause": None,
+        "message": None,
+    }
+
+
+def _write_csv(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8", errors=UNKNOWN) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for record in records:
+            writer.writerow([_cell(record[column]) for column in COLUMNS])
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+
+
+def _write_jsonl(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", errors=UNKNOWN) as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
+    with path.open("wb") as file:
+        write_parquet(file, records, {})
+
+
+def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: dict[str, str]) -> None:
+    """Write verdicts as Parquet, with notes in the file's own metadata."""
+    pa, pq = files.arrow()
+    text, number, whole = pa.string(), pa.float64(), pa.int32()
+    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text, text)
+    schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)
+    with pq.ParquetWriter(file, schema) as writer:
+        for batch in _batches(records):
+            writer.write_table(pa.Table.from_pylist([_in_utf8(row) for row in batch], schema))
+
+
+def _in_utf8(row: dict[str, object]) -> dict[str, object]:
+    name = str(row["name"])
+    return row if name.isascii() else {**row, "name": name.encode("utf-8", UNKNOWN).decode()}
+
+
+def _batches(records: Iterable[dict[str, object]], size: int = 10_000) -> Iterator[list[dict[str, object]]]:
+    batch: list[dict[str, object]] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}

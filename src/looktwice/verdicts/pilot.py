@@ -1,0 +1,147 @@
+"""Asks the pilot that chooses the views: every candidate about a few pictures, the better ones about more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from looktwice.asking.asker import Asker
+from looktwice.calibration import panels
+from looktwice.calibration.calibrators import Gaussian
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.panels import Gain, Plan
+from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
+from looktwice.errors import ViewError
+from looktwice.pictures.collection import Picture
+from looktwice.verdicts import fitting, look
+from looktwice.verdicts.look import Polled
+from looktwice.verdicts.profile import Profile
+from looktwice.views import GRIDS, Panel, View
+
+SEARCHED = 4 * fitting.FOLDS
+"""The fewest labelled pictures of the paper's search: each half of them is judged by folds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The answers under the chosen panel; those about the pilot pictures, on which it was chosen, come first."""
+
+    polled: Polled
+    pilot: int
+    gain: Gain
+    """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
+    knee: int
+    """Views after which the rest add little, by the pilot pictures."""
+
+
+async def choose(
+    asker: Asker, pictures: Sequence[Picture], plan: Plan, candidates: Sequence[View], general: Panel
+) -> Chosen:
+    """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
+
+    The general panel's views are among the candidates and stay to the last rung.
+    """
+    mixed = shuffled(pictures)
+    pilot = await _climb(asker, mixed, plan, tuple(candidates), general)
+    columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
+    panel, gain = panels.choose(pilot.labelled(), columns, plan.longest)
+    chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
+    steps = fitting.steps(fitting.trials(Jury(), chosen.labelled()))
+    knee = panels.knee([float(step.brier.mean()) for step in steps])
+    rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
+    return Chosen(joined([chosen, rest], chosen.panel).distinct(), len(chosen.votes), gain, knee)
+
+
+def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
+    """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
+    trials = fitting.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
+    points = tuple(step.point() for step in fitting.steps(trials))
+    polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
+    profile = look.learn(polled, Jury(), description, teachers=chosen.pilot)
+    return polled, profile.model_copy(update={"curve": points})
+
+
+async def _climb(
+    asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel
+) -> Polled:
+    """The answers about all pilot pictures under the candidates of the last rung."""
+    first, *others = plan.rungs
+    heard = await look.collect(asker, mixed[: first.pictures], Panel(candidates))
+    asked = first.pictures
+    for rung in others:
+        keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
+        columns = panels.survivors(heard.labelled(), keep, rung.views)
+        panel = Panel(tuple(heard.panel.views[column] for column in columns))
+        more = await look.collect(asker, mixed[asked : asked + rung.pictures], panel)
+        heard, asked = joined([heard, more], panel), asked + rung.pictures
+    return heard
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a transformation, and how the paper's belief fared with it on held-out pilot pictures."""
+
+    view: View
+    brier: float
+
+
+def grid_of(family: str) -> Sequence[View]:
+    """The settings that the paper tries of a transformation."""
+    if family not in GRIDS:
+        raise ViewError(f"the paper has no transformation {family!r}; it has {', '.join(GRIDS)}")
+    return GRIDS[family]
+
+
+async def search(
+    asker: Asker, pictures: Sequence[Picture], grid: Sequence[View], draws: int
+) -> tuple[Chosen, list[Setting]]:
+    """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
+    mixed = shuffled(pictures)
+    pilot = mixed[: len(mixed) // 2]
+    asked = [await look.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
+    settings = [Setting(view, _brier(polled)) for view, polled in zip(grid, asked, strict=True)]
+    best = asked[int(np.argmin([setting.brier for setting in settings]))]
+    rest = await look.collect(asker, mixed[len(pilot) :], best.panel)
+    best = best.distinct()
+    whole = joined([best, rest], best.panel).distinct()
+    return Chosen(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
+
+
+def search_queries(pictures: int, settings: int, draws: int) -> int:
+    """The most queries that `search` sends."""
+    return pictures // 2 * (1 + settings * draws) + (pictures - pictures // 2) * (1 + draws)
+
+
+def _brier(polled: Polled) -> float:
+    return float(fitting.cross_fit(Gaussian(), polled.labelled()).brier.mean())
+
+
+def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
+    """The pictures in an order that has nothing to do with their classes, always the same."""
+    return [pictures[place] for place in np.random.default_rng(0).permutation(len(pictures))]
+
+
+def joined(parts: Sequence[Polled], panel: Panel) -> Polled:
+    """The answers of several parts under the views that all of them have."""
+    rows = [row for part in parts for row in _rows(part, panel)]
+    vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
+    classes = max(part.votes.classes for part in parts)
+    votes = Votes.collect(rows, tuple(map(str, panel)), tuple(vocabulary), classes)
+    truths = [truth for part in parts if isinstance(part.votes, LabelledVotes) for truth in part.votes.words]
+    votes = votes.labelled(truths) if len(truths) == len(votes) else votes
+    unscored = tuple(item for part in parts for item in part.unscored)
+    repeated, disputed = sum(part.repeated for part in parts), tuple(two for part in parts for two in part.disputed)
+    return replace(parts[0], votes=votes, unscored=unscored, panel=panel, repeated=repeated, disputed=disputed)
+
+
+def _rows(polled: Polled, panel: Panel) -> list[Row]:
+    votes = polled.votes
+    places = [polled.panel.slots.index(slot) for slot in panel.slots]
+    digests = votes.digests or ("",) * len(votes)
+    words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
+    return [
+        Row(name, votes.vocabulary[base], tuple(words[code] for code in views), digest)
+        for name, base, views, digest in zip(votes.names, votes.base, votes.views[:, places], digests, strict=True)
+    ]

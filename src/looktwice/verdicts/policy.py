@@ -1,0 +1,154 @@
+"""How a profile is put to use: what to believe, when enough is asked, what to accept and which labels to name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Self, TypedDict
+
+import numpy as np
+
+from looktwice.asking.asker import Rounds
+from looktwice.calibration.calibrators import Belief
+from looktwice.calibration.jury import Prefixes
+from looktwice.calibration.votes import MISSING, Votes
+from looktwice.errors import DataError, ProfileError
+from looktwice.verdicts.decisions import Conformal, Drift
+from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
+from looktwice.views import Panel
+
+NEVER = math.inf
+"""The threshold when nothing can be promised: no confidence reaches it."""
+
+
+@dataclass(frozen=True)
+class Practice:
+    """One way to use a profile; `promising` and `covering` give the same with more to say about a picture."""
+
+    panel: Panel
+    """The views to ask, in order."""
+    belief: Belief
+    held_out: HeldOut
+    """What its promises rest on."""
+    kinds: tuple[int, ...]
+    """How many labelled pictures were of each kind."""
+    rounds: Rounds | None = None
+    """When enough is asked; None asks the whole panel."""
+    accept: float | None = None
+    """The least confidence to accept, NEVER if nothing can be promised; None decides nothing."""
+    sets: Conformal | None = None
+
+    @classmethod
+    def whole(cls, profile: Profile) -> Self:
+        """Ask the whole panel about every picture."""
+        return cls(profile.views(), profile.believer(), profile.held_out, profile.kinds)
+
+    @classmethod
+    def thrifty(cls, profile: Profile) -> Self:
+        """Stop asking about a picture as soon as further answers would hardly matter."""
+        adaptive = profile.adaptive
+        if adaptive is None:
+            raise ProfileError("this profile does not say when to stop asking; fit it with the belief jury")
+        rounds = _rounds(adaptive, profile.classes)
+        return cls(adaptive.views(), adaptive.believer(), adaptive.held_out, adaptive.kinds, rounds)
+
+    def promising(self, max_error: float, level: float = 0.95) -> Self:
+        """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""
+        threshold = self.held_out.threshold(max_error, level)
+        return replace(self, accept=NEVER if threshold is None else threshold)
+
+    def covering(self, coverage: float) -> Self:
+        """Name the labels that hold the truth so often."""
+        return replace(self, sets=self.held_out.conformal(coverage))
+
+    def kind(self, base: str, views: Sequence[str | None]) -> int:
+        """What drift is seen by: how many views are on the side of the base label.
+
+        Where one stops early: how many of the first round, and of those alike, how many had to be asked.
+        """
+        if self.rounds is None:
+            return sum(label == base for label in views)
+        agree = sum(label == base for label in views[: self.rounds.first])
+        asked = max((place for place, label in enumerate(views, 1) if label is not None), default=0)
+        return stopped_kind(agree, asked, len(views))
+
+    def drift(self) -> Drift | None:
+        """The test that pictures still look like the profile's; None if the profile cannot tell.
+
+        A false alarm has a chance of at most 1 %, however many pictures there are.
+        """
+        return Drift(self.kinds) if len(self.kinds) > 1 and any(self.kinds) else None
+
+
+def stopped_kind(agree: int, asked: int, views: int) -> int:
+    """One number for how many views of the first round agree and how many were asked, the most doubtful first."""
+    return agree * (views + 1) + views - asked
+
+
+def _rounds(adaptive: Adaptive, classes: int) -> Rounds:
+    """Views are asked one by one after the first round; all that matters is who agrees with whom."""
+    further = _further(adaptive, classes)
+
+    def more(base: str, views: tuple[str | None, ...]) -> int:
+        codes: dict[str, int] = {}
+        return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in (base, *views)))
+
+    return Rounds(adaptive.first, more)
+
+
+def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], int]:
+    belief, rule = adaptive.believer(), adaptive.rule()
+
+    @cache
+    def further(codes: tuple[int, ...]) -> int:
+        confidence = belief.confidence(_votes(codes, belief, classes))
+        return 0 if rule.enough(confidence, len(codes) - 1)[0] else 1
+
+    return further
+
+
+def _votes(codes: tuple[int, ...], belief: Prefixes, classes: int) -> Votes:
+    """One picture's answers so far, by the place where each was said first."""
+    views = np.full((1, len(belief.juries) - 1), MISSING, np.int32)
+    views[0, : len(codes) - 1] = codes[1:]
+    words = tuple(map(str, range(max(codes) + 1)))
+    panel = tuple(map(str, range(views.shape[1])))
+    return Votes(("",), panel, words, np.array(codes[:1], np.int32), views, max(classes, len(words)))
+
+
+@dataclass(frozen=True)
+class DecisionOptions:
+    """How a profile is put to use: when to stop asking, what to accept, and which labels to name."""
+
+    adaptive: bool = False
+    """Stop asking about a picture once further answers would hardly matter."""
+    max_error: float | None = None
+    """Accept answers that are wrong at most this often; the others are for review. None decides nothing."""
+    level: float = 0.95
+    """How certain that guarantee is."""
+    coverage: float | None = None
+    """Name the labels of a picture that hold the truth this often: a prediction set. None names none."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_error", "level", "coverage"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise DataError(f"{name} is {value!r}; give a share between 0 and 1")
+
+    def of(self, profile: Profile) -> Practice:
+        """The practice that these options mean."""
+        practice = Practice.thrifty(profile) if self.adaptive else Practice.whole(profile)
+        if self.max_error is not None:
+            practice = practice.promising(self.max_error, self.level)
+        return practice if self.coverage is None else practice.covering(self.coverage)
+
+
+class DecisionKeywords(TypedDict, total=False):
+    """The options of a decision as keyword arguments; see `DecisionOptions`."""
+
+    adaptive: bool
+    max_error: float | None
+    level: float
+    coverage: float | None

@@ -1,0 +1,277 @@
+"""What fitting learned about one classifier: plain JSON, versioned, shareable, with no secret in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from looktwice import files
+from looktwice.calibration import calibrators, metrics
+from looktwice.calibration.jury import Prefixes
+from looktwice.calibration.votes import Row, Votes
+from looktwice.classifiers import lasting
+from looktwice.errors import DataError, FitError, ProfileError, ViewError
+from looktwice.pictures.image import shown
+from looktwice.plots import figures, notebook
+from looktwice.plots.notebook import Drawing
+from looktwice.verdicts import decisions
+from looktwice.verdicts.decisions import AdaptiveRule, Conformal
+from looktwice.views import Panel, renderer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figure(_Part):
+    """A number and the interval in which it lies with 95 % certainty; None where it is undefined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class Result(_Part):
+    """What one belief reached on pictures that it was not fitted on."""
+
+    belief: str
+    queries: int | float
+    """Queries a picture; their mean where pictures differ."""
+    figures: dict[str, Figure]
+
+    def record(self) -> dict[str, object]:
+        """Belief, queries and the value of each figure, as one row of a table."""
+        values = {key: figure.value for key, figure in self.figures.items()}
+        return {"belief": self.belief, "queries": self.queries, **values}
+
+
+def results_html(title: str, results: Sequence[Result]) -> str:
+    """Figures as an HTML table, one belief a row."""
+    rows = [result.record() for result in results]
+    cells = [[f"{cell:.3g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    return notebook.table(title, list(rows[0]) if rows else ["no picture was labelled"], cells)
+
+
+class HeldOut(_Part):
+    """The confidence of each labelled picture by a belief that had not seen it, and whether its answer was right."""
+
+    confidence: tuple[Share, ...]
+    correct: tuple[bool, ...]
+    chance: tuple[Share, ...] = ()
+    """The probability of what came true, all labels that nobody named being one option."""
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.correct) != len(self.confidence) or len(self.chance) not in (0, len(self.confidence)):
+            raise ValueError("there must be one confidence, one correct and one chance for each picture")
+        return self
+
+    def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The confidences and whether each answer was right."""
+        return np.array(self.confidence, np.float64), np.array(self.correct, bool)
+
+    def threshold(self, max_error: float, level: float = 0.95) -> float | None:
+        """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
+        return decisions.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
+
+    def conformal(self, coverage: float = 0.9) -> Conformal:
+        """What makes sets of labels that hold the truth so often."""
+        if not self.chance:
+            raise ProfileError("this profile holds nothing that sets of labels could rest on; fit again")
+        return Conformal.of(np.array(self.chance), coverage)
+
+
+class Adaptive(_Part):
+    """How to ask no more than needed: when to stop, and what to believe then."""
+
+    panel: str
+    """The views in the order in which they are asked; it begins as the profile's panel does, and may go on."""
+    first: Count
+    """Views that are always asked, in one go."""
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    """After 0, 1 … views one goes on while the confidence is between these."""
+    belief: dict[str, object]
+    held_out: HeldOut
+    kinds: tuple[Count, ...] = ()
+    """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
+
+    def views(self) -> Panel:
+        """The panel to ask from."""
+        return Panel.parse(self.panel)
+
+    def rule(self) -> AdaptiveRule:
+        """When to stop."""
+        return AdaptiveRule(self.low, self.high)
+
+    def believer(self) -> Prefixes:
+        """The fitted juries, one for each number of views."""
+        belief = calibrators.restore(self.belief)
+        views = len(self.views())
+        if not isinstance(belief, Prefixes) or {len(belief.juries) - 1, len(self.low), len(self.high)} != {views}:
+            raise DataError("its part about stopping early does not hold together; fit again")
+        if self.first > views:
+            raise DataError(f"it always asks {self.first} views of a panel that has {views}; fit again")
+        return belief
+
+
+class Profile(_Part):
+    """Everything needed to repeat a verdict, and how good such verdicts were."""
+
+    schema_version: Literal[1] = 1
+    looktwice: str
+    classifier: str
+    """The classifier as it was described; credentials are named by their environment variables."""
+    fingerprint: str
+    renames: dict[str, str] = {}
+    """What its description made of the classifier's own words; `#3` is the position 3."""
+    vocabulary: tuple[str, ...]
+    classes: int = Field(ge=2)
+    panel: str
+    seed: int
+    renderer: str
+    belief: dict[str, object]
+    pictures: int
+    """How many labelled pictures it was fitted on."""
+    results: tuple[Result, ...]
+    held_out: HeldOut
+    curve: tuple[Result, ...] = ()
+    """What the first 0, 1 … views of the panel reached, where the belief is a jury."""
+    adaptive: Adaptive | None = None
+    kinds: tuple[Count, ...] = ()
+    """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
+
+    def views(self) -> Panel:
+        """The panel to ask."""
+        return Panel.parse(self.panel)
+
+    def believer(self) -> calibrators.Belief:
+        """The fitted belief."""
+        return calibrators.restore(self.belief)
+
+    def threshold(self, max_error: float, level: float = 0.95) -> float | None:
+        """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
+
+        The promise holds with certainty `level`; None if the labelled pictures are too few, or too often answered
+        wrongly, for any.
+        """
+        return self.held_out.threshold(max_error, level)
+
+    def accuracy(self) -> float:
+        """The base answer's accuracy on the labelled pictures: what constant trust believes."""
+        known = self.results[0].figures.get("accuracy") if self.results else None
+        return float((known and known.value) or 0.0)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        files.write(path, self.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Profile:
+        """The profile in a file; a ProfileError says what is wrong with it."""
+        try:
+            values = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise ProfileError(f"there is no profile {str(path)!r}; make one with: looktwice fit") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ProfileError(f"the profile {str(path)!r} cannot be read: {error}") from None
+        return cls.of(values, str(path))
+
+    @classmethod
+    def of(cls, values: object, name: str) -> Profile:
+        """The profile that JSON values describe; every part of it is checked now rather than when it is used."""
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if isinstance(version, int) and version > SCHEMA:
+            raise ProfileError(f"the profile {name!r} has schema {version}, newer than {SCHEMA}: upgrade looktwice")
+        if isinstance(values, dict) and "secondlook" in values:
+            raise ProfileError(
+                f"the profile {name!r} was made by secondlook, as looktwice was called before, whose random views were "
+                "drawn otherwise; fit again"
+            )
+        try:
+            profile = cls.model_validate(values)
+            _try(profile.believer(), profile.views(), profile.classes)
+            if adaptive := profile.adaptive:
+                _try(adaptive.believer(), adaptive.views(), profile.classes)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = shown(".".join(map(str, first["loc"])) or "the top")
+            raise ProfileError(f"the profile {name!r} is malformed at {where}: {first['msg']}") from None
+        except (DataError, ViewError) as error:
+            raise ProfileError(f"the profile {name!r} is malformed: {error}") from None
+        asked = [*profile.views(), *(profile.adaptive.views() if profile.adaptive else ())]
+        if profile.renderer != (current := renderer(asked)):
+            raise ProfileError(
+                f"the profile {name!r} was fitted with renderer {shown(profile.renderer)}, this looktwice renders "
+                f"with {current}; fit again"
+            )
+        return profile
+
+    def to_frame(self) -> pd.DataFrame:
+        """The figures on held-out folds as a frame of pandas, one belief a row."""
+        return notebook.frame(result.record() for result in self.results)
+
+    def plot_reliability(self) -> Drawing:
+        """Confidence against real accuracy on held-out folds."""
+        return Drawing(figures.reliability_svg(metrics.reliability(*self.held_out.arrays())))
+
+    def plot_risk_coverage(self, max_error: float | None = None, level: float = 0.95) -> Drawing:
+        """Mistakes among accepted answers; `max_error` marks the threshold that guarantees it."""
+        threshold = None if max_error is None else self.threshold(max_error, level)
+        return Drawing(figures.risk_coverage_svg(metrics.risk_coverage(*self.held_out.arrays()), threshold))
+
+    def _repr_html_(self) -> str:
+        title = f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
+        return results_html(title, self.results)
+
+    def check(self, fingerprint: str, renames: Mapping[str, str]) -> None:
+        """Refuse a classifier that this profile was not made for, or whose words are renamed otherwise since."""
+        if lasting(fingerprint) != lasting(self.fingerprint):
+            raise ProfileError(
+                f"this profile was fitted on classifier {self.fingerprint}, not on {fingerprint}; "
+                "fit again, or give the classifier it was made for"
+            )
+        if changed := sorted(word for word, _ in self.renames.items() ^ renames.items()):
+            then, now = (shown(names.get(changed[0], changed[0])) for names in (self.renames, renames))
+            raise ProfileError(
+                f"this profile was fitted when {shown(changed[0])!r} was called {then!r}, and the description now "
+                f"calls it {now!r}; fit again: it costs no query, the answers are in the ledger"
+            )
+
+
+def _try(belief: calibrators.Belief, panel: Panel, classes: int) -> None:
+    """Believe one made-up picture, so that parameters that do not fit together are found now."""
+    views = tuple(map(str, panel))
+    votes = Votes.collect([Row("", "a", ("a",) * len(views))], views, (), classes)
+    try:
+        numbers = np.concatenate([belief.confidence(votes), *belief.interval(votes)])
+        belief.distribution(votes), belief.predict(votes)
+    except FitError as error:
+        raise DataError(str(error)) from None
+    except (ValueError, IndexError, ArithmeticError) as error:
+        raise DataError(f"its belief cannot be used ({type(error).__name__}); fit again") from None
+    if not ((numbers >= 0) & (numbers <= 1)).all():
+        raise DataError("its belief gives confidences that are no probabilities; fit again")
+
+
+def figure(value: float | None, interval: tuple[float, float] | None) -> Figure:
+    """A number as a profile keeps it: six decimals are more than its interval deserves."""
+    low, high = interval or (None, None)
+    return Figure(value=_short(value), low=_short(low), high=_short(high))
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else round(float(value), 6)
