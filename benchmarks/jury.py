@@ -21,7 +21,8 @@ from goals import at_most
 from scipy.optimize import minimize
 
 from looktwice.calibration import jury, metrics
-from looktwice.calibration.votes import Floats, LabelledVotes, Votes, load
+from looktwice.calibration.storage import load
+from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 
 STRENGTHS = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)

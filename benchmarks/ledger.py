@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, Unrecorded, key
-from looktwice.calibration.votes import Answer
+from looktwice.classifiers.answer import Answer
 
 VIEWS = 9
 CHUNK = 256

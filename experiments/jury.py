@@ -30,9 +30,10 @@ from scipy.special import log_softmax
 
 from looktwice.calibration import metrics, panels
 from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Prefixes, grow_panel
 from looktwice.calibration.panels import Plan
-from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.plots.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from looktwice.verdicts import fitting
 from looktwice.verdicts.fitting import Outcome, Thrift

@@ -29,11 +29,11 @@ from scipy.stats import spearmanr
 
 from looktwice.calibration import metrics
 from looktwice.calibration.calibrators import Ballot, Gaussian, Objective, Probit, Transfer
+from looktwice.calibration.cumulative import Cumulative
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes
 from looktwice.plots.figures import points_svg
 from looktwice.transfer.borrow import fit_towards
-from looktwice.transfer.latent import Cumulative
 from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
 from looktwice.transfer.onnx_features import open_onnx
 from looktwice.verdicts import fitting

@@ -31,11 +31,13 @@ from looktwice.asking.ledger import Budget, SqliteLedger, maintain
 from looktwice.asking.ledger.merge import merge
 from looktwice.asking.ledger.protocol import Entry, key
 from looktwice.asking.outcome import Cause, Unscored
-from looktwice.calibration import votes
+from looktwice.calibration import storage, votes
 from looktwice.calibration.calibrators import Probit, dump
+from looktwice.calibration.cumulative import Cumulative
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Answer, Row, Votes
+from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import AnyClassifier, connect, read_labels
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
@@ -45,7 +47,7 @@ from looktwice.errors import LookTwiceError
 from looktwice.pictures import collection, datasets
 from looktwice.pictures.image import MAX_PIXELS, decode
 from looktwice.service.guards import Tokens
-from looktwice.transfer.latent import Cumulative, Cumulatives, describe
+from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.verdicts.files import ScoreFile, unscored_record
 from looktwice.verdicts.look import Polled, Verdict, judge, learn
@@ -321,12 +323,12 @@ def votes_seeds(ending: str) -> list[bytes]:
     rows = [Row("a", "cat", ("cat", "dog")), Row("b", "dog", ("dog", None))]
     with folder() as place:
         path = place / f"votes{ending}"
-        votes.save(path, Votes.collect(rows, ["mirror", "turn:5"]).labelled(["cat", "dog"]))
+        storage.save(path, Votes.collect(rows, ["mirror", "turn:5"]).labelled(["cat", "dog"]))
         return [path.read_bytes()]
 
 
 def read_votes(path: Path) -> None:
-    votes.vote_tally(votes.load(path))
+    votes.vote_tally(storage.load(path))
 
 
 def part_seeds() -> list[bytes]:

@@ -22,7 +22,7 @@ import PIL.Image
 import pytest
 from workshop import command, run, write_pictures, write_profile
 
-from looktwice.calibration import votes
+from looktwice.calibration import storage
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import connect, http
 from looktwice.errors import DataError, ImageError, PassingError
@@ -231,18 +231,18 @@ def test_archives_that_unpack_without_end_are_refused(tmp_path: Path, monkeypatc
     names = [str(number) for number in range(50_000)]
     many = Votes.collect([Row(name, "cat", ("cat",)) for name in names], ["mirror"])
     for path in (tmp_path / "votes.npz", tmp_path / "votes.parquet"):
-        votes.save(path, many)
-        assert len(votes.load(path)) == len(names)
-    monkeypatch.setattr(votes, "MOST_BYTES", 100_000)
+        storage.save(path, many)
+        assert len(storage.load(path)) == len(names)
+    monkeypatch.setattr(storage, "MOST_BYTES", 100_000)
     for path in tmp_path.iterdir():
         with pytest.raises(DataError, match="bytes"):
-            votes.load(path)
+            storage.load(path)
 
 
 def test_scripts_in_labels_stay_text_in_a_report(odd: Path, profile: Path) -> None:
     rows = [Row(name.decode("utf-8", "surrogateescape"), EVIL, ("ant",)) for name in NAMES]
     saved = odd.parent / "votes.npz"
-    votes.save(saved, Votes.collect(rows, ["mirror"]).labelled([EVIL] * len(rows)))
+    storage.save(saved, Votes.collect(rows, ["mirror"]).labelled([EVIL] * len(rows)))
     done = run("report", "--votes", saved, "--pictures", odd, "-p", profile, "-o", odd.parent / "report.html")
     assert done.returncode == 0, done.stderr
     page = (odd.parent / "report.html").read_text("utf-8", "surrogateescape")

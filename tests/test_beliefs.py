@@ -12,10 +12,10 @@ from scipy.stats import gamma
 
 from looktwice.calibration import calibrators
 from looktwice.calibration.calibrators import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
+from looktwice.calibration.cumulative import Cumulative
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.transfer.latent import Cumulative
 
 NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))
 FAMILIES: list[Belief] = [

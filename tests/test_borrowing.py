@@ -11,7 +11,8 @@ from workshop import run
 
 import looktwice
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import LabelledVotes, load
+from looktwice.calibration.storage import load
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.transfer.borrow import Pupil, fit_towards
 from looktwice.verdicts.profile import Profile
 

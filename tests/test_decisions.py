@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy.stats import binom
 
-from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Distribution, Floats
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats
 from looktwice.errors import DataError
 from looktwice.verdicts import decisions
 from looktwice.verdicts.decisions import AdaptiveRule, Conformal, Drift

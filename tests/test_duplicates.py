@@ -10,7 +10,7 @@ import pytest
 from workshop import run
 
 import looktwice as lt
-from looktwice.calibration import votes as voting
+from looktwice.calibration import storage
 from looktwice.calibration.votes import Row, Votes
 from looktwice.errors import DataError
 
@@ -48,7 +48,7 @@ def test_ten_copies_of_each_picture_teach_what_one_does(profiles: tuple[Path, Pa
 
 def test_copies_turn_no_refusal_into_a_guarantee(profiles: tuple[Path, Path, str], tmp_path: Path) -> None:
     once, often, _ = profiles
-    votes = voting.load(often.with_name("often-votes.npz"))
+    votes = storage.load(often.with_name("often-votes.npz"))
     assert (len(votes), len(votes.distinct())) == (1000, 100)
     for profile in (once, often):
         for how in ((), ("--adaptive",)):
@@ -111,8 +111,8 @@ def test_votes_keep_their_digests_and_files_without_them_are_read(tmp_path: Path
     assert votes.distinct().names == ("a", "b")
     assert votes.disputed() == [("a", "c")]
     for path in (tmp_path / "votes.npz", tmp_path / "votes.parquet"):
-        voting.save(path, votes)
-        loaded = voting.load(path)
+        storage.save(path, votes)
+        loaded = storage.load(path)
         assert loaded.digests == ("d1", "", "d1")
         assert loaded.take(slice(1, None)).digests == ("", "d1")
     with np.load(tmp_path / "votes.npz") as file:
@@ -120,7 +120,7 @@ def test_votes_keep_their_digests_and_files_without_them_are_read(tmp_path: Path
         del texts["digests"]
         packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
         np.savez(tmp_path / "old.npz", base=file["base"], views=file["views"], texts=packed)
-    old = voting.load(tmp_path / "old.npz")
+    old = storage.load(tmp_path / "old.npz")
     assert old.digests == ()
     assert old.distinct() is old
     with pytest.raises(DataError, match="3 pictures have votes, but 1 digests"):

@@ -11,12 +11,12 @@ from scipy.special import expit, ndtr
 from scipy.stats import kurtosis, skew
 
 from looktwice.calibration.calibrators import Gaussian, Transfer
+from looktwice.calibration.cumulative import Cumulative
 from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
 from looktwice.transfer.latent import (
     GRID,
     PAPER_A,
-    Cumulative,
     Cumulatives,
     Head,
     Margins,

@@ -43,8 +43,8 @@ from looktwice.asking.ledger.sqlite import SqliteTables
 from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import Pace, Pressure
 from looktwice.asking.sender import Job, Sender
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Terms
+from looktwice.classifiers.answer import Answer
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.views import Question, parse
 

@@ -53,7 +53,7 @@ from looktwice.asking.ledger import (
     verify,
 )
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.calibration.votes import Answer
+from looktwice.classifiers.answer import Answer
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from looktwice.asking.ledger import (
 )
 from looktwice.asking.ledger import file as ledger_file
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
-from looktwice.calibration.votes import Answer
+from looktwice.classifiers.answer import Answer
 from looktwice.errors import DataError, LedgerError
 
 

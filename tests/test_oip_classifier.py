@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import connect, read_toml
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.oip import Model, OipClassifier, Reading
 from looktwice.classifiers.oip import connect as connect_oip

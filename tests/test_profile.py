@@ -11,9 +11,9 @@ from workshop import write_pictures
 
 from looktwice.asking.asker import Asker
 from looktwice.calibration.calibrators import FAMILIES, Belief, Transfer
+from looktwice.calibration.cumulative import Cumulative
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, ProfileError
-from looktwice.transfer.latent import Cumulative
 from looktwice.verdicts import look
 from looktwice.verdicts.look import Polled
 from looktwice.verdicts.profile import Profile

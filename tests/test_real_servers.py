@@ -27,8 +27,8 @@ import cv2
 import pytest
 from conformance.replica import DEMO, labels_of, meant, model, pictures
 
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import AnyClassifier, connect, read_toml
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.oip import OipClassifier, Tensor
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.errors import ClassifierError, PassingError

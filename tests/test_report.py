@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from workshop import run
 
 from looktwice.asking.ledger import DayCost
-from looktwice.calibration import votes
+from looktwice.calibration import storage, votes
 from looktwice.calibration.calibrators import Belief, Gaussian, Isotonic, Naive, Probit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import MISSING, Votes
@@ -640,7 +640,7 @@ def test_tune_reports_on_the_pictures_it_did_not_choose_on(desk: Path) -> None:
 
 
 def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path) -> None:
-    votes.save(desk / "bare.npz", bare(votes.load(desk / "taught.npz")))
+    storage.save(desk / "bare.npz", bare(storage.load(desk / "taught.npz")))
     done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=desk)
     assert done.returncode == 0, done.stderr
     assert "Classes" in Read((desk / "bare.html").read_text("utf-8")).tables

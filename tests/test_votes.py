@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looktwice.calibration import votes as voting
+from looktwice.calibration import storage
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import (
-    MISSING,
-    OUTSIDE,
-    Distribution,
-    LabelledVotes,
-    Row,
-    Votes,
-    base_tally,
-    vote_tally,
-)
+from looktwice.calibration.votes import MISSING, OUTSIDE, LabelledVotes, Row, Votes, base_tally, vote_tally
 from looktwice.errors import DataError
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
@@ -96,8 +88,8 @@ def test_votes_survive_a_file(
 ) -> None:
     path = tmp_path_factory.mktemp("votes") / f"votes{ending}"
     votes = votes_of(*rows).labelled("cat" for _ in rows) if known else votes_of(*rows)
-    voting.save(path, votes)
-    saved = voting.load(path)
+    storage.save(path, votes)
+    saved = storage.load(path)
     assert (saved.names, saved.panel, saved.vocabulary) == (votes.names, votes.panel, votes.vocabulary)
     assert (saved.base == votes.base).all()
     assert (saved.views == votes.views).all()
@@ -112,18 +104,18 @@ def test_votes_survive_a_file(
 def test_a_file_that_holds_no_votes_is_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"votes{ending}"
     with pytest.raises(DataError, match="there is no votes file"):
-        voting.load(path)
+        storage.load(path)
     for content in (b"", b"not votes at all", b"PK\x03\x04 broken", b"PAR1 broken PAR1"):
         path.write_bytes(content)
         with pytest.raises(DataError, match="is not a votes file"):
-            voting.load(path)
+            storage.load(path)
 
 
 def test_a_pickle_inside_a_votes_file_is_never_opened(tmp_path: Path) -> None:
     path = tmp_path / "votes.npz"
     np.savez(path, base=np.array([{"a": 1}], dtype=object), views=np.zeros((1, 0)), texts=np.zeros(1))
     with pytest.raises(DataError, match="is not a votes file"):
-        voting.load(path)
+        storage.load(path)
 
 
 def test_codes_that_point_nowhere_are_refused() -> None:

@@ -16,9 +16,10 @@ from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
 from looktwice.calibration import metrics
 from looktwice.calibration.calibrators import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
+from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes
-from looktwice.transfer.latent import Cumulative
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.verdicts import fitting
 from looktwice.verdicts.fitting import Outcome
 from looktwice.views import GENERAL16, Panel, View

@@ -22,8 +22,8 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Grant, Ledger, Outco
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import Gate, Pace, Pressure, Rate
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import AnyClassifier, Terms
+from looktwice.classifiers.answer import Answer
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 from looktwice.views import Question
 

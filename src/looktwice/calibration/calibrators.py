@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
+from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes, Tally, Votes, base_tally, vote_tally
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Tally, Votes, base_tally, vote_tally
 from looktwice.errors import DataError, FitError
 from looktwice.pictures.image import shown
-from looktwice.transfer.latent import Cumulative
 
 Ballot = Literal["base", "vote"]
 """Whose label is believed: the picture's own answer, or the one that most views give."""

@@ -16,7 +16,8 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.votes import MISSING, Codes, Distribution, Floats, LabelledVotes, Votes
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 Places = NDArray[np.intp]

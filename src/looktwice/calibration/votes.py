@@ -5,43 +5,34 @@ Labels are held as codes into one vocabulary: an answer takes four bytes however
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice import files
-from looktwice.errors import DataError, FitError, MissingExtra
+from looktwice.errors import DataError, FitError
 
 Codes = NDArray[np.int32]
+
 Floats = NDArray[np.float64]
+
 Labels = Sequence[str | int | None] | NDArray[np.generic]
+
 LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
 MISSING = -1
 """The code of a view that was not asked, or whose answer held no label."""
+
 NO_LABEL = ""
 """The label of an answer that was given and paid, but from which no label could be read."""
-MOST_BYTES = 2**29
-"""What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+
 ENDINGS = (".npz", ".parquet")
 """The endings of votes files, which choose the format."""
+
 OUTSIDE = -2
 """The code of a truth that is not in the vocabulary: no answer can be equal to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a classifier said about one picture; `score` is its own claim and is kept but never used."""
-
-    label: str
-    score: float | None = None
-    status: int | None = None
-    raw: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -339,138 +330,3 @@ def vote_tally(votes: Votes) -> Tally:
 def _count(votes: Votes, label: Codes) -> Tally:
     agree = (votes.views == label[:, None]).sum(axis=1)
     return Tally(label, agree, (votes.views != MISSING).sum(axis=1))
-
-
-@dataclass(frozen=True, eq=False)
-class Distribution:
-    """A probability for each named label of a picture; the rest is spread evenly over all other classes."""
-
-    labels: Codes
-    """(n, m): the named labels, MISSING where a picture has fewer than m."""
-    named: Floats
-    """(n, m): their probabilities, 0 where there is no label."""
-    classes: int
-
-    def rest(self) -> Floats:
-        """(n,): what the named labels leave over, for all other classes together."""
-        return np.clip(1.0 - self.named.sum(axis=1), 0.0, 1.0)
-
-    def unnamed(self) -> Floats:
-        """(n,): the probability of each single label that nobody named."""
-        others = self.classes - (self.labels != MISSING).sum(axis=1)
-        return np.where(others > 0, self.rest() / np.maximum(others, 1), 0.0)
-
-    def of(self, codes: Codes) -> Floats:
-        """(n,): the probability of one label a picture; OUTSIDE is a label nobody named."""
-        hit = self.labels == codes[:, None]
-        return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
-
-    def top(self) -> Codes:
-        """(n,): the most probable named label of each picture."""
-        best = np.where(self.labels == MISSING, -1.0, self.named).argmax(axis=1)
-        top: Codes = self.labels[np.arange(len(self.labels)), best]
-        return top
-
-    def brier(self, truths: Codes) -> Floats:
-        """(n,): Σ_c (p_c − y_c)² over all classes, in [0, 2]."""
-        squares: Floats = (self.named**2).sum(axis=1) + self.rest() * self.unnamed()
-        return squares + 1.0 - 2.0 * self.of(truths)
-
-    def nll(self, truths: Codes) -> Floats:
-        """(n,): −log of the probability of the truth, which is taken as at least 1e-12."""
-        return -np.log(np.maximum(self.of(truths), 1e-12))
-
-    def dense(self, size: int) -> Floats:
-        """(n, size): the probability of the first `size` labels of the vocabulary."""
-        table = np.repeat(self.unnamed()[:, None], size, axis=1)
-        row, column = np.nonzero(self.labels != MISSING)
-        table[row, self.labels[row, column]] = self.named[row, column]
-        return table
-
-
-def save(path: Path, votes: Votes) -> None:
-    """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
-    texts = {
-        "names": votes.names,
-        "digests": votes.digests,
-        "panel": votes.panel,
-        "vocabulary": votes.vocabulary,
-        "truths": votes.words if isinstance(votes, LabelledVotes) else None,
-        "classes": votes.classes,
-    }
-    with files.whole(path) as part:
-        if path.suffix == ".parquet":
-            _save_parquet(part, votes, json.dumps(texts))
-            return
-        packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
-        with part.open("wb") as file:
-            np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
-
-
-def load(path: Path) -> Votes | LabelledVotes:
-    """Votes from a file that `save` wrote, labelled if it holds truths."""
-    try:
-        base, views, packed = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
-        texts = json.loads(packed)
-        votes = Votes(
-            _strings(texts["names"]),
-            _strings(texts["panel"]),
-            _strings(texts["vocabulary"]),
-            base,
-            views,
-            int(texts["classes"]),
-            digests=_strings(texts.get("digests", [])),
-        )
-        truths = None if texts["truths"] is None else _strings(texts["truths"])
-    except (DataError, MissingExtra):
-        raise
-    except FileNotFoundError:
-        raise DataError(f"there is no votes file {str(path)!r}") from None
-    except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
-    if truths is not None and len(truths) != len(votes):
-        raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
-    return votes if truths is None else votes.labelled(truths)
-
-
-def _strings(values: list[str]) -> tuple[str, ...]:
-    if not all(isinstance(value, str) for value in values):
-        raise ValueError("a text is not a string")
-    return tuple(values)
-
-
-def _load_npz(path: Path) -> tuple[Codes, Codes, bytes]:
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        _check_unpacked(sum(entry.file_size for entry in file.zip.infolist()))
-        return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
-
-
-def _check_unpacked(size: int) -> None:
-    if size > MOST_BYTES:
-        raise ValueError(f"it would take {size:,} bytes, and {MOST_BYTES:,} are read")
-
-
-def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
-    pa, pq = files.arrow()
-    columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
-    for s, view in enumerate(votes.panel):
-        columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
-    pq.write_table(pa.table(columns).replace_schema_metadata({"looktwice": texts}), path)
-
-
-def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
-    _, pq = files.arrow()
-    with pq.ParquetFile(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        _check_unpacked(sum(group.total_byte_size for group in groups))
-        table = file.read()
-    packed = (table.schema.metadata or {})[b"looktwice"]
-    codes: dict[str | None, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
-    codes[None] = MISSING
-    coded = [np.array([codes[label] for label in column.to_pylist()], np.int32) for column in table.columns[1:]]
-    return (
-        coded[0],
-        np.stack(coded[1:], axis=1) if len(coded) > 1 else np.empty((len(table), 0), np.int32),
-        packed,
-    )

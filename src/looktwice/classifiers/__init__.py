@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.votes import Answer
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.naming import Naming, Plain
 from looktwice.errors import ClassifierError, PermanentError
 

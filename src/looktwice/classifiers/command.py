@@ -32,8 +32,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import DAY, Price

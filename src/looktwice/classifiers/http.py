@@ -31,8 +31,8 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing

@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import (
     Classifier,
     Pixels,
@@ -46,6 +45,7 @@ from looktwice.classifiers import (
     naming,
     read_labels,
 )
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing

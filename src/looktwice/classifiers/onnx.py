@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from looktwice.calibration.votes import Answer
 from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, folder_of, read_labels, read_toml
+from looktwice.classifiers.answer import Answer
 from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.errors import MissingExtra, PermanentError

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from looktwice import report
 from looktwice.asking.progress import say
-from looktwice.calibration import votes as voting
+from looktwice.calibration import storage
 from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit
 from looktwice.calibration.jury import Jury
 from looktwice.cli import console
@@ -75,7 +75,7 @@ def run(folder: Path) -> Demo:
     description = str(assets / "fashion.toml")
     demo, profile, jury = console.run(lambda: _compare(description, clothes, folder))
     profile.save(folder / "profile.json")
-    voting.save(folder / "votes.npz", jury.test.votes)
+    storage.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
     report.write(folder / "index.html", _material(profile, demo, jury.test, title))
     return demo

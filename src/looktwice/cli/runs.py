@@ -12,7 +12,7 @@ from looktwice.asking.check import Checkup
 from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import ledger_name, ledger_place, micros
-from looktwice.calibration import calibrators
+from looktwice.calibration import calibrators, storage
 from looktwice.calibration import votes as voting
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
@@ -80,7 +80,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     polled = run(work)
     complain(polled.unscored)
     if options.votes:
-        voting.save(options.votes, polled.votes)
+        storage.save(options.votes, polled.votes)
     _warn_of_strangers(polled.labelled())
     tell_duplicates(polled)
     fixed = len(panel) if options.views else len(GENERAL)
@@ -204,7 +204,7 @@ def evaluate(
     found = run(work)
     polled, judged = found.polled, len(found.outcome.label)
     if votes:
-        voting.save(votes, polled.votes)
+        storage.save(votes, polled.votes)
     complain(polled.unscored)
     tell_duplicates(polled)
     if report:
@@ -233,7 +233,7 @@ def report(
 ) -> None:
     """Write the page about a profile and saved votes; asks nothing."""
     check_places(None, report=out)
-    profile, saved = Profile.load(profile_path), voting.load(votes) if votes else None
+    profile, saved = Profile.load(profile_path), storage.load(votes) if votes else None
     shown = _shown(pictures) if pictures else []
     material = Material(
         profile,

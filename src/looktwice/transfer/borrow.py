@@ -14,8 +14,9 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Patterns, _Bowl, _descent, tabulate
-from looktwice.calibration.votes import Codes, Distribution, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 DIFFERENCES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)

@@ -17,11 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
 from looktwice.asking.outcome import Cause, Unscored
+from looktwice.calibration.cumulative import Cumulative
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, shown
 from looktwice.plots.figures import Line, lines_svg
-from looktwice.transfer.latent import Cumulative, Cumulatives, Floats, Margins, Noise, Reading, describe, read
+from looktwice.transfer.latent import Cumulatives, Floats, Margins, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OpenModel, Tensor
 from looktwice.views import RENDERER, Panel, View, base_question, questions, render
 

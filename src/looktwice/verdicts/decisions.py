@@ -14,7 +14,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice.calibration.votes import MISSING, Codes, Distribution, Floats
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.votes import MISSING, Codes, Floats
 from looktwice.errors import DataError
 
 Bools = NDArray[np.bool_]

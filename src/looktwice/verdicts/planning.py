@@ -11,7 +11,7 @@ from looktwice.errors import DataError
 from looktwice.verdicts import decisions
 from looktwice.verdicts.profile import HeldOut
 
-SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)
+ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
 """The shares of pictures to accept that a plan looks at."""
 MARGINS = (0.0, 0.25, 0.5)
 """How often accepted answers may really be wrong, as shares of what is promised, when nothing is known yet."""
@@ -56,7 +56,7 @@ def _errors(held_out: HeldOut) -> list[tuple[float, float]]:
     """How often the answers of each share are wrong, as far as the held-out ones tell: never exactly 0."""
     confidence, correct = np.array(held_out.confidence), np.array(held_out.correct, bool)
     found = []
-    for share in SHARES:
+    for share in ACCEPTED:
         kept = share * len(correct)
         wrong = kept * (1.0 - metrics.accuracy_at_coverage(confidence, correct, share))
         found.append((share, (wrong + 0.5) / (kept + 1.0)))

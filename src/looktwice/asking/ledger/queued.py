@@ -29,7 +29,7 @@ from looktwice.asking.ledger.operations import (
 from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome, Spend
 from looktwice.asking.ledger.sql import Tables
 from looktwice.asking.ledger.writer import Writer
-from looktwice.calibration.votes import Answer
+from looktwice.classifiers.answer import Answer
 from looktwice.errors import LedgerError
 
 LARGEST = 1 << 63

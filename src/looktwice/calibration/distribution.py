@@ -1,0 +1,56 @@
+"""A probability for each label that was named; the other classes share the rest evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from looktwice.calibration.votes import MISSING, Codes, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """A probability for each named label of a picture; the rest is spread evenly over all other classes."""
+
+    labels: Codes
+    """(n, m): the named labels, MISSING where a picture has fewer than m."""
+    named: Floats
+    """(n, m): their probabilities, 0 where there is no label."""
+    classes: int
+
+    def rest(self) -> Floats:
+        """(n,): what the named labels leave over, for all other classes together."""
+        return np.clip(1.0 - self.named.sum(axis=1), 0.0, 1.0)
+
+    def unnamed(self) -> Floats:
+        """(n,): the probability of each single label that nobody named."""
+        others = self.classes - (self.labels != MISSING).sum(axis=1)
+        return np.where(others > 0, self.rest() / np.maximum(others, 1), 0.0)
+
+    def of(self, codes: Codes) -> Floats:
+        """(n,): the probability of one label a picture; OUTSIDE is a label nobody named."""
+        hit = self.labels == codes[:, None]
+        return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
+
+    def top(self) -> Codes:
+        """(n,): the most probable named label of each picture."""
+        best = np.where(self.labels == MISSING, -1.0, self.named).argmax(axis=1)
+        top: Codes = self.labels[np.arange(len(self.labels)), best]
+        return top
+
+    def brier(self, truths: Codes) -> Floats:
+        """(n,): Σ_c (p_c − y_c)² over all classes, in [0, 2]."""
+        squares: Floats = (self.named**2).sum(axis=1) + self.rest() * self.unnamed()
+        return squares + 1.0 - 2.0 * self.of(truths)
+
+    def nll(self, truths: Codes) -> Floats:
+        """(n,): −log of the probability of the truth, which is taken as at least 1e-12."""
+        return -np.log(np.maximum(self.of(truths), 1e-12))
+
+    def dense(self, size: int) -> Floats:
+        """(n, size): the probability of the first `size` labels of the vocabulary."""
+        table = np.repeat(self.unnamed()[:, None], size, axis=1)
+        row, column = np.nonzero(self.labels != MISSING)
+        table[row, self.labels[row, column]] = self.named[row, column]
+        return table

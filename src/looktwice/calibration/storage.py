@@ -1,0 +1,103 @@
+"""Votes files: `.npz` and Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from looktwice import files
+from looktwice.calibration.votes import MISSING, Codes, LabelledVotes, Votes
+from looktwice.errors import DataError, MissingExtra
+
+MOST_BYTES = 2**29
+"""What a votes file may take when it is unpacked: the answers about some millions of pictures."""
+
+
+def save(path: Path, votes: Votes) -> None:
+    """Write votes, with truths where they are labelled, as .npz or .parquet by the ending."""
+    texts = {
+        "names": votes.names,
+        "digests": votes.digests,
+        "panel": votes.panel,
+        "vocabulary": votes.vocabulary,
+        "truths": votes.words if isinstance(votes, LabelledVotes) else None,
+        "classes": votes.classes,
+    }
+    with files.whole(path) as part:
+        if path.suffix == ".parquet":
+            _save_parquet(part, votes, json.dumps(texts))
+            return
+        packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+        with part.open("wb") as file:
+            np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
+
+
+def load(path: Path) -> Votes | LabelledVotes:
+    """Votes from a file that `save` wrote, labelled if it holds truths."""
+    try:
+        base, views, packed = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
+        texts = json.loads(packed)
+        votes = Votes(
+            _strings(texts["names"]),
+            _strings(texts["panel"]),
+            _strings(texts["vocabulary"]),
+            base,
+            views,
+            int(texts["classes"]),
+            digests=_strings(texts.get("digests", [])),
+        )
+        truths = None if texts["truths"] is None else _strings(texts["truths"])
+    except (DataError, MissingExtra):
+        raise
+    except FileNotFoundError:
+        raise DataError(f"there is no votes file {str(path)!r}") from None
+    except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
+    if truths is not None and len(truths) != len(votes):
+        raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
+    return votes if truths is None else votes.labelled(truths)
+
+
+def _strings(values: list[str]) -> tuple[str, ...]:
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("a text is not a string")
+    return tuple(values)
+
+
+def _load_npz(path: Path) -> tuple[Codes, Codes, bytes]:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        _check_unpacked(sum(entry.file_size for entry in file.zip.infolist()))
+        return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
+
+
+def _check_unpacked(size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(f"it would take {size:,} bytes, and {MOST_BYTES:,} are read")
+
+
+def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
+    pa, pq = files.arrow()
+    columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
+    for s, view in enumerate(votes.panel):
+        columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
+    pq.write_table(pa.table(columns).replace_schema_metadata({"looktwice": texts}), path)
+
+
+def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
+    _, pq = files.arrow()
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        _check_unpacked(sum(group.total_byte_size for group in groups))
+        table = file.read()
+    packed = (table.schema.metadata or {})[b"looktwice"]
+    codes: dict[str | None, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
+    codes[None] = MISSING
+    coded = [np.array([codes[label] for label in column.to_pylist()], np.int32) for column in table.columns[1:]]
+    return (
+        coded[0],
+        np.stack(coded[1:], axis=1) if len(coded) > 1 else np.empty((len(table), 0), np.int32),
+        packed,
+    )
