@@ -31,7 +31,7 @@ from looktwice.classifiers.answer import Answer
 from looktwice.pictures.collection import Collection, Picture
 from looktwice.pictures.image import Image
 from looktwice.plots.figures import Line, lines_svg
-from looktwice.verdicts import look
+from looktwice.verdicts import learn, look
 from looktwice.verdicts.files import ScoreFile
 from looktwice.views import Panel
 
@@ -79,7 +79,7 @@ def taught() -> list[Picture]:
 async def score(count: int, views: int, out: Path) -> float:
     """Seconds that a run of `score` takes."""
     panel = Panel.parse(f"gaussian:0.1*{views}")
-    profile = look.learn(await look.collect(Asker(Instant()), taught(), panel), Jury(), "instant")
+    profile = learn.learn(await learn.collect(Asker(Instant()), taught(), panel), Jury(), "instant")
     began = time.perf_counter()
     todo = Collection([str(number) for number in range(count)], Made())
     file = ScoreFile(out, {}, todo)

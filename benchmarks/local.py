@@ -30,7 +30,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor
 from looktwice.pictures.collection import Picture, labelled
-from looktwice.verdicts import look
+from looktwice.verdicts import learn, look
 from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.profile import Profile
 from looktwice.views import GENERAL, base_question, questions, render
@@ -125,12 +125,12 @@ def run(work: Callable[[], object]) -> object:
 
 
 def learned(classifier: OnnxClassifier, pictures: list[Picture], description: Path) -> Profile:
-    async def work() -> look.Polled:
-        return await look.collect(Asker(classifier), pictures, GENERAL)
+    async def work() -> learn.Polled:
+        return await learn.collect(Asker(classifier), pictures, GENERAL)
 
     polled = run(work)
-    assert isinstance(polled, look.Polled)
-    return look.learn(polled, Jury(), str(description))
+    assert isinstance(polled, learn.Polled)
+    return learn.learn(polled, Jury(), str(description))
 
 
 def seconds(work: Callable[[], None]) -> float:

@@ -28,14 +28,15 @@ from typing import cast
 
 import numpy as np
 
+from looktwice.asking import session
 from looktwice.asking.asker import Asker
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers import connect
-from looktwice.cli import console
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.pictures.image import encode_png
 from looktwice.service.bodies import Opened, Upload
 from looktwice.verdicts import look as looking
+from looktwice.verdicts.learn import collect
 from looktwice.verdicts.policy import Practice
 from looktwice.verdicts.profile import Profile
 from looktwice.views import GENERAL
@@ -50,14 +51,14 @@ def main() -> None:
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "profile.json"
-        console.run(lambda: learn(profile))
-        console.run(lambda: compare(profile, looks, rounds))
+        session.run(lambda: learn(profile))
+        session.run(lambda: compare(profile, looks, rounds))
 
 
 async def learn(path: Path) -> None:
     asker = Asker(connect(DEMO / "fashion.toml"))
-    polled = await looking.collect(asker, labelled(DEMO / "pictures.npz")[::2], GENERAL)
-    looking.learn(polled, Jury(), str(DEMO / "fashion.toml")).save(path)
+    polled = await collect(asker, labelled(DEMO / "pictures.npz")[::2], GENERAL)
+    learn.learn(polled, Jury(), str(DEMO / "fashion.toml")).save(path)
 
 
 async def compare(path: Path, looks: int, rounds: int) -> None:

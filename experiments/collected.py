@@ -28,7 +28,7 @@ from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.pictures.collection import Picture, labelled
-from looktwice.verdicts import look
+from looktwice.verdicts import learn
 from looktwice.views import Panel, View
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -254,9 +254,9 @@ def _ask(model: Model, panel: Panel, part: str) -> None:
     print(f"{model.name} {part}: {queries} queries in {seconds:.0f} s: {str(panel)[:60]}", flush=True)
 
 
-async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> look.Polled:
+async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> learn.Polled:
     asker = Asker(connect(model.description()))
-    return await look.collect(asker, chosen, panel, model.labels, len(model.labels))
+    return await learn.collect(asker, chosen, panel, model.labels, len(model.labels))
 
 
 def _save(path: Path, column: Codes) -> None:

@@ -28,15 +28,18 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from looktwice.calibration import metrics, panels
-from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.calibration import crossfit, metrics, panels
+from looktwice.calibration.base import Belief
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Prefixes, grow_panel
 from looktwice.calibration.panels import Plan
+from looktwice.calibration.paper import Gaussian, Naive
+from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.plots.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
-from looktwice.verdicts import fitting
-from looktwice.verdicts.fitting import Outcome, Thrift
+from looktwice.verdicts import stopping
+from looktwice.verdicts.stopping import Thrift
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
 
 RESULTS = Path(__file__).parent / "results"
@@ -110,7 +113,7 @@ class Split:
     def believed(self, method: str, belief: Belief, said: LabelledVotes) -> Score:
         """How a belief, fitted on one part, fares on the other."""
         fitted, heard = belief.fit(said.take(self.fit)), said.take(self.test)
-        outcome = fitting.outcome(fitted, heard)
+        outcome = crossfit.outcome(fitted, heard)
         base = None
         if isinstance(fitted, Jury):
             own = replace(fitted, ballot="base")
@@ -126,12 +129,12 @@ class Split:
     def adaptive(self, said: LabelledVotes, fixed: int) -> Score:
         """Early stopping that aims at the Brier score of the first views; all is learned on the fitting part."""
         train, aim = said.take(self.fit), Thrift(fixed)
-        columns, trials = fitting.order(Jury(), train, fixed)
-        price = fitting.price(trials, aim)
+        columns, trials = stopping.order(Jury(), train, fixed)
+        price = stopping.price(trials, aim)
         juries = Prefixes().fit(train.under(columns)).seated()
-        rule = fitting.rule(fitting.grow(juries, train.under(columns)), aim, price)
+        rule = stopping.rule(stopping.grow(juries, train.under(columns)), aim, price)
         heard = said.under(columns).take(self.test)
-        tested = fitting.grow(juries, heard)
+        tested = stopping.grow(juries, heard)
         asked = rule.asked(tested.confidence())
         own = [replace(j, ballot="base").confidence(heard.under(range(s))) for s, j in enumerate(juries)]
         base = np.column_stack(own)[np.arange(len(asked)), asked], heard.base == heard.truths
@@ -203,7 +206,7 @@ def paper_panels(model: Model) -> dict[str, Panel]:
     part, half = "pilot" if small else "few", model.draws // 2
 
     def brier(view: View) -> float:
-        return float(fitting.cross_fit(Gaussian(), votes(model, Panel((view,) * half), part)).brier.mean())
+        return float(crossfit.cross_fit(Gaussian(), votes(model, Panel((view,) * half), part)).brier.mean())
 
     losses = {
         family: {view: brier(view) for view in Panel.parse(views)}
@@ -370,7 +373,7 @@ def promises(model: Model) -> list[list[str]]:
     for split in drawn(model):
         train, heard = said.take(split.fit), said.take(split.test)
         jury = Jury().fit(train)
-        held_out = fitting.cross_fit(Jury(), train).held_out(fitting.outcome(jury, train))
+        held_out = crossfit.cross_fit(Jury(), train).held_out(crossfit.outcome(jury, train))
         confidence, right = jury.confidence(heard), jury.predict(heard) == heard.truths
         for max_error in (0.01, 0.02, 0.05, 0.1):
             threshold = held_out.threshold(max_error, 0.95)

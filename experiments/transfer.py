@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from looktwice.calibration import metrics
-from looktwice.calibration.calibrators import Ballot, Gaussian, Objective, Probit, Transfer
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.base import Ballot
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Cumulative, Gaussian, Objective, Transfer
+from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Floats, LabelledVotes
 from looktwice.plots.figures import points_svg
 from looktwice.transfer.borrow import fit_towards
 from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
 from looktwice.transfer.onnx_features import open_onnx
-from looktwice.verdicts import fitting
-from looktwice.verdicts.fitting import Outcome
 from looktwice.views import GENERAL, GRIDS, Panel, View, parse
 
 RESULTS = Path(__file__).parent / "results"
@@ -76,7 +76,7 @@ def settings() -> None:
 def _pilot_loss(model: Model, view: View) -> float:
     """The Brier score of the Gaussian belief on the pilot pictures, on which it was fitted."""
     polled = votes(model, Panel((view,) * ASKED), "pilot")
-    return fitting.outcome(Gaussian().fit(polled), polled).scores().brier
+    return crossfit.outcome(Gaussian().fit(polled), polled).scores().brier
 
 
 def _chosen() -> list[View]:
@@ -195,10 +195,10 @@ def _compared(
         "F_n centred": Transfer(noise=centred, ballot=ballot, objective=objective),
         "Probit": Probit(ballot=ballot),
     }
-    outcomes = {name: fitting.cross_fit(each, polled, teachers=teachers) for name, each in beliefs.items()}
+    outcomes = {name: crossfit.cross_fit(each, polled, teachers=teachers) for name, each in beliefs.items()}
     fitted = {name: belief.fit(polled).a for name, belief in beliefs.items()}
     unlabelled = Transfer(a=1.0, noise=known, ballot=ballot)
-    outcomes["F_n, a = 1"] = fitting.outcome(unlabelled, polled.take(slice(teachers, None)))
+    outcomes["F_n, a = 1"] = crossfit.outcome(unlabelled, polled.take(slice(teachers, None)))
     row = {"model": model.title, "ballot": ballot, "objective": objective, "view": item.view, "S": len(polled.panel)}
     return [
         row
@@ -271,7 +271,7 @@ def _fits(prior: Jury, labelled: LabelledVotes, test: LabelledVotes, row: dict[s
     if len(labelled):
         juries["scratch"] = Jury().fit(labelled)
     return [
-        {**row, "labels": len(labelled), "fit": name, **asdict(fitting.outcome(one, test).scores())}
+        {**row, "labels": len(labelled), "fit": name, **asdict(crossfit.outcome(one, test).scores())}
         for name, one in juries.items()
     ]
 

@@ -32,9 +32,10 @@ from looktwice.asking.ledger.merge import merge
 from looktwice.asking.ledger.protocol import Entry, key
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration import storage, votes
-from looktwice.calibration.calibrators import Probit, dump
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Cumulative
+from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import AnyClassifier, connect, read_labels
 from looktwice.classifiers.answer import Answer
@@ -45,12 +46,14 @@ from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.pictures import collection, datasets
-from looktwice.pictures.image import MAX_PIXELS, decode
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import MAX_PIXELS
 from looktwice.service.guards import Tokens
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.verdicts.files import ScoreFile, unscored_record
-from looktwice.verdicts.look import Polled, Verdict, judge, learn
+from looktwice.verdicts.learn import Polled, learn
+from looktwice.verdicts.look import Verdict, judge
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import RENDERER, Panel, parse, questions

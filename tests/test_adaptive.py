@@ -18,11 +18,12 @@ from looktwice.calibration.jury import Jury
 from looktwice.classifiers import connect
 from looktwice.errors import DataError, ProfileError
 from looktwice.pictures.collection import Picture, find, labelled
-from looktwice.verdicts import explain, fitting, look, planning
-from looktwice.verdicts.fitting import SameDecision, Thrift
-from looktwice.verdicts.look import Polled, Verdict
+from looktwice.verdicts import evaluate, explain, learn, look, risk, stopping
+from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Practice
 from looktwice.verdicts.profile import HeldOut, Profile
+from looktwice.verdicts.stopping import SameDecision, Thrift
 from looktwice.views import GENERAL, Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -36,17 +37,17 @@ def clothes() -> list[Picture]:
 
 @pytest.fixture(scope="module")
 def taught(clothes: list[Picture]) -> Polled:
-    return asyncio.run(look.collect(Asker(connect(MODEL)), clothes[:400], GENERAL))
+    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[:400], GENERAL))
 
 
 @pytest.fixture(scope="module")
 def tested(clothes: list[Picture]) -> Polled:
-    return asyncio.run(look.collect(Asker(connect(MODEL)), clothes[400:600], GENERAL))
+    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[400:600], GENERAL))
 
 
 @pytest.fixture(scope="module")
 def profile(taught: Polled) -> Profile:
-    return look.learn(taught, Jury(), MODEL)
+    return learn.learn(taught, Jury(), MODEL)
 
 
 def verdicts(pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> list[Verdict]:
@@ -83,30 +84,30 @@ def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
 
 
 @pytest.fixture(scope="module")
-def trials(taught: Polled) -> list[fitting.Trial]:
-    return fitting.trials(Jury(), taught.labelled())
+def trials(taught: Polled) -> list[stopping.Trial]:
+    return stopping.trials(Jury(), taught.labelled())
 
 
 @pytest.mark.parametrize("aim", [Thrift(8), Thrift(4), SameDecision(0.9, 0.05)], ids=str)
 def test_the_price_of_a_view_is_the_highest_that_keeps_the_aim_on_other_pictures(
-    trials: list[fitting.Trial], aim: fitting.Aim
+    trials: list[stopping.Trial], aim: stopping.Aim
 ) -> None:
-    price = fitting.price(trials, aim)
+    price = stopping.price(trials, aim)
 
     def regret(cost: float) -> float:
         paid = []
         for trial in trials:
-            asked = fitting.rule(trial.taught, aim, cost).asked(trial.tested.confidence())
+            asked = stopping.rule(trial.taught, aim, cost).asked(trial.tested.confidence())
             paid += aim.regret(trial.tested)[np.arange(len(asked)), asked].tolist()
         return float(np.mean(paid))
 
     assert regret(price) <= aim.allowance(trials) < regret(20 * price)
 
 
-def test_further_views_for_unsure_pictures_save_more_than_stopping_alone(trials: list[fitting.Trial]) -> None:
+def test_further_views_for_unsure_pictures_save_more_than_stopping_alone(trials: list[stopping.Trial]) -> None:
     whole, half = Thrift(8), Thrift(4)
-    patient = fitting.stopped(trials, whole, fitting.price(trials, whole))
-    thrifty = fitting.stopped(trials, half, fitting.price(trials, half))
+    patient = stopping.stopped(trials, whole, stopping.price(trials, whole))
+    thrifty = stopping.stopped(trials, half, stopping.price(trials, half))
     assert 1 < thrifty.queries < patient.queries < 9
     assert half.allowance(trials) > whole.allowance(trials) > 0
 
@@ -122,19 +123,19 @@ def misled(taught: Polled) -> Polled:
 def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
     misled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fitting.order(Jury(), misled.labelled(), 4)[0] == list(range(8))
-    monkeypatch.setattr(fitting, "RANKING", 400)
-    order, found = fitting.order(Jury(), misled.labelled(), 4)
+    assert stopping.order(Jury(), misled.labelled(), 4)[0] == list(range(8))
+    monkeypatch.setattr(stopping, "RANKING", 400)
+    order, found = stopping.order(Jury(), misled.labelled(), 4)
     assert sorted(order[:4]) == [4, 5, 6, 7]
-    usual = fitting.trials(Jury(), misled.labelled())
+    usual = stopping.trials(Jury(), misled.labelled())
     assert Thrift(4).allowance(found) == pytest.approx(Thrift(4).allowance(usual))
-    early, late = (fitting.steps(trials)[2].nll.mean() for trials in (found, usual))
+    early, late = (stopping.steps(trials)[2].nll.mean() for trials in (found, usual))
     assert early < late - 0.02
-    assert fitting.steps(found)[-1].confidence == pytest.approx(fitting.steps(usual)[-1].confidence, abs=1e-4)
+    assert stopping.steps(found)[-1].confidence == pytest.approx(stopping.steps(usual)[-1].confidence, abs=1e-4)
 
 
 def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
-    profile = look.learn(taught, Jury(), MODEL, max_error=0.15)
+    profile = learn.learn(taught, Jury(), MODEL, max_error=0.15)
     assert profile.adaptive is not None
     whole, early = profile.held_out, profile.adaptive.held_out
     threshold = profile.threshold(0.15)
@@ -147,7 +148,7 @@ def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
 def test_a_profile_may_know_more_views_than_its_panel_has(
     taught: Polled, misled: Polled, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile = look.learn(taught, Jury(), MODEL, fixed=3)
+    profile = learn.learn(taught, Jury(), MODEL, fixed=3)
     assert str(profile.views()) == str(GENERAL[:3])
     assert len(profile.believer().weights) == 4  # type: ignore[attr-defined]
     assert profile.adaptive is not None
@@ -157,12 +158,12 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
     early = verdicts(clothes[400:500], profile, Practice.thrifty(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
-    monkeypatch.setattr(fitting, "RANKING", 400)
-    assert set(look.learn(misled, Jury(), MODEL, fixed=3).views()) < set(GENERAL.views[4:])
+    monkeypatch.setattr(stopping, "RANKING", 400)
+    assert set(learn.learn(misled, Jury(), MODEL, fixed=3).views()) < set(GENERAL.views[4:])
 
 
 def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Polled) -> None:
-    profile = look.learn(taught, Jury(), MODEL, teachers=150)
+    profile = learn.learn(taught, Jury(), MODEL, teachers=150)
     assert len(profile.held_out.confidence) == 250
     correct = taught.votes.base[150:] == taught.labelled().truths[150:]
     assert profile.accuracy() == pytest.approx(float(correct.mean()), abs=1e-6)
@@ -204,7 +205,7 @@ def test_sets_name_the_label_first_and_hold_the_truth_about_as_often_as_asked(
     found = verdicts(clothes[400:600], profile, practice)
     assert all(verdict.prediction_set is not None and verdict.prediction_set[0] == verdict.label for verdict in found)
     sizes = [len(verdict.prediction_set or ()) for verdict in found]
-    kept = look.promises(tested, practice)
+    kept = evaluate.promises(tested, practice)
     assert kept.options == pytest.approx(np.mean(sizes))
     assert kept.covered is not None
     assert kept.covered > 0.92
@@ -219,7 +220,7 @@ def test_a_profile_without_chances_cannot_make_sets(profile: Profile) -> None:
 
 def test_what_became_of_promises_is_counted(profile: Profile, tested: Polled) -> None:
     practice = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9).of(profile)
-    kept = look.promises(tested, practice)
+    kept = evaluate.promises(tested, practice)
     confidence = practice.belief.confidence(tested.votes)
     assert practice.accept is not None
     accepted = confidence >= practice.accept
@@ -227,7 +228,7 @@ def test_what_became_of_promises_is_counted(profile: Profile, tested: Polled) ->
     wrong = (practice.belief.predict(tested.votes) != tested.labelled().truths)[accepted]
     assert kept.wrong == pytest.approx(wrong.mean())
     assert len(kept.lines()) == 2
-    assert look.promises(tested, Practice.whole(profile)).lines() == []
+    assert evaluate.promises(tested, Practice.whole(profile)).lines() == []
 
 
 def drifted(practice: Practice, verdicts: list[Verdict]) -> bool:
@@ -265,7 +266,7 @@ def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: li
 
 def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothes: list[Picture]) -> None:
     mild = Panel.parse("turn:3 turn:-3 zoom:1.04 zoom:0.96")
-    profile = look.learn(asyncio.run(look.collect(Asker(connect(MODEL)), clothes, mild)), Jury(), MODEL)
+    profile = learn.learn(asyncio.run(learn.collect(Asker(connect(MODEL)), clothes, mild)), Jury(), MODEL)
     by_label: dict[str, list[Picture]] = {}
     for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
         by_label.setdefault(verdict.base, []).append(picture)
@@ -319,19 +320,19 @@ def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
 
 
 def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
-    labels = [need.labels for need in planning.needs(0.02)]
+    labels = [need.labels for need in risk.needs(0.02)]
     assert labels == sorted(labels)
-    assert labels[0] < planning.needs(0.01)[0].labels
+    assert labels[0] < risk.needs(0.01)[0].labels
 
 
 def test_a_plan_with_a_profile_looks_at_shares_that_can_be_promised(profile: Profile) -> None:
-    found = planning.needs(0.1, 0.95, profile.held_out)
+    found = risk.needs(0.1, 0.95, profile.held_out)
     assert all(need.error < 0.1 for need in found)
     confidence, correct = np.array(profile.held_out.confidence), np.array(profile.held_out.correct)
     surest = np.argsort(-confidence)[: round(found[0].accepted * len(confidence))]
     assert found[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
     with pytest.raises(DataError, match="raise --max-error"):
-        planning.needs(1e-6, 0.95, profile.held_out)
+        risk.needs(1e-6, 0.95, profile.held_out)
 
 
 def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile: Profile, tmp_path: Path) -> None:

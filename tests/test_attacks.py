@@ -26,7 +26,8 @@ from looktwice.calibration import storage
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import connect, http
 from looktwice.errors import DataError, ImageError, PassingError
-from looktwice.pictures.image import decode, encode_png
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import encode_png
 from looktwice.views import Panel
 
 NAMES = (
@@ -202,7 +203,7 @@ DECODE = """
 import resource, sys
 from pathlib import Path
 from looktwice.errors import ImageError
-from looktwice.pictures.image import load
+from looktwice.pictures.decode import load
 try:
     load(Path(sys.argv[1]))
 except ImageError:

@@ -17,9 +17,8 @@ from aiohttp import web
 from conformance.replica import FAULTS, Fault, Replica, label_of_file, labels_of, logits_of_file, meant, model, pictures
 from moto import mock_aws
 
-from looktwice.calibration.votes import NO_LABEL
 from looktwice.classifiers import AnyClassifier, Classifier, Connect, Pixels, Settings, connect
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.answer import NO_LABEL, Answer
 from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
 from looktwice.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 
-from looktwice.calibration import calibrators
-from looktwice.calibration.calibrators import Belief, Beta, Constant, Gaussian, Isotonic, Naive, Probit, Transfer
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration import calibrators, paper
+from looktwice.calibration.base import Belief
 from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Transfer
+from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
@@ -152,7 +153,7 @@ def test_the_grid_takes_the_a_with_the_least_loss_and_the_open_search_does_no_wo
         return float(belief.distribution(votes).brier(votes.truths).mean())
 
     chosen = Gaussian().fit(votes)
-    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in calibrators.PAPER_A)
+    assert loss(chosen) == min(loss(Gaussian(a=a)) for a in paper.PAPER_A)
     assert loss(Gaussian(grid=()).fit(votes)) <= loss(chosen) + 1e-9
 
 

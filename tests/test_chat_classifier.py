@@ -29,9 +29,8 @@ from openai.types.chat import (
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from looktwice.calibration.votes import NO_LABEL
 from looktwice.classifiers import AnyClassifier, Classifier, Settings, connect
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.answer import NO_LABEL, Answer
 from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http, word_of
 from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
 

@@ -17,8 +17,10 @@ from scipy.stats import binom
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats
 from looktwice.errors import DataError
-from looktwice.verdicts import decisions
-from looktwice.verdicts.decisions import AdaptiveRule, Conformal, Drift
+from looktwice.verdicts import drift, risk, stopping
+from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.drift import Drift
+from looktwice.verdicts.stopping import AdaptiveRule
 
 
 def slack(level: float, trials: int) -> float:
@@ -51,83 +53,83 @@ NESTED = World([0.995, 0.98, 0.97, 0.95, 0.92, 0.8], [0.04, 0.06, 0.1, 0.2, 0.3,
 @pytest.mark.parametrize("world", [CALIBRATED, OVERCONFIDENT, UPSIDE_DOWN, JUST_TOO_BAD, NESTED])
 def test_thresholds_break_their_promise_no_more_often_than_stated(world: World) -> None:
     rng = np.random.default_rng(0)
-    found = [decisions.threshold(*world.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
+    found = [risk.threshold(*world.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
     broken = np.mean([level is not None and world.error_above(level) > 0.02 for level in found])
     assert broken <= 0.1 + slack(0.1, 600)
 
 
 def test_the_risk_that_was_granted_is_used_and_not_hoarded() -> None:
     rng = np.random.default_rng(1)
-    found = [decisions.threshold(*NESTED.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
+    found = [risk.threshold(*NESTED.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
     assert np.mean([level is not None for level in found]) > 0.01
 
 
 def test_a_threshold_takes_what_can_be_promised_and_little_less() -> None:
-    level = decisions.threshold(*CALIBRATED.draw(5000, np.random.default_rng(2)), max_error=0.03)
+    level = risk.threshold(*CALIBRATED.draw(5000, np.random.default_rng(2)), max_error=0.03)
     assert level is not None
     assert 0.9 < level <= 0.97
 
 
 def test_no_threshold_can_be_promised_from_few_or_wrong_answers() -> None:
     sure = np.ones(20)
-    assert decisions.threshold(sure, np.ones(20, bool), 0.02) is None
-    assert decisions.threshold(np.ones(500), np.zeros(500, bool), 0.02) is None
-    assert decisions.threshold(np.zeros(0), np.zeros(0, bool), 0.02) is None
+    assert risk.threshold(sure, np.ones(20, bool), 0.02) is None
+    assert risk.threshold(np.ones(500), np.zeros(500, bool), 0.02) is None
+    assert risk.threshold(np.zeros(0), np.zeros(0, bool), 0.02) is None
 
 
 def test_all_answers_are_accepted_when_all_are_right() -> None:
     confidence = np.random.default_rng(0).random(2000)
-    assert decisions.threshold(confidence, np.ones(2000, bool), 0.02) == 0.0
+    assert risk.threshold(confidence, np.ones(2000, bool), 0.02) == 0.0
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.01, 0.05, 0.2]))
 @settings(max_examples=30, deadline=None)
 def test_a_laxer_wish_never_gets_a_smaller_promise(seed: int, max_error: float) -> None:
     confidence, correct = CALIBRATED.draw(800, np.random.default_rng(seed))
-    strict = decisions.threshold(confidence, correct, max_error, level=0.99)
-    lax = decisions.threshold(confidence, correct, max_error, level=0.9)
+    strict = risk.threshold(confidence, correct, max_error, level=0.99)
+    lax = risk.threshold(confidence, correct, max_error, level=0.9)
     assert strict is None or (lax is not None and lax <= strict)
 
 
 def test_the_binomial_tail_is_the_sum_of_its_terms() -> None:
     for n, k in itertools.product([1, 5, 30], [0, 1, 4]):
         terms = sum(math.comb(n, i) * 0.1**i * 0.9 ** (n - i) for i in range(min(k, n) + 1))
-        assert decisions._binomial(np.array(k), np.array(n), 0.1) == pytest.approx(terms)
+        assert risk._binomial(np.array(k), np.array(n), 0.1) == pytest.approx(terms)
 
 
 def test_the_most_errors_that_still_pass_are_found_exactly() -> None:
     asked = np.array([10.0, 300.0, 1000.0])
-    most = decisions._critical(asked, 0.02, 0.05)
+    most = risk._critical(asked, 0.02, 0.05)
     assert most.tolist() == [-1, 1, 12]
-    assert (decisions._binomial(np.maximum(most, 0), asked, 0.02)[1:] <= 0.05).all()
-    assert (decisions._binomial(most + 1, asked, 0.02) > 0.05).all()
+    assert (risk._binomial(np.maximum(most, 0), asked, 0.02)[1:] <= 0.05).all()
+    assert (risk._binomial(most + 1, asked, 0.02) > 0.05).all()
 
 
 def test_a_plan_without_errors_is_the_exact_test_of_one_unseen_error_for_one_share_of_the_risk() -> None:
-    risk = 0.05 / (len(decisions.STARTS) + 1)
-    exact = next(n for n in itertools.count(1) if binom.cdf(decisions.UNSEEN, n, 0.02) <= risk)
-    assert exact <= decisions.labels_needed(0.02) <= 1.02 * exact
-    assert decisions.labels_needed(0.02, coverage=0.5) == pytest.approx(2 * decisions.labels_needed(0.02), abs=2)
+    share = 0.05 / (len(risk.STARTS) + 1)
+    exact = next(n for n in itertools.count(1) if binom.cdf(risk.UNSEEN, n, 0.02) <= share)
+    assert exact <= risk.labels_needed(0.02) <= 1.02 * exact
+    assert risk.labels_needed(0.02, coverage=0.5) == pytest.approx(2 * risk.labels_needed(0.02), abs=2)
 
 
 def test_a_plan_is_enough_as_often_as_it_says() -> None:
-    needed = decisions.labels_needed(0.05, expected_error=0.02, power=0.8)
+    needed = risk.labels_needed(0.05, expected_error=0.02, power=0.8)
     rng = np.random.default_rng(3)
-    made = [decisions.threshold(np.full(needed, 0.96), rng.random(needed) > 0.02, 0.05) for _ in range(300)]
+    made = [risk.threshold(np.full(needed, 0.96), rng.random(needed) > 0.02, 0.05) for _ in range(300)]
     assert np.mean([level is not None for level in made]) >= 0.8 - slack(0.2, 300)
 
 
 @pytest.mark.parametrize(("expected", "message"), [(0.02, "raise max_error"), (0.0199999, "labelled pictures would")])
 def test_a_plan_for_the_impossible_says_so(expected: float, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        decisions.labels_needed(0.02, expected_error=expected)
+        risk.labels_needed(0.02, expected_error=expected)
 
 
 def test_shares_out_of_range_are_named() -> None:
     with pytest.raises(DataError, match=r"max_error is 2; give a share between 0 and 1, such as 0\.02"):
-        decisions.threshold(np.ones(3), np.ones(3, bool), 2)
+        risk.threshold(np.ones(3), np.ones(3, bool), 2)
     with pytest.raises(DataError, match="coverage is 0; give a share of the pictures"):
-        decisions.labels_needed(0.02, coverage=0)
+        risk.labels_needed(0.02, coverage=0)
 
 
 def beliefs(pictures: int, rng: np.random.Generator) -> tuple[Distribution, Codes]:
@@ -174,28 +176,6 @@ def test_too_few_pictures_for_the_coverage_put_everything_in_the_set() -> None:
 def test_something_else_is_no_option_when_every_class_was_named() -> None:
     both = Distribution(np.array([[0, 1]], np.int32), np.array([[0.9, 0.1]]), 2)
     assert not Conformal(0.0).sets(both).other.any()
-
-
-def test_certified_radius_is_the_bound_of_cohen_and_others() -> None:
-    from scipy.stats import binomtest, norm
-
-    low = binomtest(990, 1000, alternative="greater").proportion_ci(0.999).low
-    assert decisions.certified_radius(990, 1000, 0.25, 0.999) == pytest.approx(0.25 * norm.ppf(low))
-    assert decisions.certified_radius(100, 100, 0.5, 0.999) == pytest.approx(0.5 * norm.ppf(0.001 ** (1 / 100)))
-
-
-def test_nothing_is_certified_without_a_clear_majority() -> None:
-    radius = decisions.certified_radius([0, 5, 50, 0], [10, 10, 100, 0], 0.25)
-    assert radius.tolist() == [0, 0, 0, 0]
-    with pytest.raises(DataError, match="sigma is 0"):
-        decisions.certified_radius(9, 10, 0)
-
-
-@given(st.integers(1, 200), st.integers(0, 200))
-def test_more_agreement_never_certifies_less(asked: int, agree: int) -> None:
-    fewer, more = min(agree, asked - 1), min(agree, asked - 1) + 1
-    radius = decisions.certified_radius([fewer, more], [asked, asked], 1.0)
-    assert 0 <= radius[0] <= radius[1]
 
 
 def cost(rule: AdaptiveRule, confidence: Floats, regret: Floats, price: float) -> float:
@@ -269,7 +249,7 @@ def test_movement_is_the_squared_distance_over_all_classes() -> None:
     before = Distribution(np.array([[1]], np.int32), np.array([[0.8]]), 5)
     after = Distribution(np.array([[2, MISSING, 3]], np.int32), np.array([[0.5, 0.0, 0.2]]), 5)
     by_hand = np.sum((before.dense(5) - after.dense(5)) ** 2)
-    assert decisions.movement([before, after])[0].tolist() == pytest.approx([by_hand, 0.0])
+    assert stopping.movement([before, after])[0].tolist() == pytest.approx([by_hand, 0.0])
 
 
 REFERENCE = (5, 10, 15, 30, 140)
@@ -306,13 +286,13 @@ def test_an_alarm_stays_and_pictures_are_counted() -> None:
 
 
 def test_a_wager_on_even_ranks_wins_nothing_on_average() -> None:
-    edges = np.array([0.0, *decisions.CUTS, 1.0])
+    edges = np.array([0.0, *drift.CUTS, 1.0])
     width, middle = np.diff(edges), (edges[1:] + edges[:-1]) / 2
     for seen in (1, 2, 3):
         won = 0.0
         for ranks in itertools.product(range(len(width)), repeat=seen):
             below = (middle[list(ranks)][:, None] < edges[1:-1]).sum(axis=0)
-            won += width[list(ranks)].prod() * math.exp(decisions._wager(below[None], np.array([[seen]]))[0])
+            won += width[list(ranks)].prod() * math.exp(drift._wager(below[None], np.array([[seen]]))[0])
         assert won == pytest.approx(1.0)
 
 

@@ -27,16 +27,16 @@ from looktwice.asking.pace import SharedRate
 from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.calibration.votes import Row
 from looktwice.classifiers import Terms, connect
-from looktwice.cli import console
 from looktwice.cli.console import Output
+from looktwice.cli.fleet import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.errors import DataError, FleetError, ImageError, ProfileError
 from looktwice.fleet.driver import Cluster, Run
-from looktwice.fleet.run import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.sources import Listed, Unit, units
 from looktwice.fleet.worker import Job, Scorer
 from looktwice.pictures.collection import find
-from looktwice.pictures.image import decode, encode_png
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import encode_png
 from looktwice.verdicts.policy import DecisionOptions
 
 pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
@@ -639,7 +639,7 @@ class Stoppable(Run):
 def test_a_signal_stops_a_fleet_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "heard", [])
+    monkeypatch.setattr("looktwice.cli.console.heard", [])
     before, run = signal.getsignal(number), Stoppable()
     with _interruptible(run) as reasons:
         os.kill(os.getpid(), number)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from PIL import ImageFile, TiffImagePlugin
 
 from looktwice.errors import ImageError
-from looktwice.pictures.image import MAX_PIXELS, Image, decode, encode_jpeg, encode_png, load, shown
+from looktwice.pictures.decode import decode, load
+from looktwice.pictures.image import MAX_PIXELS, Image, encode_jpeg, encode_png, shown
 
 Pixels = NDArray[np.uint8]
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 from scipy.stats import kurtosis, skew
 
-from looktwice.calibration.calibrators import Gaussian, Transfer
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
 from looktwice.transfer.latent import (

@@ -17,8 +17,9 @@ from workshop import run
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import SqliteLedger
-from looktwice.calibration.votes import NO_LABEL, Row
+from looktwice.calibration.votes import Row
 from looktwice.classifiers import AnyClassifier, chat, connect, names_of, read_labels
+from looktwice.classifiers.answer import NO_LABEL
 from looktwice.classifiers.naming import Names, position, text
 from looktwice.errors import PermanentError, ProfileError
 from looktwice.model import Model

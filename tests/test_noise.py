@@ -18,7 +18,10 @@ from workshop import run
 
 import looktwice
 from looktwice.asking.asker import Asker
-from looktwice.calibration.calibrators import Naive, Transfer, restore
+from looktwice.calibration import crossfit
+from looktwice.calibration.calibrators import restore
+from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.paper import Naive, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.classifiers import connect
 from looktwice.cli.open_model import Transferred, judged
@@ -27,8 +30,7 @@ from looktwice.pictures.collection import Picture, find, labelled
 from looktwice.transfer.latent import GRID, Reading
 from looktwice.transfer.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
-from looktwice.verdicts import fitting, look
-from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts import learn
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel, parse, questions, render
 
@@ -100,7 +102,7 @@ def test_the_open_model_is_shown_what_a_closed_one_would_be(
     clothes: list[Picture], found: list[Probe], model: OnnxModel
 ) -> None:
     asker = Asker(connect(DEMO / "fashion.toml"))
-    polled = asyncio.run(look.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
+    polled = asyncio.run(learn.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
     assert polled.votes.base.tolist() == [item.readings[1].label for item in found]
     assert polled.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
 
@@ -313,7 +315,7 @@ def outcome(name: str, brier: Floats) -> Outcome:
     """A belief that fared like this."""
     base = np.zeros(len(brier), np.int32)
     votes = Votes(tuple(map(str, range(len(brier)))), (), ("yes", "no"), base, np.empty((len(brier), 0), np.int32), 2)
-    return replace(fitting.outcome(Naive(), votes.labelled(["yes"] * len(brier))), name=name, brier=brier)
+    return replace(crossfit.outcome(Naive(), votes.labelled(["yes"] * len(brier))), name=name, brier=brier)
 
 
 def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey) -> None:

@@ -10,12 +10,13 @@ import pytest
 from workshop import write_pictures
 
 from looktwice.asking.asker import Asker
-from looktwice.calibration.calibrators import FAMILIES, Belief, Transfer
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.base import Belief
+from looktwice.calibration.calibrators import FAMILIES
+from looktwice.calibration.paper import Cumulative, Transfer
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, ProfileError
-from looktwice.verdicts import look
-from looktwice.verdicts.look import Polled
+from looktwice.verdicts import learn
+from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
@@ -36,7 +37,7 @@ def brightest(image: np.ndarray) -> str:
 def polled(tmp_path_factory: pytest.TempPathFactory) -> Polled:
     pictures = write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz", 60)
     asker = Asker(PythonClassifier(brightest))
-    answers = asyncio.run(look.collect(asker, pictures, Panel.parse("mirror rotation:15*3")))
+    answers = asyncio.run(learn.collect(asker, pictures, Panel.parse("mirror rotation:15*3")))
     labelled = answers.votes.labelled("nw" if i % 3 else "se" for i in range(60))
     return Polled(labelled, (), answers.panel, answers.fingerprint, 0)
 
@@ -48,7 +49,7 @@ def every_belief() -> list[Belief]:
 
 @pytest.mark.parametrize("belief", every_belief(), ids=lambda belief: belief.name)
 def test_a_profile_of_every_belief_survives_its_file(tmp_path: Path, polled: Polled, belief: Belief) -> None:
-    profile = look.learn(polled, belief, "python:tests:brightest")
+    profile = learn.learn(polled, belief, "python:tests:brightest")
     profile.save(tmp_path / "profile.json")
     again = Profile.load(tmp_path / "profile.json")
     assert again == profile
@@ -57,7 +58,7 @@ def test_a_profile_of_every_belief_survives_its_file(tmp_path: Path, polled: Pol
 
 
 def test_the_figures_are_those_of_held_out_folds(polled: Polled) -> None:
-    profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    profile = learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     assert [result.belief for result in profile.results] == ["naive", "constant", "probit"]
     assert len(profile.held_out.confidence) == profile.pictures == 60
     words, labelled = polled.votes.vocabulary, polled.labelled()
@@ -67,7 +68,7 @@ def test_the_figures_are_those_of_held_out_folds(polled: Polled) -> None:
 
 def written(folder: Path, polled: Polled) -> tuple[Path, dict[str, object]]:
     path = folder / "profile.json"
-    look.learn(polled, FAMILIES["probit"](), "python:tests:brightest").save(path)
+    learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest").save(path)
     return path, json.loads(path.read_text())
 
 
@@ -109,18 +110,18 @@ def test_a_profile_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> Non
 def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_against_a_borrowed_one(
     tmp_path: Path, polled: Polled
 ) -> None:
-    profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    profile = learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     asker, pictures = Asker(PythonClassifier(brightest)), write_pictures(tmp_path / "pictures.npz", 5)
     strange, known = ([replace(picture, truth=truth) for picture in pictures] for truth in ("1", "nw"))
     with pytest.raises(DataError, match=r"none of the truths \('1'\) is among the labels"):
-        asyncio.run(look.poll(asker, strange, profile))
+        asyncio.run(learn.poll(asker, strange, profile))
     assert asker.progress.sent == 0
     borrowed = profile.model_copy(update={"pictures": 0, "vocabulary": ("ant", "bee")})
-    assert asyncio.run(look.poll(asker, known, borrowed)).labelled().words == ("nw",) * 5
+    assert asyncio.run(learn.poll(asker, known, borrowed)).labelled().words == ("nw",) * 5
 
 
 def test_another_classifier_is_refused(polled: Polled) -> None:
-    profile = look.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    profile = learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
     with pytest.raises(ProfileError, match="was fitted on classifier python:"):
         profile.check("onnx:another", {})
 

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from workshop import run
 
 from looktwice.asking.ledger import DayCost
-from looktwice.calibration import storage, votes
-from looktwice.calibration.calibrators import Belief, Gaussian, Isotonic, Naive, Probit
+from looktwice.calibration import crossfit, storage, votes
+from looktwice.calibration.base import Belief
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Gaussian, Naive
+from looktwice.calibration.shares import Isotonic, Probit
 from looktwice.calibration.votes import MISSING, Votes
-from looktwice.cli import runs
+from looktwice.cli.evaluate import report
 from looktwice.errors import DataError, ImageError, LookTwiceError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
@@ -33,8 +35,8 @@ from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
-from looktwice.verdicts import decisions, fitting, look, planning
-from looktwice.verdicts.look import Polled
+from looktwice.verdicts import evaluate, learn, risk
+from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.policy import DecisionOptions, Practice
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
@@ -86,7 +88,7 @@ def bare(told: Votes) -> Votes:
 
 
 def profiled(teachers: Polled, belief: Belief | None = None, description: str = "python:zoo:label") -> Profile:
-    return look.learn(teachers, belief or Jury(), description)
+    return learn.learn(teachers, belief or Jury(), description)
 
 
 def material(tested: Polled, profile: Profile, **more: object) -> Material:
@@ -169,7 +171,7 @@ def near(text: str) -> str:
 
 def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Polled) -> None:
     read = Read(page(material(tested, profile, results=())))
-    for result in look.assess(tested, profile):
+    for result in evaluate.assess(tested, profile):
         cells = read.row("Figures", result.belief)
         assert cells[1] == str(result.queries)
         for cell, key in zip(cells[2:], ("accuracy", "ece", "auroc", "brier", "nll"), strict=True):
@@ -178,8 +180,8 @@ def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile:
 
 
 def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Polled) -> None:
-    outcome = fitting.outcome(profile.believer(), tested.labelled())
-    threshold = decisions.threshold(outcome.confidence, outcome.correct, 0.1)
+    outcome = crossfit.outcome(profile.believer(), tested.labelled())
+    threshold = risk.threshold(outcome.confidence, outcome.correct, 0.1)
     assert threshold is not None
     kept = outcome.confidence >= threshold
     text = near(Read(page(material(tested, profile, max_error=0.1))).text)
@@ -191,11 +193,11 @@ def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, 
 
 
 def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Polled, read: Read) -> None:
-    outcome = fitting.outcome(profile.believer(), tested.labelled())
+    outcome = crossfit.outcome(profile.believer(), tested.labelled())
     table = read.tables["Promises"]
     assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
     for row in table[1:]:
-        threshold = decisions.threshold(outcome.confidence, outcome.correct, float(row[0].split()[0]) / 100)
+        threshold = risk.threshold(outcome.confidence, outcome.correct, float(row[0].split()[0]) / 100)
         assert (threshold is None) == (len(row) == 2)
         if threshold:
             assert float(row[1]) == pytest.approx(threshold, abs=1e-3)
@@ -204,8 +206,8 @@ def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, te
 
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
     few = polled(60, seed=3, ease=60)
-    outcome = fitting.outcome(profile.believer(), few.labelled())
-    least = min(need.labels for need in planning.needs(0.02, held_out=outcome.held_out(outcome)))
+    outcome = crossfit.outcome(profile.believer(), few.labelled())
+    least = min(need.labels for need in risk.needs(0.02, held_out=outcome.held_out(outcome)))
     text = near(Read(page(material(few, profile))).text)
     assert "No promise yet: at most 2 % wrong" in text
     assert f"About {roughly(least)} would be needed" in text
@@ -242,7 +244,7 @@ def test_pictures_that_taught_are_judged_by_beliefs_that_have_not_seen_them() ->
 
 def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
     taught = polled(400, seed=6)
-    profile = look.learn(taught, Jury(), "python:zoo:label", teachers=100)
+    profile = learn.learn(taught, Jury(), "python:zoo:label", teachers=100)
     judged = judge(material(taught, profile))
     assert judged is not None
     assert judged.taught
@@ -254,7 +256,7 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
 
 def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
     taught = polled(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
-    judged = judge(material(taught, look.learn(taught, Jury(), "python:zoo:label", fixed=4)))
+    judged = judge(material(taught, learn.learn(taught, Jury(), "python:zoo:label", fixed=4)))
     assert judged is not None
     assert judged.taught
 
@@ -274,7 +276,7 @@ def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_pa
     steps = findings.steps(profile.believer(), judged)
     assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
     assert steps[0].auroc == 0.5
-    fair = fitting.cross_fit(Jury(), tested.labelled())
+    fair = crossfit.cross_fit(Jury(), tested.labelled())
     assert steps[-1].brier == pytest.approx(fair.brier.mean(), abs=1e-3)
     assert steps[-1].low < steps[-1].brier < steps[-1].high
     table = read.tables["Queries"]
@@ -663,7 +665,7 @@ def test_what_cannot_be_read_or_written_is_said(desk: Path, option: str, value: 
     names = ("profile_path", "votes", "pictures", "noise", "books", "out")
     paths = {name: desk / given[name] if name in given else None for name in names}
     with pytest.raises(LookTwiceError, match=words):
-        runs.report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]
+        report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]
 
 
 def test_an_error_is_one_line_and_an_exit_code(desk: Path) -> None:

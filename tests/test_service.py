@@ -21,7 +21,8 @@ from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
 from looktwice.asking.asker import Asker
 from looktwice.classifiers import connect
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import decode, encode_jpeg
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import encode_jpeg
 from looktwice.service.bodies import Held, Opened, Upload
 from looktwice.service.events import Shown
 from looktwice.verdicts import look as looking

@@ -21,7 +21,7 @@ from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers import connect
 from looktwice.errors import FitError
 from looktwice.pictures.collection import Picture, labelled
-from looktwice.verdicts import look, pilot
+from looktwice.verdicts import learn, pilot
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -156,7 +156,7 @@ def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
     chosen: tuple[pilot.Chosen, int, panels.Plan], clothes: list[Picture]
 ) -> None:
     found, _, _ = chosen
-    alone = asyncio.run(look.collect(Asker(connect(MODEL)), pilot.shuffled(clothes), found.polled.panel))
+    alone = asyncio.run(learn.collect(Asker(connect(MODEL)), pilot.shuffled(clothes), found.polled.panel))
     words, own = found.polled.votes.vocabulary, alone.votes.vocabulary
     assert [[words[c] for c in row] for row in found.polled.votes.views] == [
         [own[c] for c in row] for row in alone.votes.views
@@ -168,8 +168,8 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
     one = Votes(("p",), ("mirror", "turn:5"), ("x", "y"), np.array([1], np.int32), np.array([[0, -1]], np.int32), 2)
     two = Votes(("q",), ("turn:5",), ("z",), np.array([0], np.int32), np.array([[0]], np.int32), 2)
     parts = [
-        look.Polled(one.labelled(["x"]), (), panel, "f", 0),
-        look.Polled(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
+        learn.Polled(one.labelled(["x"]), (), panel, "f", 0),
+        learn.Polled(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
     ]
     joined = pilot.joined(parts, Panel.parse("turn:5"))
     words = joined.votes.vocabulary

@@ -15,7 +15,8 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget, SqliteLedger
 from looktwice.asking.outcome import Unscored
 from looktwice.asking.pace import Pace
-from looktwice.calibration.calibrators import Probit, dump
+from looktwice.calibration.calibrators import dump
+from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
 from looktwice.classifiers import connect
 from looktwice.pictures.collection import Picture, find

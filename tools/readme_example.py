@@ -17,7 +17,8 @@ from threading import Thread
 
 from looktwice.classifiers import connect, names_of
 from looktwice.pictures.collection import labelled
-from looktwice.pictures.image import decode, encode_png
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import encode_png
 
 DEMO = Path(str(files("looktwice") / "demo"))
 EXAMPLE = re.compile(r"^In Python:\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

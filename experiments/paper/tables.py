@@ -14,14 +14,14 @@ from scipy.stats import pearsonr
 from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
-from looktwice.calibration import metrics
-from looktwice.calibration.calibrators import Ballot, Belief, Gaussian, Naive, Objective, Probit, Transfer
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.base import Ballot, Belief
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Objective, Transfer
+from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
-from looktwice.verdicts import fitting
-from looktwice.verdicts.fitting import Outcome
 from looktwice.views import GENERAL16, Panel, View
 
 Row = dict[str, object]
@@ -42,7 +42,7 @@ class Parts:
     def outcome(self, belief: Belief) -> tuple[Belief, Outcome]:
         """The belief as fitted on one part, and how it fares on the other."""
         fitted = belief.fit(self.fit)
-        return fitted, fitting.outcome(fitted, self.test)
+        return fitted, crossfit.outcome(fitted, self.test)
 
     def under(self, views: int) -> Parts:
         columns = range(views)
@@ -73,7 +73,7 @@ class Study:
 
     def _loss(self, view: View, rows: Rows) -> float:
         said = self.answers.votes(draws_of(view, self.size.grid_draws), rows)
-        return fitting.outcome(Gaussian().fit(said), said).scores().brier
+        return crossfit.outcome(Gaussian().fit(said), said).scores().brier
 
     def parts(self, panel: Panel) -> Parts:
         """The answers about labelled and tested pictures, asked together."""
@@ -125,7 +125,7 @@ def _jury(study: Study, make: _Maker) -> Iterator[Row]:
     fitted, found = parts.outcome(Jury())
     yield make.row("Jury", "jury", "vote", found)
     if isinstance(fitted, Jury):
-        own = fitting.outcome(replace(fitted, ballot="base"), parts.test)
+        own = crossfit.outcome(replace(fitted, ballot="base"), parts.test)
         yield make.row("Jury", "jury", "base", own)
 
 
@@ -312,7 +312,7 @@ def _believed(source: Study, view: View, cumulative: str, ballot: Ballot, object
 
 def _loss(target: Study, view: View, belief: Gaussian | Transfer, rows: Rows) -> float:
     said = target.answers.votes(draws_of(view, TRANSFERRED), rows)
-    scores = fitting.outcome(belief.fit(said), said).scores()
+    scores = crossfit.outcome(belief.fit(said), said).scores()
     return scores.ece if belief.objective == "ece" else scores.brier
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from looktwice.asking.asker import Asker as Asker
     from looktwice.asking.outcome import Unscored as Unscored
     from looktwice.asking.session import AskOptions as AskOptions
-    from looktwice.calibration import calibrators as beliefs  # noqa: F401
     from looktwice.calibration import metrics as metrics
     from looktwice.calibration.jury import Jury as Jury
     from looktwice.calibration.votes import LabelledVotes as LabelledVotes
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from looktwice.model import AsyncModel as AsyncModel
     from looktwice.model import Model as Model
     from looktwice.pictures.image import Image as Image
-    from looktwice.verdicts.look import Evaluation as Evaluation
+    from looktwice.verdicts.evaluate import Evaluation as Evaluation
     from looktwice.verdicts.look import Verdict as Verdict
     from looktwice.verdicts.policy import DecisionOptions as DecisionOptions
     from looktwice.verdicts.profile import Profile as Profile

@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from looktwice.asking.session import AskOptions, Money
 from looktwice.calibration import calibrators
-from looktwice.calibration.calibrators import Belief
+from looktwice.calibration.base import Belief
 from looktwice.calibration.votes import Codes, Floats, Votes
 from looktwice.classifiers import Classifier, Source
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
-from looktwice.verdicts.look import Polled
+from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 

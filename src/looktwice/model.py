@@ -23,15 +23,17 @@ from looktwice.asking.asker import Asker, Estimate, Tell
 from looktwice.asking.check import Checkup
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
-from looktwice.calibration import calibrators, panels
-from looktwice.calibration.calibrators import Belief
+from looktwice.calibration import calibrators, panels, paper
+from looktwice.calibration.base import Belief
 from looktwice.classifiers import Source, connect, describe, names_of
 from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.image import Image
-from looktwice.verdicts import look, pilot
-from looktwice.verdicts.look import Evaluation, Polled, Verdict
+from looktwice.verdicts import evaluate, learn, look, pilot
+from looktwice.verdicts.evaluate import Evaluation
+from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.pilot import Chosen, Setting
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Practice
 from looktwice.verdicts.profile import Profile
@@ -154,8 +156,8 @@ class AsyncModel:
         found = _labelled(pictures, labels) if labels is not None else many(pictures)
         async with self._showing(len(found)) as asker:
             if views is None and self.profile:
-                return await look.poll(asker, found, self.profile)
-            return await look.collect(asker, found, panel_of(views))
+                return await learn.poll(asker, found, self.profile)
+            return await learn.collect(asker, found, panel_of(views))
 
     async def estimate(
         self,
@@ -194,7 +196,7 @@ class AsyncModel:
         """
         family = calibrators.named(belief)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
-        look.check_teachable(found)
+        learn.check_teachable(found)
         polled = await self._polled(found, panel)
         return self.learn(polled, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
@@ -202,7 +204,7 @@ class AsyncModel:
         self, polled: Polled, belief: Belief, *, fixed: int | None = None, max_error: float | None = None
     ) -> Profile:
         """Fit on answers that `ask` gave; costs no query."""
-        self.profile = look.learn(polled, belief, self.description, fixed=fixed, max_error=max_error)
+        self.profile = learn.learn(polled, belief, self.description, fixed=fixed, max_error=max_error)
         return self.profile
 
     async def tune(
@@ -213,7 +215,7 @@ class AsyncModel:
         `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
         """
         found = _labelled(pictures, labels)
-        look.check_teachable(found)
+        learn.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
             chosen = await pilot.choose(asker, found, plan, CANDIDATES, GENERAL)
@@ -232,11 +234,11 @@ class AsyncModel:
     ) -> Tuned:
         """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
         grid, found = pilot.grid_of(family), _labelled(pictures, labels)
-        look.check_teachable(found, pilot.SEARCHED)
+        learn.check_teachable(found, pilot.SEARCHED)
         async with self._showing(len(grid) * len(found)) as asker:
             chosen, settings = await pilot.search(asker, found, grid, draws)
             _check_complete(asker)
-        self.profile = look.learn(chosen.polled, calibrators.Gaussian(), self.description, teachers=chosen.pilot)
+        self.profile = learn.learn(chosen.polled, paper.Gaussian(), self.description, teachers=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.polled, tuple(settings))
 
     # Verdicts --------------------------------------------------------------------------------------------------------
@@ -304,12 +306,12 @@ class AsyncModel:
         """How good the confidences are on labelled pictures that took no part in fitting."""
         practice, found = self.practice(options, **decision), _labelled(pictures, labels)
         async with self._showing(len(found)) as asker:
-            polled = await look.poll(asker, found, self.fitted(), practice)
-        return look.evaluation(polled, self.fitted(), practice)
+            polled = await learn.poll(asker, found, self.fitted(), practice)
+        return evaluate.evaluation(polled, self.fitted(), practice)
 
     async def _polled(self, pictures: Sequence[Picture], panel: Panel) -> Polled:
         async with self._showing(len(pictures)) as asker:
-            polled = await look.collect(asker, pictures, panel)
+            polled = await learn.collect(asker, pictures, panel)
             _check_complete(asker)
         if polled.unscored:
             first = polled.unscored[0]

@@ -20,9 +20,9 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys,
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
-from looktwice.calibration.votes import NO_LABEL, Row
+from looktwice.calibration.votes import Row
 from looktwice.classifiers import AnyClassifier, Terms, names_of
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.answer import NO_LABEL, Answer
 from looktwice.classifiers.naming import Naming
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Self, TypedDict
@@ -12,9 +12,22 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.pace import Moments, Pace, SharedRate
 from looktwice.classifiers import AnyClassifier, Terms
+from looktwice.cli.console import T
 from looktwice.errors import BudgetError, LookTwiceError
 
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run async work on the fastest loop that is installed."""
+
+    async def main() -> T:
+        return await work()
+
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(main())
+
+
 OFF = "off"
+
 Money = str | int | float | Decimal
 
 

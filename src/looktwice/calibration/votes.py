@@ -18,15 +18,18 @@ Codes = NDArray[np.int32]
 
 Floats = NDArray[np.float64]
 
+Bools = NDArray[np.bool_]
+
+Counts = NDArray[np.int64]
+
+Places = NDArray[np.intp]
+
 Labels = Sequence[str | int | None] | NDArray[np.generic]
 
 LabelTable = Sequence[Sequence[str | int | None]] | NDArray[np.generic]
 
 MISSING = -1
 """The code of a view that was not asked, or whose answer held no label."""
-
-NO_LABEL = ""
-"""The label of an answer that was given and paid, but from which no label could be read."""
 
 ENDINGS = (".npz", ".parquet")
 """The endings of votes files, which choose the format."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NO_LABEL = ""
+"""The label of an answer that was given and paid, but from which no label could be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

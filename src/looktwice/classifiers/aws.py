@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
-from looktwice.calibration.votes import NO_LABEL
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.answer import NO_LABEL, Answer
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader

@@ -30,9 +30,8 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.calibration.votes import NO_LABEL
 from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.answer import NO_LABEL, Answer
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import Manners, Reply, Transport

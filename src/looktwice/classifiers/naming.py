@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from looktwice.calibration.votes import NO_LABEL
+from looktwice.classifiers.answer import NO_LABEL
 from looktwice.errors import PermanentError
 
 POSITION = re.compile(r"#+[0-9]+")

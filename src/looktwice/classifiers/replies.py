@@ -17,8 +17,8 @@ import jmespath
 from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from looktwice.calibration.votes import NO_LABEL
 from looktwice.classifiers import naming
+from looktwice.classifiers.answer import NO_LABEL
 
 Search = Callable[[object], object]
 NAMING = ("labels", "rename", "empty")

@@ -41,7 +41,7 @@ from looktwice.cli.options import (
 if TYPE_CHECKING:
     from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
-    from looktwice.fleet.run import Machines
+    from looktwice.cli.fleet import Machines
     from looktwice.verdicts.policy import DecisionOptions
 
 NOT_SCORED = 3
@@ -118,12 +118,13 @@ def fit(
 
       looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --belief probit
     """
-    from looktwice.cli import runs
+    from looktwice.cli import inputs
+    from looktwice.cli.fit import FitOptions, fit
     from looktwice.model import AsyncModel
 
-    labelled = runs.labelled(pictures, truths, truths_column, take)
-    options = runs.FitOptions(views, belief, noise, adaptive, max_error, out, votes)
-    _exit(runs.fit(AsyncModel(classifier, options=ask), labelled, options, output))
+    labelled = inputs.labelled(pictures, truths, truths_column, take)
+    options = FitOptions(views, belief, noise, adaptive, max_error, out, votes)
+    _exit(fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
 
 @app.command()
@@ -155,10 +156,10 @@ def tune(
 
       looktwice tune photos/ -c model.toml --paper rotation --draws 20
     """
-    from looktwice.cli import runs, tune
+    from looktwice.cli import inputs, tune
     from looktwice.model import AsyncModel
 
-    labelled, model = runs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
+    labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
     _exit(tune.tune(model, labelled, max_queries, out, report, output))
@@ -179,9 +180,10 @@ def plan(
 
       looktwice plan --max-error 0.02 --profile profile.json
     """
-    from looktwice.cli import runs
 
-    runs.plan(max_error, level, profile, json)
+    from looktwice.cli.evaluate import plan
+
+    plan(max_error, level, profile, json)
 
 
 @app.command()
@@ -205,11 +207,13 @@ def look(
 
       looktwice look --burst front.jpg left.jpg right.jpg
     """
-    from looktwice.cli import runs
+
+    from looktwice.cli import inputs
+    from looktwice.cli import look as looking
     from looktwice.model import AsyncModel
 
-    found, model = runs.found(pictures), AsyncModel.load(profile, classifier, options=ask)
-    _exit((runs.burst if burst else runs.look)(model, found, decide, output))
+    found, model = inputs.found(pictures), AsyncModel.load(profile, classifier, options=ask)
+    _exit((looking.burst if burst else looking.look)(model, found, decide, output))
 
 
 @app.command()
@@ -239,15 +243,17 @@ def score(
 
       looktwice score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
     """
-    if machines:
-        from looktwice.fleet import run
+    from looktwice.cli import inputs
+    from looktwice.cli.fleet import score as score_on_machines
+    from looktwice.cli.look import score
 
-        _exit(run.score(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
-    from looktwice.cli import runs
+    if machines:
+        _exit(score_on_machines(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
+
     from looktwice.model import AsyncModel
 
-    found = runs.found([Path(path) for path in pictures], take)
-    _exit(runs.score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
+    found = inputs.found([Path(path) for path in pictures], take)
+    _exit(score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
 
 
 @app.command()
@@ -273,11 +279,13 @@ def evaluate(
 
       looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
     """
-    from looktwice.cli import runs
+
+    from looktwice.cli import inputs
+    from looktwice.cli.evaluate import evaluate
     from looktwice.model import AsyncModel
 
-    labelled = runs.labelled(pictures, truths, truths_column, take)
-    _exit(runs.evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
+    labelled = inputs.labelled(pictures, truths, truths_column, take)
+    _exit(evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
 
 
 @app.command()
@@ -300,9 +308,10 @@ def report(
 
       looktwice report --votes votes.npz --pictures test.npz --max-error 0.05 -o report.html
     """
-    from looktwice.cli import runs
 
-    runs.report(profile, votes, pictures, noise, ledger, price, decide, out)
+    from looktwice.cli.evaluate import report
+
+    report(profile, votes, pictures, noise, ledger, price, decide, out)
 
 
 @app.command()
@@ -320,10 +329,11 @@ def check(
 
       looktwice check my-api.toml cat.jpg
     """
-    from looktwice.cli import runs
+
+    from looktwice.cli.check import check
     from looktwice.model import AsyncModel
 
-    _exit(runs.check(AsyncModel(classifier, options=ask), picture, output))
+    _exit(check(AsyncModel(classifier, options=ask), picture, output))
 
 
 books = typer.Typer(
@@ -353,10 +363,11 @@ def ledger_export(
     pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to give their names.")] = None,
 ) -> None:
     """Every answer as a row of a file."""
-    from looktwice.cli import runs
+
+    from looktwice.cli import inputs
     from looktwice.cli.ledger import export
 
-    export(ledger, out, runs.found(pictures) if pictures else ())
+    export(ledger, out, inputs.found(pictures) if pictures else ())
 
 
 @books.command("verify")
@@ -413,9 +424,9 @@ def noise(
 
       looktwice noise photos/ --open model.onnx --views 'gaussian:0.05 rotation:20' --figures noise/
     """
-    from looktwice.cli import open_model, runs
+    from looktwice.cli import inputs, open_model
 
-    open_model.noise(runs.found(pictures, take), open_, views, draws, seed, out, figures, json)
+    open_model.noise(inputs.found(pictures, take), open_, views, draws, seed, out, figures, json)
 
 
 @app.command()
@@ -442,11 +453,11 @@ def transfer(
 
       looktwice transfer --open model.onnx --open-pictures public/ --closed api.toml --pictures photos/
     """
-    from looktwice.cli import open_model, runs
+    from looktwice.cli import inputs, open_model
     from looktwice.model import AsyncModel
 
-    opened = open_model.Opened(open_, runs.found(open_pictures, open_take), views)
-    labelled = runs.labelled(pictures, truths, truths_column, take)
+    opened = open_model.Opened(open_, inputs.found(open_pictures, open_take), views)
+    labelled = inputs.labelled(pictures, truths, truths_column, take)
     _exit(open_model.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
 
 
@@ -474,10 +485,10 @@ def borrow(
 
       looktwice borrow open.json -c api.toml --pictures fifty/
     """
-    from looktwice.cli import open_model, runs
+    from looktwice.cli import inputs, open_model
     from looktwice.model import AsyncModel
 
-    labelled = runs.labelled(pictures, truths, truths_column, take) if pictures else []
+    labelled = inputs.labelled(pictures, truths, truths_column, take) if pictures else []
     _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeVar
@@ -22,13 +22,14 @@ from rich.text import Text
 from looktwice.asking import progress
 from looktwice.asking.asker import Estimate
 from looktwice.asking.progress import ERR, say
-from looktwice.asking.session import fastest_loop, ledger_name
+from looktwice.asking.session import ledger_name, run
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.profile import Figure, Result
 from looktwice.views import Panel
 
 T = TypeVar("T")
+
 OUT = Console()
 
 COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓"}
@@ -56,16 +57,6 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
         f"ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
         f". Nothing was asked. Ledger: {safe(ledger or 'none')}"
     )
-
-
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run async work on the fastest loop that is installed."""
-
-    async def main() -> T:
-        return await work()
-
-    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(main())
 
 
 @dataclass(frozen=True)

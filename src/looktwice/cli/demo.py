@@ -14,18 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import report
+from looktwice.asking import session
 from looktwice.asking.progress import say
-from looktwice.calibration import storage
-from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit
+from looktwice.calibration import crossfit, storage
+from looktwice.calibration.base import Belief
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Gaussian, Naive
+from looktwice.calibration.shares import Constant, Probit
 from looktwice.cli import console
 from looktwice.files import folder as make_folder
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts import fitting
-from looktwice.verdicts.fitting import Outcome
-from looktwice.verdicts.look import Polled
+from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GENERAL, Panel
 
@@ -63,7 +65,7 @@ class _Halves:
 
     def outcome(self, belief: Belief, name: str) -> Outcome:
         """How the belief, fitted on one half, fares on the other."""
-        return fitting.outcome(belief.fit(self.train.labelled()), self.test.labelled(), name)
+        return crossfit.outcome(belief.fit(self.train.labelled()), self.test.labelled(), name)
 
 
 def run(folder: Path) -> Demo:
@@ -73,7 +75,7 @@ def run(folder: Path) -> Demo:
     pictures = picture.labelled(assets / "pictures.npz")
     clothes = pictures[::2] + pictures[1::2]
     description = str(assets / "fashion.toml")
-    demo, profile, jury = console.run(lambda: _compare(description, clothes, folder))
+    demo, profile, jury = session.run(lambda: _compare(description, clothes, folder))
     profile.save(folder / "profile.json")
     storage.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
@@ -121,7 +123,7 @@ async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture
 
 
 def _held_out(belief: Belief, polled: Polled) -> float:
-    return float(fitting.cross_fit(belief, polled.labelled()).brier.mean())
+    return float(crossfit.cross_fit(belief, polled.labelled()).brier.mean())
 
 
 def show(demo: Demo, json: bool) -> None:

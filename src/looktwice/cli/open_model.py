@@ -14,22 +14,26 @@ from rich.table import Table
 from looktwice import __version__, files
 from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import ERR, say
-from looktwice.calibration import metrics
-from looktwice.calibration.calibrators import Belief, Constant, Gaussian, Naive, Probit, Transfer, dump
+from looktwice.asking.session import run
+from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.base import Belief
+from looktwice.calibration.calibrators import dump
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Gaussian, Naive, Transfer
+from looktwice.calibration.shares import Constant, Probit
 from looktwice.classifiers import names_of
-from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, run, safe, watched
-from looktwice.cli.runs import complain, tell_duplicates
+from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
+from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.inputs import complain
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.transfer.borrow import Pupil, fit_towards
 from looktwice.transfer.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
-from looktwice.verdicts import fitting
-from looktwice.verdicts import look as looking
-from looktwice.verdicts.fitting import Outcome
-from looktwice.verdicts.look import Polled
+from looktwice.verdicts import learn
+from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.views import GENERAL, Panel, View, parse, renderer
 
@@ -89,7 +93,7 @@ def transfer(
     Whether every picture was scored.
     """
     files.ready(out)
-    looking.check_teachable(pictures)
+    learn.check_teachable(pictures)
     file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
     chosen = min(file.noises, key=lambda item: item.transfer_error)
     if not output.json:
@@ -130,7 +134,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     prior = _jury_of(taught_by, teacher)
     files.ready(out)
     if pictures:
-        looking.check_teachable(pictures)
+        learn.check_teachable(pictures)
     if output.dry_run:
         estimate(model, pictures, taught_by.views(), output)
         return True
@@ -182,7 +186,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
 
 def taught(prior: Jury, polled: Polled, description: str) -> Profile:
     """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
-    profile = looking.learn(polled, Pupil(prior), description)
+    profile = learn.learn(polled, Pupil(prior), description)
     return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.labelled()))})
 
 
@@ -201,10 +205,10 @@ def compare(chosen: Measured, told: Polled, jury: Polled) -> Transferred:
         raise DataError("some pictures were answered under one panel only; run the same command again")
 
     def held_out(belief: Belief) -> Outcome:
-        return fitting.cross_fit(belief, labelled)
+        return crossfit.cross_fit(belief, labelled)
 
     others = [held_out(belief) for belief in (Naive(), Constant(), Gaussian(), Probit())]
-    others.append(replace(fitting.cross_fit(Jury(), jury.labelled()), name="jury, general panel"))
+    others.append(replace(crossfit.cross_fit(Jury(), jury.labelled()), name="jury, general panel"))
     return Transferred(chosen, held_out(Transfer(noise=chosen.noise.cumulative)), tuple(others))
 
 

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
-    from looktwice.fleet.run import Machines
+    from looktwice.cli.fleet import Machines
     from looktwice.verdicts.policy import DecisionOptions
 
 Help = typer.Option
@@ -101,7 +101,7 @@ def _machines(
 ) -> "Machines | None":
     if engine == "here":
         return None
-    from looktwice.fleet.run import Machines
+    from looktwice.cli.fleet import Machines
 
     return Machines(address, workers, shard, max_bad)
 

@@ -11,17 +11,18 @@ from rich.table import Table
 
 from looktwice import files
 from looktwice.asking.progress import say
-from looktwice.asking.session import ledger_name
+from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.panels import Plan
-from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, run, safe, watched
-from looktwice.cli.runs import check_places, complain, tell_duplicates
+from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, safe, watched
+from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.inputs import check_places, complain
 from looktwice.model import AsyncModel, Tuned
 from looktwice.pictures.collection import Picture
 from looktwice.plots import figures
 from looktwice.plots.figures import Line
 from looktwice.report import Material, write
 from looktwice.verdicts import pilot
-from looktwice.verdicts.look import check_teachable
+from looktwice.verdicts.learn import check_teachable
 from looktwice.verdicts.pilot import Chosen
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from looktwice.errors import DataError, ImageError, MissingExtra
 from looktwice.pictures.collection import ENDINGS, Picture, find
-from looktwice.pictures.image import Image, decode, shown
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import Image, shown
 
 if TYPE_CHECKING:
     from pyarrow import Schema

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError
-from looktwice.pictures.image import MAX_PIXELS, Image, decode, load, shown
+from looktwice.pictures.decode import decode, load
+from looktwice.pictures.image import MAX_PIXELS, Image, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage

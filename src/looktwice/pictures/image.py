@@ -1,37 +1,17 @@
-"""Pictures from bytes: decoded, turned upright, brought to 8-bit RGB, and named by their pixels.
+"""Pixels with a digest that names them, and their encodings."""
 
-Files are treated as hostile. Each format goes straight to its own Pillow reader: no other reader is tried, and no
-setting of Pillow or of the `warnings` module is touched, so threads may decode at the same time. The size is read
-from the header and checked before any pixel is decoded. Metadata, which Pillow warns about when it is damaged, is
-taken out of the bytes first; of it only the EXIF orientation is used, and damaged metadata never spoils a picture.
-"""
+from __future__ import annotations
 
 import hashlib
-import io
-import os
-import stat
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ImageError
 
-if TYPE_CHECKING:
-    from PIL.Image import Image as PillowImage
-    from PIL.ImageFile import ImageFile
-
 MAX_PIXELS = 64_000_000
 """Width times height that is decoded unless the caller says otherwise."""
-
-MAX_BYTES = 512 * 2**20
-"""Size of the largest file that is read."""
-
-_READ = "JPEG, PNG, WebP, BMP, TIFF or GIF"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +21,7 @@ class Image:
     pixels: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, pixels: NDArray[np.uint8]) -> "Image":
+    def of(cls, pixels: NDArray[np.uint8]) -> Image:
         """The image of a uint8 array: H x W or H x W x 1 (grey), H x W x 3 (RGB), H x W x 4 (RGBA, put on white).
 
         An RGB array that is already read-only and contiguous is shared; anything else is copied.
@@ -55,30 +35,6 @@ class Image:
             self.__dict__["digest"] = _digest(self.pixels)
         known: str = self.__dict__["digest"]
         return known
-
-
-def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> Image:
-    """The picture in `data`, upright and in RGB; `name` only tells the reader of an error which one it was."""
-    try:
-        picture, exif = _opened(data, max_pixels)
-        _check_size(picture.size, max_pixels)
-        return Image.of(_upright(_channels(picture), _orientation(exif)))
-    except ImageError as refusal:
-        raise ImageError(refusal.why, shown(name)) from None
-    except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
-        raise ImageError(f"broken or cut off ({_one_line(fault)}); replace the file", shown(name)) from fault
-
-
-def load(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
-    """The picture in a file, upright and in RGB."""
-    try:
-        data = _read(path)
-    except OSError as fault:
-        reason = fault.strerror or type(fault).__name__
-        raise ImageError(f"cannot be read ({reason}); check the path and its rights", shown(str(path))) from fault
-    except ValueError as fault:
-        raise ImageError(f"not a usable file name ({fault})", shown(str(path))) from fault
-    return decode(data, str(path), max_pixels)
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
@@ -145,284 +101,6 @@ def _digest(pixels: NDArray[np.uint8]) -> str:
     state = hashlib.blake2b(f"image {height} {width}\n".encode(), digest_size=16)
     state.update(pixels.data)
     return state.hexdigest()
-
-
-def _one_line(fault: Exception) -> str:
-    text = " ".join(str(fault).split()) or type(fault).__name__
-    return shown(text[:120])
-
-
-def _read(path: Path) -> bytes:
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        what = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise ImageError(f"it is {what}; give the file of a picture", shown(str(path)))
-    if status.st_size > MAX_BYTES:
-        raise ImageError(f"{status.st_size:,} bytes; files up to {MAX_BYTES:,} bytes are read", shown(str(path)))
-    return path.read_bytes()
-
-
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
-    width, height = size
-    if width * height > max_pixels:
-        what = f"{width} x {height} pixels is more than the limit of {max_pixels:,}"
-        raise ImageError(f"{what}; make it smaller or raise the limit")
-
-
-def _opened(data: bytes, max_pixels: int) -> "tuple[ImageFile, bytes]":
-    """A Pillow image of which only the header is read, and its EXIF block (empty where there is none)."""
-    if not data:
-        raise ImageError("the file is empty; replace it")
-    if data.startswith(b"\xff\xd8\xff"):
-        return _jpeg(data)
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _png(data)
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return _webp(data, max_pixels)
-    if data.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
-        return _tiff(data, max_pixels)
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return _gif(data, max_pixels)
-    if data.startswith(b"BM"):
-        return _bmp(data)
-    raise ImageError(f"not a picture that can be read; convert it to {_READ}")
-
-
-def _jpeg(data: bytes) -> "tuple[ImageFile, bytes]":
-    """Also the first picture of an MPO, the pair of pictures that some phones write."""
-    from PIL.JpegImagePlugin import JpegImageFile
-
-    picture = JpegImageFile(io.BytesIO(_metadata_renamed(data)))
-    return picture, next((body[6:] for _, body in picture.applist if body.startswith(b"exif\0\0")), b"")
-
-
-_JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Photoshop 3.0\0": b"\xff\xed"}
-"""Names of the segments that Pillow parses while it opens a JPEG, and their markers."""
-
-
-def _metadata_renamed(data: bytes) -> bytes:
-    """The JPEG with the other case in the first letter of these names, so that Pillow keeps but does not parse them.
-
-    The two bytes of a marker cannot occur inside compressed pixels.
-    """
-    names = _JPEG_METADATA.items()
-    places = [at for name, marker in names for at in _found(data, name) if data[at - 4 : at - 2] == marker]
-    if not places:
-        return data
-    renamed = bytearray(data)
-    for at in places:
-        renamed[at] ^= 0x20
-    return bytes(renamed)
-
-
-def _found(data: bytes, name: bytes) -> Iterator[int]:
-    at = -1
-    while (at := data.find(name, at + 1)) >= 0:
-        yield at
-
-
-def _png(data: bytes) -> "tuple[ImageFile, bytes]":
-    from PIL.PngImagePlugin import PngImageFile
-
-    essential, exif = io.BytesIO(), b""
-    essential.write(data[:8])
-    for kind, chunk in _png_chunks(data):
-        if kind in _PNG_ESSENTIAL:
-            essential.write(chunk)
-        elif kind == b"eXIf":
-            exif = bytes(chunk[8:-4])
-    essential.seek(0)
-    return PngImageFile(essential), exif
-
-
-_PNG_ESSENTIAL = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")
-
-
-def _png_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Type and bytes (length, type, content, checksum) of each chunk; the last one may be cut off."""
-    view, at, kind = memoryview(data), 8, b""
-    while at < len(data) and kind != b"IEND":
-        end = at + 12 + int.from_bytes(view[at : at + 4])
-        kind = data[at + 4 : at + 8]
-        yield kind, view[at:end]
-        at = end
-
-
-def _bmp(data: bytes) -> "tuple[ImageFile, bytes]":
-    from PIL.BmpImagePlugin import BmpImageFile
-
-    return BmpImageFile(io.BytesIO(data)), b""
-
-
-def _gif(data: bytes, max_pixels: int) -> "tuple[ImageFile, bytes]":
-    """The first frame. Its size is checked here because Pillow would check it, with a warning, while it opens."""
-    from PIL.GifImagePlugin import GifImageFile
-
-    width, height, flags = struct.unpack_from("<HHB", data, 6)
-    head = 13 + ((6 << (flags & 7)) if flags & 0x80 else 0)
-    control, at = _gif_frame(data, head)
-    left, top, across, down = struct.unpack_from("<4H", data, at + 1)
-    _check_size((max(width, left + across), max(height, top + down)), _pillow_limit(max_pixels))
-    return GifImageFile(io.BytesIO(data[:head] + control + data[at:])), b""
-
-
-def _gif_frame(data: bytes, at: int) -> tuple[bytes, int]:
-    """Where the first frame begins, and the block before it that tells its transparent colour."""
-    control = b""
-    while data[at] != 0x2C:
-        if data[at] != 0x21:
-            raise ImageError("broken or cut off (no frame in the GIF); replace the file")
-        start, kind, at = at, data[at + 1], at + 2
-        while data[at]:
-            at += 1 + data[at]
-        at += 1
-        control = data[start:at] if kind == 0xF9 else control
-    return control, at
-
-
-def _webp(data: bytes, max_pixels: int) -> "tuple[ImageFile, bytes]":
-    """The first frame. Its size is checked here because opening already makes room for the pixels.
-
-    Pillow's reader holds up to 22 bytes a pixel, the others 14, so that only 5 of 8 pixels may come as WebP.
-    """
-    from PIL.WebPImagePlugin import WebPImageFile
-
-    _check_size(_webp_size(data[:30]), _pillow_limit(max_pixels * 5 // 8))
-    picture = WebPImageFile(io.BytesIO(data))
-    return picture, picture.info.get("exif", b"")
-
-
-def _webp_size(head: bytes) -> tuple[int, int]:
-    if head[12:16] == b"VP8X":
-        return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")
-    if head[12:16] == b"VP8L":
-        bits = int.from_bytes(head[21:25], "little")
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-
-
-def _pillow_limit(max_pixels: int) -> int:
-    """The limit, not above the one at which Pillow's readers of GIF, WebP and TIFF warn or refuse on their own."""
-    import PIL.Image
-
-    return min(max_pixels, PIL.Image.MAX_IMAGE_PIXELS or max_pixels)
-
-
-_TIFF_LIMITS = {
-    # one value each: size, compression, colour model, bit and plane order, rows, predictor, tile size
-    **dict.fromkeys((256, 257, 259, 262, 266, 277, 278, 284, 292, 293, 317, 322, 323, 531), 1),
-    # lists: bits, places and lengths of strips and tiles, colour map, extra channels, JPEG tables, YCbCr
-    **dict.fromkeys((258, 273, 279, 320, 324, 325, 338, 339, 347, 529, 530, 532), 200_000),
-}
-"""How many values each tag that matters for pixels may have; other tags are dropped."""
-
-_TIFF_WIDTHS = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
-"""Bytes of one value, by type."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The first directory of a TIFF or EXIF block: how its numbers are written, where it lies, how long it is."""
-
-    order: Literal["little", "big"]
-    number: struct.Struct
-    offset: struct.Struct
-    entry: struct.Struct
-    start: int
-    length: int
-
-    @classmethod
-    def of(cls, block: bytes) -> "_Directory":
-        sign = "<" if block[:2] == b"II" else ">"
-        at, number, offset = {b"*": (4, "H", "L"), b"+": (8, "Q", "Q")}[block[2:4].strip(b"\0")]
-        places, counts = struct.Struct(sign + offset), struct.Struct(sign + number)
-        entry = struct.Struct(f"{sign}HH{offset}{places.size}s")
-        (start,) = places.unpack_from(block, at)
-        (length,) = counts.unpack_from(block, start)
-        return cls("little" if sign == "<" else "big", counts, places, entry, start, length)
-
-    def entries(self, block: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-        """Tag, type, number of values, and the values themselves or where they lie."""
-        first = self.start + self.number.size
-        for number in range(self.length):
-            yield self.entry.unpack_from(block, first + number * self.entry.size)
-
-    def packed(self, entries: list[tuple[int, int, int, bytes]]) -> bytes:
-        """A directory of these entries that is the last of its file."""
-        body = b"".join(self.entry.pack(*entry) for entry in entries)
-        return self.number.pack(len(entries)) + body + bytes(self.offset.size)
-
-
-def _tiff(data: bytes, max_pixels: int) -> "tuple[ImageFile, bytes]":
-    """The first page. A TIFF is laid out like an EXIF block, so it stands for its own."""
-    from PIL.TiffImagePlugin import TiffImageFile
-
-    picture = TiffImageFile(io.BytesIO(_tiff_essential(data)))
-    _check_size(picture.size, _pillow_limit(max_pixels))
-    if picture.mode == "I;16" and (picture.tag_v2.get(258) != (16,) or picture.tag_v2.get(262) == 0):
-        raise ImageError("grey TIFF with 12 bits or with white as zero cannot be read; convert it to 8 bits")
-    return picture, data
-
-
-def _tiff_essential(data: bytes) -> bytes:
-    """The TIFF with one page, whose directory holds only sound entries that matter for its pixels."""
-    directory, kept, room = _Directory.of(data), {}, len(data)
-    if directory.start < 8 * (directory.offset.size // 4):
-        raise ImageError("broken or cut off (a TIFF directory inside the header); replace the file")
-    for tag, kind, values, field in directory.entries(data):
-        size = values * _TIFF_WIDTHS.get(kind, 0)
-        apart = size > len(field)
-        if tag in kept or not 0 < values <= _TIFF_LIMITS.get(tag, 0) or not size:
-            continue
-        if apart and (size > room or int.from_bytes(field, directory.order) + size > len(data)):
-            continue
-        kept[tag] = (tag, kind, values, field)
-        room -= size if apart else 0
-    packed, whole = directory.packed(list(kept.values())), memoryview(data)
-    return b"".join((whole[: directory.start], packed, whole[directory.start + len(packed) :]))
-
-
-def _orientation(exif: bytes) -> int:
-    """How the camera was held, 1 (upright) to 8; 1 where the block does not say or is damaged."""
-    block = exif.removeprefix(b"Exif\0\0")
-    try:
-        directory = _Directory.of(block)
-        values = (
-            int.from_bytes(field[:2], directory.order) for tag, *_, field in directory.entries(block) if tag == 0x112
-        )
-        return next((value for value in values if 1 <= value <= 8), 1)
-    except (KeyError, struct.error):
-        return 1
-
-
-def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    if orientation >= 5:
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return pixels[:, ::-1] if orientation in (2, 3, 6, 7) else pixels
-
-
-def _channels(picture: "PillowImage") -> NDArray[np.uint8]:
-    """The decoded pixels: grey, RGB or RGBA, 8 bits."""
-    picture.load()
-    if picture.mode.startswith("I"):
-        return _from_16_bits(picture)
-    if picture.mode in ("F", "LAB"):
-        raise ImageError(f"pixels of kind {picture.mode} cannot be read; convert it to 8-bit RGB")
-    clear = "transparency" in picture.info or picture.mode in ("LA", "La", "PA", "RGBA", "RGBa")
-    wanted = "RGBA" if clear else "RGB"
-    return np.asarray(picture if picture.mode == wanted else picture.convert(wanted))
-
-
-def _from_16_bits(picture: "PillowImage") -> NDArray[np.uint8]:
-    """Grey in 8 bits: the low byte is dropped, as for 16-bit colour, and the transparent value is white."""
-    values = np.asarray(picture)
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise ImageError("grey values outside 0 to 65,535 have no known range; convert it to 8 bits")
-    grey = (values >> 8).astype(np.uint8)
-    grey[values == picture.info.get("transparency", -1)] = 255
-    return grey
 
 
 def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> bytes:

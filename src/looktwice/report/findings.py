@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from looktwice.asking.ledger import DayCost
-from looktwice.calibration import metrics
-from looktwice.calibration.calibrators import Belief, Constant, Naive
+from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.base import Belief
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes, folds
+from looktwice.calibration.paper import Naive
+from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
 from looktwice.report.inputs import Bools, Evidence, Judged
-from looktwice.verdicts import decisions, fitting, planning
-from looktwice.verdicts.fitting import Outcome
+from looktwice.verdicts import risk
 from looktwice.verdicts.policy import Practice
 from looktwice.verdicts.profile import HeldOut, Profile
 
@@ -65,7 +67,7 @@ def kept(promise: HeldOut, evidence: Evidence, max_error: float, level: float) -
 
 
 def _promise(evidence: Evidence, asked: Floats, max_error: float, level: float) -> Promise:
-    threshold = decisions.threshold(evidence.confidence, evidence.correct, max_error, level)
+    threshold = risk.threshold(evidence.confidence, evidence.correct, max_error, level)
     if threshold is None:
         return Promise(max_error, None, 0.0, None, _needed(evidence, max_error, level))
     return _above(threshold, evidence, asked, max_error)
@@ -80,7 +82,7 @@ def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float
 def _needed(evidence: Evidence, max_error: float, level: float) -> int | None:
     """The fewest labels that would make the promise, whatever share is accepted."""
     try:
-        found = planning.needs(max_error, level, evidence.held_out())
+        found = risk.needs(max_error, level, evidence.held_out())
     except DataError:
         return None
     return max(min(need.labels for need in found), len(evidence.correct) + 1)
@@ -165,7 +167,7 @@ def _parts(belief: Belief, labelled: LabelledVotes) -> list[Outcome]:
     """How the belief fares on each fold when it is fitted on the others."""
     fold = folds(len(labelled))
     parts = [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(int(fold.max()) + 1)]
-    return [fitting.outcome(belief.fit(labelled.take(train)), labelled.take(test)) for train, test in parts]
+    return [crossfit.outcome(belief.fit(labelled.take(train)), labelled.take(test)) for train, test in parts]
 
 
 def _step(parts: Sequence[Outcome], queries: int) -> Step:

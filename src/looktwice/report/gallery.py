@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.calibrators import Belief
+from looktwice.calibration.base import Belief
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError

@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.ledger import DayCost
-from looktwice.calibration.calibrators import Constant, Naive
+from looktwice.calibration import crossfit
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Naive
+from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
 from looktwice.pictures.collection import Picture
 from looktwice.transfer.borrow import Pupil
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts import fitting
-from looktwice.verdicts.fitting import Outcome
 from looktwice.verdicts.policy import Practice
 from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import Panel
@@ -155,7 +156,7 @@ def _judged(material: Material, labelled: LabelledVotes) -> Judged:
     labelled = labelled.distinct()
     practice, fair = material.using(), _fair(material.profile, labelled)
     if fair is None:
-        outcome = fitting.outcome(practice.belief, labelled)
+        outcome = crossfit.outcome(practice.belief, labelled)
         return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
     if practice.rounds:
         raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
@@ -174,11 +175,11 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
         return None
     said = labelled.under(range(len(profile.views())))
     if any(result.belief == Pupil.name for result in profile.results):
-        _check_borrowed(fitting.outcome(belief, said), kept)
+        _check_borrowed(crossfit.outcome(belief, said), kept)
         return None
     if not np.allclose(belief.fit(said).confidence(said), belief.confidence(said), atol=1e-6):
         return None
-    fair = fitting.cross_fit(belief, said, teachers=len(labelled) - len(kept.confidence))
+    fair = crossfit.cross_fit(belief, said, teachers=len(labelled) - len(kept.confidence))
     same = isinstance(belief, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
 
@@ -195,7 +196,7 @@ def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result
     if judged.taught or labelled is None:
         return profile.results
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
-    plain = [fitting.outcome(each, labelled) for each in (Naive(), *constant)]
+    plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     return tuple(each.result() for each in (*plain, outcome))
 
 

@@ -16,7 +16,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from looktwice.pictures.image import Image, decode, shown
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import Image, shown
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 

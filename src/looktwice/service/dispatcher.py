@@ -22,7 +22,7 @@ from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture, Source
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
-from looktwice.verdicts.decisions import Drift
+from looktwice.verdicts.drift import Drift
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
 

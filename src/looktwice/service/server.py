@@ -11,9 +11,9 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from looktwice.asking import session
 from looktwice.asking.progress import say
 from looktwice.asking.session import AskOptions
-from looktwice.cli import console
 from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.service import Place
@@ -111,7 +111,7 @@ def run(
     model = AsyncModel.load(path, classifier, options=ask)
     house = House(model, promising(decide, model.fitted()), decide.level, limits, tokens, place.names)
     with listen(place.host, place.port) as listening:
-        console.run(lambda: serve(house, place, listening))
+        session.run(lambda: serve(house, place, listening))
 
 
 def promising(decide: DecisionOptions, profile: Profile) -> DecisionOptions:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.paper import Cumulative
 from looktwice.errors import DataError
 
 Floats = NDArray[np.float64]

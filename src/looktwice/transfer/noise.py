@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
 from looktwice.asking.outcome import Cause, Unscored
-from looktwice.calibration.cumulative import Cumulative
+from looktwice.calibration.paper import Cumulative
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, shown

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from looktwice.asking.asker import Asker
-from looktwice.calibration import panels
-from looktwice.calibration.calibrators import Gaussian
+from looktwice.calibration import crossfit, panels
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.panels import Gain, Plan
+from looktwice.calibration.paper import Gaussian
 from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
 from looktwice.errors import ViewError
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts import fitting, look
-from looktwice.verdicts.look import Polled
+from looktwice.verdicts import learn, stopping
+from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.profile import Profile
 from looktwice.views import GRIDS, Panel, View
 
-SEARCHED = 4 * fitting.FOLDS
+SEARCHED = 4 * crossfit.FOLDS
 """The fewest labelled pictures of the paper's search: each half of them is judged by folds."""
 
 
@@ -48,18 +48,18 @@ async def choose(
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
     panel, gain = panels.choose(pilot.labelled(), columns, plan.longest)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
-    steps = fitting.steps(fitting.trials(Jury(), chosen.labelled()))
+    steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     knee = panels.knee([float(step.brier.mean()) for step in steps])
-    rest = await look.collect(asker, mixed[plan.pilot() :], chosen.panel)
+    rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel)
     return Chosen(joined([chosen, rest], chosen.panel).distinct(), len(chosen.votes), gain, knee)
 
 
 def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
     """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
-    trials = fitting.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
-    points = tuple(step.point() for step in fitting.steps(trials))
+    trials = stopping.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
+    points = tuple(step.point() for step in stopping.steps(trials))
     polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
-    profile = look.learn(polled, Jury(), description, teachers=chosen.pilot)
+    profile = learn.learn(polled, Jury(), description, teachers=chosen.pilot)
     return polled, profile.model_copy(update={"curve": points})
 
 
@@ -68,13 +68,13 @@ async def _climb(
 ) -> Polled:
     """The answers about all pilot pictures under the candidates of the last rung."""
     first, *others = plan.rungs
-    heard = await look.collect(asker, mixed[: first.pictures], Panel(candidates))
+    heard = await learn.collect(asker, mixed[: first.pictures], Panel(candidates))
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
         columns = panels.survivors(heard.labelled(), keep, rung.views)
         panel = Panel(tuple(heard.panel.views[column] for column in columns))
-        more = await look.collect(asker, mixed[asked : asked + rung.pictures], panel)
+        more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel)
         heard, asked = joined([heard, more], panel), asked + rung.pictures
     return heard
 
@@ -100,10 +100,10 @@ async def search(
     """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
-    asked = [await look.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
+    asked = [await learn.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
     settings = [Setting(view, _brier(polled)) for view, polled in zip(grid, asked, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
-    rest = await look.collect(asker, mixed[len(pilot) :], best.panel)
+    rest = await learn.collect(asker, mixed[len(pilot) :], best.panel)
     best = best.distinct()
     whole = joined([best, rest], best.panel).distinct()
     return Chosen(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
@@ -115,7 +115,7 @@ def search_queries(pictures: int, settings: int, draws: int) -> int:
 
 
 def _brier(polled: Polled) -> float:
-    return float(fitting.cross_fit(Gaussian(), polled.labelled()).brier.mean())
+    return float(crossfit.cross_fit(Gaussian(), polled.labelled()).brier.mean())
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:

@@ -11,11 +11,12 @@ from typing import Self, TypedDict
 import numpy as np
 
 from looktwice.asking.asker import Rounds
-from looktwice.calibration.calibrators import Belief
+from looktwice.calibration.base import Belief
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Votes
 from looktwice.errors import DataError, ProfileError
-from looktwice.verdicts.decisions import Conformal, Drift
+from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.drift import Drift
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
 from looktwice.views import Panel
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from looktwice import files
-from looktwice.calibration import calibrators, metrics
+from looktwice.calibration import base, calibrators, metrics
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import lasting
@@ -20,8 +20,9 @@ from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
-from looktwice.verdicts import decisions
-from looktwice.verdicts.decisions import AdaptiveRule, Conformal
+from looktwice.verdicts import risk
+from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.stopping import AdaptiveRule
 from looktwice.views import Panel, renderer
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class HeldOut(_Part):
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
-        return decisions.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
+        return risk.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
 
     def conformal(self, coverage: float = 0.9) -> Conformal:
         """What makes sets of labels that hold the truth so often."""
@@ -158,7 +159,7 @@ class Profile(_Part):
         """The panel to ask."""
         return Panel.parse(self.panel)
 
-    def believer(self) -> calibrators.Belief:
+    def believer(self) -> base.Belief:
         """The fitted belief."""
         return calibrators.restore(self.belief)
 
@@ -252,7 +253,7 @@ class Profile(_Part):
             )
 
 
-def _try(belief: calibrators.Belief, panel: Panel, classes: int) -> None:
+def _try(belief: base.Belief, panel: Panel, classes: int) -> None:
     """Believe one made-up picture, so that parameters that do not fit together are found now."""
     views = tuple(map(str, panel))
     votes = Votes.collect([Row("", "a", ("a",) * len(views))], views, (), classes)

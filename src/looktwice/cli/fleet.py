@@ -20,7 +20,8 @@ from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import OFF, AskOptions, ledger_name
 from looktwice.classifiers import Terms
 from looktwice.cli.console import Output, print_json, safe, show_estimate, stop, stopping_signals
-from looktwice.cli.runs import DRIFT, practice_of
+from looktwice.cli.inputs import practice_of
+from looktwice.cli.look import DRIFT
 from looktwice.errors import DataError, FleetError
 from looktwice.fleet.driver import Cluster, Run, running
 from looktwice.fleet.shards import Shards, Summary

@@ -1,123 +1,116 @@
-"""Votes and truths → what they teach. Pure: no network, no disk, no clock."""
+"""When enough views were asked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration import metrics
-from looktwice.calibration.calibrators import Belief, Constant, Naive
+from looktwice.calibration.crossfit import ARRAYS, Outcome, folds, joined, outcome
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Prefixes, grow_panel
-from looktwice.calibration.jury import asked as views_asked
-from looktwice.calibration.metrics import Intervals, Scores
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
-from looktwice.errors import FitError
-from looktwice.verdicts.decisions import AdaptiveRule, chance_of_truth, movement
-from looktwice.verdicts.profile import HeldOut, Result, figure
+from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, LabelledVotes, Places
 
-FOLDS = 5
 BETTER, WORSE = -0.005, 0.01
 """What stopping early aims for, as shares of a fixed panel's Brier score: with more views at hand, and without."""
+
+
+@dataclass(frozen=True)
+class AdaptiveRule:
+    """When to stop asking: go on while the confidence is within the band for the number of views asked so far."""
+
+    low: tuple[float, ...]
+    """Where the band begins, for 0, 1 … S − 1 views asked."""
+    high: tuple[float, ...]
+    """Where it ends; below its beginning for a number of views at which one always stops."""
+
+    @classmethod
+    def learn(cls, confidence: Floats, regret: Floats, allowance: float) -> Self:
+        """The rule that asks least while its mean regret is at most `allowance`.
+
+        Both arrays are (n, S + 1): after 0, 1 … S views of each picture. The regret is what stopping there costs
+        against the whole panel, such as `movement`, or 1 where the decision would have been another.
+        """
+        cheap, dear = -40.0, 10.0
+        for _ in range(50):
+            middle = (cheap + dear) / 2
+            kept = cls.priced(confidence, regret, math.exp(middle))._mean(confidence, regret) <= allowance
+            cheap, dear = (middle, dear) if kept else (cheap, middle)
+        return cls.priced(confidence, regret, math.exp(cheap))
+
+    @classmethod
+    def priced(cls, confidence: Floats, regret: Floats, price: float) -> Self:
+        """The rule that makes regret and `price` per view together least, worked out from the last view back."""
+        togo = regret[:, -1]
+        bands = []
+        for asked in range(regret.shape[1] - 2, -1, -1):
+            low, high = _band(confidence[:, asked], regret[:, asked] - togo - price)
+            inside = (low <= confidence[:, asked]) & (confidence[:, asked] <= high)
+            togo = np.where(inside, togo + price, regret[:, asked])
+            bands.append((low, high))
+        bands.reverse()
+        return cls(tuple(low for low, _ in bands), tuple(high for _, high in bands))
+
+    def enough(self, confidence: Floats, asked: int) -> Bools:
+        """(n,): whether to stop, after `asked` views and with this confidence."""
+        if asked >= len(self.low):
+            return np.ones(len(confidence), bool)
+        return (confidence < self.low[asked]) | (confidence > self.high[asked])
+
+    def asked(self, confidence: Floats) -> Counts:
+        """(n,): after how many views one stops, from the confidences (n, S + 1) after each number of views."""
+        stops = np.column_stack([self.enough(confidence[:, s], s) for s in range(len(self.low) + 1)])
+        return stops.argmax(axis=1)
+
+    def _mean(self, confidence: Floats, regret: Floats) -> float:
+        return float(regret[np.arange(len(regret)), self.asked(confidence)].mean())
+
+
+def movement(distributions: Sequence[Distribution]) -> Floats:
+    """(n, S + 1): the squared distance of each belief from the last, over all classes.
+
+    If the last belief is calibrated, this is what a picture adds to the Brier score, on average, by stopping there.
+    """
+    return np.column_stack([_distance(before, distributions[-1]) for before in distributions])
+
+
+def _distance(before: Distribution, after: Distribution) -> Floats:
+    total = np.zeros(len(after.labels))
+    joint = np.zeros(len(after.labels))
+    for label, chance in zip(after.labels.T, after.named.T, strict=True):
+        total += np.where(label == MISSING, 0.0, (chance - before.of(label)) ** 2)
+        joint += label != MISSING
+    for label, chance in zip(before.labels.T, before.named.T, strict=True):
+        alone = (label != MISSING) & ~(after.labels == label[:, None]).any(axis=1)
+        total += np.where(alone, (chance - after.unnamed()) ** 2, 0.0)
+        joint += alone
+    total += (after.classes - joint) * (after.unnamed() - before.unnamed()) ** 2
+    return total
+
+
+def _band(confidence: Floats, gain: Floats) -> tuple[float, float]:
+    """The range of confidences where asking on gains most in all; it begins above its end if it never gains."""
+    value, place = np.unique(confidence, return_inverse=True)
+    sums = np.concatenate([[0.0], np.cumsum(np.bincount(place, gain))])
+    lowest = np.minimum.accumulate(sums)
+    end = int((sums - lowest).argmax())
+    if end == 0:
+        return 1.0, 0.0
+    begin = int((sums[: end + 1] == lowest[end]).argmax())
+    edges = np.concatenate([[0.0], (value[1:] + value[:-1]) / 2, [1.0]])
+    return float(edges[begin]), float(edges[end])
+
+
 BISECTIONS = 14
+
 RANKING = 500
 """Labelled pictures that are enough to rank views; with fewer the order as given is better (docs/method.md)."""
+
 ADAPTIVE = "adaptive jury"
-Places = NDArray[np.intp]
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a belief said about labelled pictures, and how it turned out."""
-
-    name: str
-    queries: float
-    """Queries a picture, the first one included; their mean where pictures differ."""
-    label: Codes
-    confidence: Floats
-    correct: NDArray[np.bool_]
-    brier: Floats
-    nll: Floats
-    chance: Floats
-    """The probability of what came true, all labels that nobody named being one option."""
-
-    def scores(self) -> Scores:
-        """The headline figures."""
-        return metrics.score(self.confidence, self.correct, self.brier, self.nll)
-
-    def intervals(self, seed: int = 0) -> Intervals:
-        """Their 95 % intervals, by resampling pictures."""
-        return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
-
-    def result(self) -> Result:
-        """Both, as a profile keeps them."""
-        values, ends = asdict(self.scores()), asdict(self.intervals())
-        return Result(
-            belief=self.name, queries=self.queries, figures={key: figure(values[key], ends[key]) for key in values}
-        )
-
-    def point(self) -> Result:
-        """The figures without their intervals, as a curve has many of them."""
-        return Result(
-            belief=self.name,
-            queries=self.queries,
-            figures={key: figure(value, None) for key, value in asdict(self.scores()).items()},
-        )
-
-    def since(self, start: int) -> Self:
-        """The same without the first pictures."""
-        return replace(self, **{field: getattr(self, field)[start:] for field in ARRAYS})
-
-    def held_out(self, final: Outcome) -> HeldOut:
-        """What promises rest on, picture by picture, as a profile keeps it.
-
-        `final` is what the belief that goes into the profile makes of the same pictures. Many pictures have the same
-        answers and so the same chance, and it differs a little from fold to fold. The lower chance counts, so that
-        sets do not leave out a tenth of the pictures by a hair.
-        """
-        return HeldOut(
-            confidence=tuple(np.round(self.confidence, 6).tolist()),
-            correct=tuple(self.correct.tolist()),
-            chance=tuple(_rounded_down(np.minimum(self.chance, final.chance)).tolist()),
-        )
-
-
-def outcome(belief: Belief, labelled: LabelledVotes, name: str | None = None) -> Outcome:
-    """How a fitted belief fares on pictures it was not fitted on."""
-    distribution, truths = belief.distribution(labelled), labelled.truths
-    label = belief.predict(labelled)
-    return Outcome(
-        name or belief.name,
-        1 if belief.name in (Naive.name, Constant.name) else _queries(labelled),
-        label,
-        belief.confidence(labelled),
-        label == truths,
-        distribution.brier(truths),
-        distribution.nll(truths),
-        chance_of_truth(distribution, truths),
-    )
-
-
-def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
-    """Refuse pictures that are too few to be judged by folds."""
-    if pictures < least:
-        raise FitError(f"{pictures} labelled pictures are too few; give at least {least}, better 200")
-
-
-def cross_fit(belief: Belief, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> Outcome:
-    """How the belief fares on each fifth of the pictures when it is fitted on the others.
-
-    The first `teachers` pictures are in every fit and never judged: those on which something was chosen.
-    """
-    parts = []
-    for train, test in _folds(len(labelled), teachers, seed):
-        fitted = belief.fit(labelled.take(train))
-        parts.append((outcome(fitted, labelled.take(test)), test))
-    return _joined(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +167,7 @@ class Trial:
 def trials(belief: Jury, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> list[Trial]:
     """Juries for 0, 1 … S views, fitted five times, each time on four fifths of the pictures."""
     found = []
-    for train, test in _folds(len(labelled), teachers, seed):
+    for train, test in folds(len(labelled), teachers, seed):
         taught, tested = _taught(belief, labelled, train, test)
         found.append(Trial(taught, tested, tested, test))
     return found
@@ -190,7 +183,7 @@ def order(
     usual, found = trials(belief, labelled, seed, teachers), []
     if len(labelled) < RANKING:
         return list(range(len(labelled.panel))), usual
-    for trial, (train, test) in zip(usual, _folds(len(labelled), teachers, seed), strict=True):
+    for trial, (train, test) in zip(usual, folds(len(labelled), teachers, seed), strict=True):
         said = labelled.under(worth(labelled.take(train), fixed))
         found.append(Trial(*_taught(belief, said, train, test), trial.usual, test))
     return worth(labelled, fixed), found
@@ -212,7 +205,7 @@ def _taught(belief: Jury, labelled: LabelledVotes, train: Places, test: Places) 
 def steps(found: Sequence[Trial]) -> tuple[Outcome, ...]:
     """How juries for 0, 1 … S views fare on pictures that they were not fitted on."""
     count = len(found[0].tested.steps)
-    return tuple(_joined([(trial.tested.steps[views], trial.places) for trial in found]) for views in range(count))
+    return tuple(joined([(trial.tested.steps[views], trial.places) for trial in found]) for views in range(count))
 
 
 class Aim(Protocol):
@@ -287,50 +280,4 @@ def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
 
 def stopped(found: Sequence[Trial], aim: Aim, cost: float) -> Outcome:
     """How pictures that taught neither juries nor rule fare if one stops early."""
-    return _joined([(trial.tested.stopped(rule(trial.taught, aim, cost)), trial.places) for trial in found])
-
-
-def baselines(labelled: LabelledVotes) -> list[Outcome]:
-    """What one has without asking again: full trust, and the accuracy as trust in every answer.
-
-    The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
-    """
-    return [outcome(belief.fit(labelled), labelled) for belief in (Naive(), Constant())]
-
-
-def _rounded_down(chance: Floats) -> Floats:
-    return np.floor(chance * 1e6) / 1e6
-
-
-ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")
-
-
-def _queries(votes: Votes) -> float:
-    """Queries a picture, the mean where one stopped asking about some of them."""
-    return _plain(1.0 + float(views_asked(votes).mean()))
-
-
-def _plain(number: float) -> float:
-    """A whole number as one, so that nine queries are not 9.0."""
-    return int(number) if number.is_integer() else number
-
-
-def _folds(pictures: int, teachers: int, seed: int) -> list[tuple[Places, Places]]:
-    """Places to fit on and to judge: each picture but the first `teachers` is judged once."""
-    judged = np.arange(teachers, pictures)
-    check_count(len(judged))
-    fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
-    fold = np.concatenate([np.full(teachers, FOLDS), fold])
-    return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]
-
-
-def _joined(parts: Sequence[tuple[Outcome, Places]]) -> Outcome:
-    """One outcome of several, the pictures in their order."""
-    order = np.argsort(np.concatenate([places for _, places in parts]))
-
-    def whole(field: str) -> NDArray[np.generic]:
-        return np.concatenate([getattr(part, field) for part, _ in parts])[order]
-
-    arrays = {field: whole(field) for field in ARRAYS}
-    queries = float(np.average([part.queries for part, _ in parts], weights=[len(places) for _, places in parts]))
-    return Outcome(parts[0][0].name, _plain(queries), **arrays)  # type: ignore[arg-type]
+    return joined([(trial.tested.stopped(rule(trial.taught, aim, cost)), trial.places) for trial in found])

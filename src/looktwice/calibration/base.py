@@ -1,0 +1,90 @@
+"""What every calibrator is: votes → probability. `fit` returns the same calibrator with its figures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration import metrics
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.votes import Codes, LabelledVotes, Tally, Votes, base_tally, vote_tally
+from looktwice.errors import FitError
+from looktwice.transfer.latent import Floats
+
+Ballot = Literal["base", "vote"]
+"""Whose label is believed: the picture's own answer, or the one that most views give."""
+
+TALLIES = {"base": base_tally, "vote": vote_tally}
+
+
+class Belief(Protocol):
+    """One way to turn votes into a probability."""
+
+    name: ClassVar[str]
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        """The same belief, learned from pictures whose truth is known."""
+
+    def predict(self, votes: Votes) -> Codes:
+        """(n,): the label that is believed."""
+
+    def confidence(self, votes: Votes) -> Floats:
+        """(n,): the probability that this label is right, in [0, 1]."""
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        """(n,) twice: where the confidence would be, 95 % surely, if many more such views were asked."""
+
+    def distribution(self, votes: Votes) -> Distribution:
+        """The probability of every label."""
+
+
+@dataclass(frozen=True)
+class ShareBelief(ABC):
+    """A belief that looks at one number a picture: the share of views that agree."""
+
+    name: ClassVar[str]
+    ballot: Ballot = field(default="base", kw_only=True)
+
+    def fit(self, labelled: LabelledVotes) -> Self:
+        labelled.check()
+        tally = TALLIES[self.ballot](labelled)
+        return self._learn(self._share(tally), tally.label == labelled.truths, labelled.classes)
+
+    def predict(self, votes: Votes) -> Codes:
+        return TALLIES[self.ballot](votes).label
+
+    def confidence(self, votes: Votes) -> Floats:
+        return self._curve(self._share(TALLIES[self.ballot](votes)))
+
+    def interval(self, votes: Votes) -> tuple[Floats, Floats]:
+        tally = TALLIES[self.ballot](votes)
+        low, high = metrics.wilson(tally.agree, np.maximum(tally.asked, 1))
+        return self._curve(low), self._curve(high)
+
+    def distribution(self, votes: Votes) -> Distribution:
+        tally = TALLIES[self.ballot](votes)
+        confidence = self._curve(self._share(tally))
+        return Distribution(tally.label[:, None], confidence[:, None], votes.classes)
+
+    def _share(self, tally: Tally) -> Floats:
+        return tally.smoothed()
+
+    @abstractmethod
+    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self: ...
+
+    @abstractmethod
+    def _curve(self, share: Floats) -> Floats: ...
+
+
+def fitted(value: float | None, belief: ShareBelief) -> float:
+    if value is None:
+        raise unfitted(belief)
+    return value
+
+
+def unfitted(belief: ShareBelief) -> FitError:
+    return FitError(f"the belief {belief.name} has not been fitted; call fit(labelled_votes) first")

@@ -1,0 +1,159 @@
+"""What a calibrator says about pictures that it did not learn from: 5-fold cross-validation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration import metrics
+from looktwice.calibration.base import Belief
+from looktwice.calibration.distribution import chance_of_truth
+from looktwice.calibration.jury import asked as views_asked
+from looktwice.calibration.metrics import Intervals, Scores
+from looktwice.calibration.paper import Naive
+from looktwice.calibration.shares import Constant
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.errors import FitError
+from looktwice.verdicts.profile import HeldOut, Result, figure
+
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a belief said about labelled pictures, and how it turned out."""
+
+    name: str
+    queries: float
+    """Queries a picture, the first one included; their mean where pictures differ."""
+    label: Codes
+    confidence: Floats
+    correct: NDArray[np.bool_]
+    brier: Floats
+    nll: Floats
+    chance: Floats
+    """The probability of what came true, all labels that nobody named being one option."""
+
+    def scores(self) -> Scores:
+        """The headline figures."""
+        return metrics.score(self.confidence, self.correct, self.brier, self.nll)
+
+    def intervals(self, seed: int = 0) -> Intervals:
+        """Their 95 % intervals, by resampling pictures."""
+        return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
+
+    def result(self) -> Result:
+        """Both, as a profile keeps them."""
+        values, ends = asdict(self.scores()), asdict(self.intervals())
+        return Result(
+            belief=self.name, queries=self.queries, figures={key: figure(values[key], ends[key]) for key in values}
+        )
+
+    def point(self) -> Result:
+        """The figures without their intervals, as a curve has many of them."""
+        return Result(
+            belief=self.name,
+            queries=self.queries,
+            figures={key: figure(value, None) for key, value in asdict(self.scores()).items()},
+        )
+
+    def since(self, start: int) -> Self:
+        """The same without the first pictures."""
+        return replace(self, **{field: getattr(self, field)[start:] for field in ARRAYS})
+
+    def held_out(self, final: Outcome) -> HeldOut:
+        """What promises rest on, picture by picture, as a profile keeps it.
+
+        `final` is what the belief that goes into the profile makes of the same pictures. Many pictures have the same
+        answers and so the same chance, and it differs a little from fold to fold. The lower chance counts, so that
+        sets do not leave out a tenth of the pictures by a hair.
+        """
+        return HeldOut(
+            confidence=tuple(np.round(self.confidence, 6).tolist()),
+            correct=tuple(self.correct.tolist()),
+            chance=tuple(_rounded_down(np.minimum(self.chance, final.chance)).tolist()),
+        )
+
+
+def outcome(belief: Belief, labelled: LabelledVotes, name: str | None = None) -> Outcome:
+    """How a fitted belief fares on pictures it was not fitted on."""
+    distribution, truths = belief.distribution(labelled), labelled.truths
+    label = belief.predict(labelled)
+    return Outcome(
+        name or belief.name,
+        1 if belief.name in (Naive.name, Constant.name) else _queries(labelled),
+        label,
+        belief.confidence(labelled),
+        label == truths,
+        distribution.brier(truths),
+        distribution.nll(truths),
+        chance_of_truth(distribution, truths),
+    )
+
+
+def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
+    """Refuse pictures that are too few to be judged by folds."""
+    if pictures < least:
+        raise FitError(f"{pictures} labelled pictures are too few; give at least {least}, better 200")
+
+
+def cross_fit(belief: Belief, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> Outcome:
+    """How the belief fares on each fifth of the pictures when it is fitted on the others.
+
+    The first `teachers` pictures are in every fit and never judged: those on which something was chosen.
+    """
+    parts = []
+    for train, test in folds(len(labelled), teachers, seed):
+        fitted = belief.fit(labelled.take(train))
+        parts.append((outcome(fitted, labelled.take(test)), test))
+    return joined(parts)
+
+
+def baselines(labelled: LabelledVotes) -> list[Outcome]:
+    """What one has without asking again: full trust, and the accuracy as trust in every answer.
+
+    The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
+    """
+    return [outcome(belief.fit(labelled), labelled) for belief in (Naive(), Constant())]
+
+
+def _rounded_down(chance: Floats) -> Floats:
+    return np.floor(chance * 1e6) / 1e6
+
+
+ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")
+
+
+def _queries(votes: Votes) -> float:
+    """Queries a picture, the mean where one stopped asking about some of them."""
+    return _plain(1.0 + float(views_asked(votes).mean()))
+
+
+def _plain(number: float) -> float:
+    """A whole number as one, so that nine queries are not 9.0."""
+    return int(number) if number.is_integer() else number
+
+
+def folds(pictures: int, teachers: int, seed: int) -> list[tuple[Places, Places]]:
+    """Places to fit on and to judge: each picture but the first `teachers` is judged once."""
+    judged = np.arange(teachers, pictures)
+    check_count(len(judged))
+    fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
+    fold = np.concatenate([np.full(teachers, FOLDS), fold])
+    return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]
+
+
+def joined(parts: Sequence[tuple[Outcome, Places]]) -> Outcome:
+    """One outcome of several, the pictures in their order."""
+    order = np.argsort(np.concatenate([places for _, places in parts]))
+
+    def whole(field: str) -> NDArray[np.generic]:
+        return np.concatenate([getattr(part, field) for part, _ in parts])[order]
+
+    arrays = {field: whole(field) for field in ARRAYS}
+    queries = float(np.average([part.queries for part, _ in parts], weights=[len(places) for _, places in parts]))
+    return Outcome(parts[0][0].name, _plain(queries), **arrays)  # type: ignore[arg-type]

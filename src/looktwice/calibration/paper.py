@@ -1,0 +1,158 @@
+"""The paper's calibrators: Equation 3 (Gaussian noise) and Equation 5 (noise learned on an open model).
+
+Letters follow the paper: A is the label that is judged, p_A the share of views that say A, F_n the cumulative of the
+noise that views make in the latent space.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration import metrics
+from looktwice.calibration.base import ShareBelief, fitted
+from looktwice.calibration.votes import Tally
+from looktwice.errors import DataError, FitError
+from looktwice.transfer.latent import Floats
+
+Objective = Literal["brier", "ece", "nll"]
+
+PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
+"""The grid that the paper searches for a."""
+
+
+@dataclass(frozen=True)
+class Naive(ShareBelief):
+    """Full trust in every answer: what one has after a single query."""
+
+    name: ClassVar[str] = "naive"
+
+    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+        return self
+
+    def _curve(self, share: Floats) -> Floats:
+        return np.ones_like(share)
+
+
+@dataclass(frozen=True)
+class MarginBelief(ShareBelief):
+    """σ(a · margin(p_A)): the margin in latent space that a share of agreeing views tells of."""
+
+    a: float | None = None
+    grid: tuple[float, ...] = PAPER_A
+    """Where a is searched; an empty grid means everywhere between its smallest and largest sensible value."""
+    objective: Objective = "brier"
+
+    def __post_init__(self) -> None:
+        if any(not 0 < a < np.inf for a in (*self.grid, *([] if self.a is None else [self.a]))):
+            raise FitError(f"a and its grid must be positive and finite, not {self.a} in {self.grid}")
+
+    def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
+        def loss(a: float) -> float:
+            return _loss(replace(self, a=a)._curve(share), correct, classes, self.objective)
+
+        return replace(self, a=min(self.grid, key=loss) if self.grid else _search(loss))
+
+    def _curve(self, share: Floats) -> Floats:
+        from scipy.special import expit
+
+        curve: Floats = expit(fitted(self.a, self) * self._margin(share))
+        return curve
+
+    @abstractmethod
+    def _margin(self, share: Floats) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class Gaussian(MarginBelief):
+    """σ(a · Φ⁻¹(p_A)), the paper's Equation 3, with p_A = k/S as it stands there: 0 and 1 stay 0 and 1."""
+
+    name: ClassVar[str] = "gaussian"
+
+    def _share(self, tally: Tally) -> Floats:
+        return tally.fraction()
+
+    def _margin(self, share: Floats) -> Floats:
+        from scipy.special import ndtri
+
+        margin: Floats = ndtri(share)
+        return margin
+
+
+@dataclass(frozen=True)
+class Transfer(MarginBelief):
+    """σ(−a · F_n⁻¹(1 − p_A)), the paper's Equation 5, with a cumulative F_n learned on an open model."""
+
+    name: ClassVar[str] = "transfer"
+    noise: Cumulative = field(kw_only=True)
+
+    def _share(self, tally: Tally) -> Floats:
+        return tally.fraction()
+
+    def _margin(self, share: Floats) -> Floats:
+        return -self.noise.inverse(1.0 - share)
+
+
+def _loss(confidence: Floats, correct: NDArray[np.bool_], classes: int, objective: Objective) -> float:
+    if objective == "ece":
+        return metrics.ece(confidence, correct)
+    losses = metrics.brier_even_losses if objective == "brier" else metrics.nll_even_losses
+    return float(losses(confidence, correct, classes).mean())
+
+
+def _search(loss: Callable[[float], float]) -> float:
+    """The a between the ends of the paper's grid with the least loss: a scan, then a descent."""
+    from scipy.optimize import minimize_scalar
+
+    scan = np.linspace(np.log(PAPER_A[0]), np.log(PAPER_A[-1]), 60)
+    best = int(np.argmin([loss(float(np.exp(t))) for t in scan]))
+    around = scan[max(best - 1, 0)], scan[min(best + 1, len(scan) - 1)]
+    return float(np.exp(minimize_scalar(lambda t: loss(float(np.exp(t))), bounds=around, method="bounded").x))
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """A cumulative F of wᵀε, the shift that views make in the margin: F(x[i]) = f[i]."""
+
+    x: tuple[float, ...]
+    """Strictly rising points."""
+    f: tuple[float, ...]
+    """Values that never fall, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        x, f = np.array(self.x), np.array(self.f)
+        if len(x) < 2 or x.shape != f.shape or not np.isfinite(x).all() or not np.isfinite(f).all():
+            raise DataError("a cumulative needs at least two finite points and a value for each")
+        if (np.diff(x) <= 0).any() or (np.diff(f) < 0).any() or f[0] < 0 or f[-1] > 1 or f[0] == f[-1]:
+            raise DataError("a cumulative rises: points strictly, values within [0, 1] and not all the same")
+
+    @classmethod
+    def of(cls, samples: Sequence[float] | Floats, points: int = 1001) -> Cumulative:
+        """The empirical cumulative of samples, at evenly spaced levels."""
+        levels = np.linspace(0.0, 1.0, points)
+        x, first = np.unique(np.quantile(np.asarray(samples, float), levels), return_index=True)
+        last = np.append(first[1:], points) - 1
+        return cls(tuple(x.tolist()), tuple(((levels[first] + levels[last]) / 2).tolist()))
+
+    def inverse(self, level: Floats) -> Floats:
+        """F⁻¹, never falling and finite: below the lowest and above the highest level it stays where those are reached.
+
+        Where F is level between two points, the inverse is their middle.
+        """
+        f, x = self._steps
+        return np.interp(level, f, x)
+
+    @cached_property
+    def _steps(self) -> tuple[Floats, Floats]:
+        f, first = np.unique(np.array(self.f), return_index=True)
+        last = np.append(first[1:], len(self.f)) - 1
+        x = np.array(self.x)
+        middle = (x[first] + x[last]) / 2
+        middle[0], middle[-1] = x[last[0]], x[first[-1]]
+        return f, middle

@@ -1,0 +1,132 @@
+"""`looktwice evaluate`, `report` and `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from looktwice.asking import ledger
+from looktwice.asking.progress import say
+from looktwice.asking.session import ledger_place, micros, run
+from looktwice.calibration import storage
+from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
+from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.inputs import check_places, complain, practice_of
+from looktwice.errors import DataError
+from looktwice.model import AsyncModel
+from looktwice.pictures import collection as picture
+from looktwice.pictures import datasets
+from looktwice.pictures.collection import Picture
+from looktwice.report import MAX_ERROR, Material, write
+from looktwice.transfer.noise import NoiseFile
+from looktwice.verdicts import risk
+from looktwice.verdicts.evaluate import Evaluation
+from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.profile import Profile
+
+
+def evaluate(
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    votes: Path | None,
+    report: Path | None,
+    decide: DecisionOptions,
+    output: Output,
+) -> bool:
+    """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
+    check_places(None, votes, report)
+    practice = practice_of(model, decide)
+    if output.dry_run:
+        estimate(model, pictures, practice.panel, output)
+        return True
+
+    async def work() -> Evaluation:
+        async with watched(model, len(pictures), output):
+            return await model.evaluate(pictures, None, decide)
+
+    found = run(work)
+    polled, judged = found.polled, len(found.outcome.label)
+    if votes:
+        storage.save(votes, polled.votes)
+    complain(polled.unscored)
+    tell_duplicates(polled)
+    if report:
+        price = model.terms.price_micros
+        material = Material(found.profile, polled.votes, pictures, practice, price_micros=price)
+        _write(report, replace(material, days=_own_days(model)), decide)
+    if output.json:
+        figures = [result.model_dump() for result in found.results]
+        print_json({"pictures": judged, "results": figures, "promises": asdict(found.promises)})
+    else:
+        OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
+        for line in found.promises.lines():
+            OUT.print(line, highlight=False)
+    return not polled.unscored
+
+
+def report(
+    profile_path: Path,
+    votes: Path | None,
+    pictures: Path | None,
+    noise: Path | None,
+    books: Path | None,
+    price: str | None,
+    decide: DecisionOptions,
+    out: Path,
+) -> None:
+    """Write the page about a profile and saved votes; asks nothing."""
+    check_places(None, report=out)
+    profile, saved = Profile.load(profile_path), storage.load(votes) if votes else None
+    shown = _shown(pictures) if pictures else []
+    material = Material(
+        profile,
+        _labelled(saved, shown) if saved else None,
+        shown,
+        replace(decide, max_error=None).of(profile),
+        noise=NoiseFile.load(noise) if noise else None,
+        days=ledger.stats(books) if books else (),
+        price_micros=micros(price) if price else 0,
+    )
+    _write(out, material, decide)
+
+
+def _write(out: Path, material: Material, decide: DecisionOptions) -> None:
+    write(out, replace(material, max_error=decide.max_error or MAX_ERROR, level=decide.level))
+    say(f"Report: {safe(str(out))}")
+
+
+def _shown(path: Path) -> Sequence[Picture]:
+    """The pictures of a collection, with their truths where it has them."""
+    try:
+        return datasets.open_labelled(path)
+    except DataError:
+        return picture.find([path])
+
+
+def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:
+    """The votes with the truths that they hold, else with those of the pictures if all are known."""
+    known = {item.name: item.truth for item in pictures}
+    found = [truth for name in votes.names if (truth := known.get(name)) is not None]
+    return votes if isinstance(votes, LabelledVotes) or len(found) < len(votes) else votes.labelled(found)
+
+
+def _own_days(model: AsyncModel) -> list[ledger.DayCost]:
+    """What the ledger that a run used says of the model's classifier."""
+    place = ledger_place(model.terms, model.options)
+    if place is None or not Path(place).exists():
+        return []
+    return [day for day in ledger.stats(Path(place)) if day.fingerprint == model.classifier.fingerprint]
+
+
+def plan(max_error: float, level: float, profile_path: Path | None, json: bool) -> None:
+    """Say how many labelled pictures a promise needs."""
+    profile = Profile.load(profile_path) if profile_path else None
+    needs = risk.needs(max_error, level, profile.held_out if profile else None)
+    if json:
+        print_json([asdict(need) for need in needs])
+        return
+    say(f"For accepted answers that are wrong at most {max_error:.3g} of the time, with certainty {level:.3g}:")
+    for need in needs:
+        OUT.print(need.line(), highlight=False)

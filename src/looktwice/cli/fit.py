@@ -1,0 +1,91 @@
+"""`looktwice fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from looktwice.asking.progress import say
+from looktwice.asking.session import run
+from looktwice.calibration import base, calibrators, paper, storage
+from looktwice.calibration.votes import LabelledVotes
+from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
+from looktwice.cli.inputs import check_places, complain
+from looktwice.errors import FitError
+from looktwice.model import AsyncModel, panel_of
+from looktwice.pictures.collection import Picture, few
+from looktwice.transfer.noise import NoiseFile
+from looktwice.verdicts import learn
+from looktwice.verdicts.learn import Polled
+from looktwice.views import GENERAL, Panel
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How `fit` learns, and where it puts what it learned."""
+
+    views: str
+    belief: str
+    noise: Path | None
+    adaptive: bool
+    max_error: float | None
+    out: Path
+    votes: Path | None
+
+
+def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, output: Output) -> bool:
+    """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
+    panel = panel_of(options.views, options.adaptive)
+    belief = _belief(options.belief, options.noise, panel)
+    learn.check_teachable(pictures)
+    check_places(options.out, options.votes)
+    if output.dry_run:
+        estimate(model, pictures, panel, output)
+        return True
+
+    async def work() -> Polled:
+        async with watched(model, len(pictures), output):
+            return await model.ask(pictures, views=panel)
+
+    polled = run(work)
+    complain(polled.unscored)
+    if options.votes:
+        storage.save(options.votes, polled.votes)
+    _warn_of_strangers(polled.labelled())
+    tell_duplicates(polled)
+    fixed = len(panel) if options.views else len(GENERAL)
+    profile = model.learn(polled, belief, fixed=fixed, max_error=options.max_error)
+    profile.save(options.out)
+    if output.json:
+        print_json({"profile": str(options.out), "results": [result.model_dump() for result in profile.results]})
+    else:
+        OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+        say(f"Profile: {options.out}")
+    return not polled.unscored
+
+
+def _warn_of_strangers(labelled: LabelledVotes) -> None:
+    """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
+    truths, said = set(labelled.words), set(labelled.vocabulary)
+    if truths - said and said - truths:
+        never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
+        told = f"{never} that the classifier never gave, and {others} that no picture has"
+        say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
+
+
+def _belief(name: str, noise: Path | None, panel: Panel) -> base.Belief:
+    if (noise is not None) != (name == paper.Transfer.name):
+        raise FitError("the belief transfer and --noise, the file that `looktwice noise` makes, belong together")
+    return calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
+
+
+def tell_duplicates(polled: Polled) -> None:
+    """Say how many pictures are copies of others, and which of them have another truth."""
+    found = polled.distinct()
+    if found.repeated:
+        total = len(found.votes) + found.repeated
+        say(f"{found.repeated:,} of {total:,} pictures are duplicates of others: each picture counts once.")
+    if found.disputed:
+        pairs = few([f"{one} = {other}" for one, other in found.disputed], "duplicate")
+        say(f"[yellow]Truths:[/yellow] {safe(pairs)} with another truth; the first one counts, mend the wrong ones")

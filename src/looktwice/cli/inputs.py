@@ -1,0 +1,71 @@
+"""What commands are given: pictures, truths, and places for results, checked before anything is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from looktwice.asking.outcome import Unscored
+from looktwice.asking.progress import say
+from looktwice.calibration import votes as voting
+from looktwice.cli.console import safe
+from looktwice.errors import DataError
+from looktwice.files import ready
+from looktwice.model import AsyncModel
+from looktwice.pictures import collection as picture
+from looktwice.pictures import datasets
+from looktwice.pictures.collection import Picture
+from looktwice.report import ENDINGS as REPORTS
+from looktwice.verdicts.policy import NEVER, DecisionOptions, Practice
+
+
+def labelled(path: Path, truths: Path | None, column: str, take: str | None) -> Sequence[Picture]:
+    """Pictures with their truths."""
+    return _some(datasets.open_labelled(path, truths, column=column), take)
+
+
+def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
+    """Pictures, wherever they are."""
+    return _some(picture.find(paths), take)
+
+
+def check_places(profile: Path | None, votes: Path | None = None, report: Path | None = None) -> None:
+    """Refuse places for results that cannot be written, before anything is asked."""
+    for path, endings in ((profile, ()), (votes, voting.ENDINGS), (report, REPORTS)):
+        if path:
+            ready(path, endings)
+
+
+def practice_of(model: AsyncModel, decide: DecisionOptions) -> Practice:
+    """The practice that the options mean; says so if they promise what the profile cannot back."""
+    practice = model.practice(decide)
+    if practice.accept == NEVER:
+        many = f"{len(practice.held_out.confidence)} labelled pictures"
+        say(
+            f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
+            f"{decide.max_error:g}; see how many could: looktwice plan --max-error {decide.max_error:g}"
+        )
+    return practice
+
+
+def _some(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
+    if take is None:
+        return pictures
+    try:
+        chosen = pictures[slice(*(int(part) if part else None for part in take.split(":")))]
+    except (ValueError, TypeError):
+        raise DataError(f"--take {take!r} is not a slice; write :1000, 1000: or 500:700") from None
+    if not chosen:
+        raise DataError(f"--take {take!r} leaves none of {len(pictures)} pictures")
+    return chosen
+
+
+def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
+    """Say which pictures have no verdict: the first few, and how many more for each cause."""
+    for item in unscored[:most]:
+        say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")
+    if len(unscored) > most:
+        causes = Counter(item.cause for item in unscored[most:]).most_common()
+        summary = ", ".join(f"{count} × {cause}" for cause, count in causes)
+        say(f"[yellow]and {len(unscored) - most} more:[/yellow] {safe(summary)}")

@@ -1,0 +1,123 @@
+"""`looktwice look`, `burst` and `score`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from looktwice.asking.outcome import Unscored
+from looktwice.asking.progress import say
+from looktwice.asking.session import run
+from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
+from looktwice.cli.inputs import complain, practice_of
+from looktwice.errors import DataError
+from looktwice.files import ready
+from looktwice.model import AsyncModel
+from looktwice.pictures.collection import Picture
+from looktwice.verdicts import explain, files
+from looktwice.verdicts.files import ScoreFile
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import DecisionOptions
+from looktwice.views import Panel
+
+DRIFT = (
+    "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
+    "label some of these pictures and fit again"
+)
+
+DECISIONS = {"accept": "green", "review": "yellow"}
+
+
+def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+    """Print a verdict for each picture; whether all have one."""
+    practice = practice_of(model, decide)
+    if output.dry_run:
+        estimate(model, pictures, practice.panel, output)
+        return True
+
+    async def work() -> list[Verdict | Unscored]:
+        async with watched(model, len(pictures), output):
+            return [verdict async for verdict in model.score(pictures, decide)]
+
+    verdicts = run(work)
+    for verdict in verdicts:
+        _show(verdict, output.json)
+    return not any(isinstance(verdict, Unscored) for verdict in verdicts)
+
+
+def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+    """Print the one verdict that several photos of one thing give; whether there is one."""
+    if decide != DecisionOptions():
+        raise DataError("a burst is judged as a whole and nothing is promised about it; leave the options to act out")
+    if output.dry_run:
+        estimate(model, photos, Panel(()), output)
+        return True
+
+    async def work() -> Verdict | Unscored:
+        async with watched(model, len(photos), output):
+            return await model.score_burst(photos)
+
+    verdict = run(work)
+    _show(verdict, output.json)
+    return isinstance(verdict, Verdict)
+
+
+def score(
+    model: AsyncModel, pictures: Sequence[Picture], out: Path, verify: bool, decide: DecisionOptions, output: Output
+) -> bool:
+    """Write the verdicts of all pictures; whether all have one."""
+    ready(out, files.ENDINGS)
+    profile = model.fitted()
+    practice = practice_of(model, decide)
+    if output.dry_run:
+        estimate(model, pictures, practice.panel, output)
+        return True
+    header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
+    file, todo = ScoreFile(out, header, pictures, verify=verify), pictures
+    if file.changed:
+        many = f"{len(file.changed)} pictures changed since their verdict; they are asked about again."
+        say("1 picture changed since its verdict; it is asked about again." if len(file.changed) == 1 else many)
+    if file.missing() < len(pictures):
+        todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
+        say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
+    unscored: dict[str, Unscored] = {}
+    kinds: list[int] = []
+
+    async def work() -> None:
+        async with watched(model, len(todo), output):
+            async for verdict in model.score(todo, decide):
+                if isinstance(verdict, Unscored):
+                    unscored[verdict.name] = verdict
+                else:
+                    file.add(verdict)
+                    kinds.append(practice.kind(verdict.base, [label for _, label in verdict.votes]))
+
+    try:
+        run(work)
+    finally:
+        file.finish(unscored)
+    complain(list(unscored.values()))
+    drift = practice.drift()
+    drifted = drift is not None and drift.update(kinds).alarm
+    if drifted:
+        say(DRIFT)
+    if output.json:
+        print_json({"out": str(out), "pictures": len(pictures), "not_scored": file.missing(), "drift": drifted})
+    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    return not file.missing()
+
+
+def _show(verdict: Verdict | Unscored, json: bool) -> None:
+    if json:
+        print_json(asdict(verdict))
+    elif isinstance(verdict, Unscored):
+        say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.message)}")
+    else:
+        decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
+        line = f"[bold]{safe(verdict.label)}[/bold] {verdict.confidence:.1%}{decision} {safe(verdict.name)}"
+        OUT.print(line, highlight=False)
+        OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
+        if verdict.prediction_set is not None:
+            labels = explain.alternatives(verdict.prediction_set)
+            OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)

@@ -1,0 +1,92 @@
+"""Have the pictures changed since the fit? A martingale over confidences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from looktwice.calibration.votes import Counts, Floats
+from looktwice.errors import DataError
+from looktwice.verdicts.risk import check_share
+
+CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
+"""Where `Drift` looks for more, or fewer, pictures below than there should be."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A running test that live pictures are still of the kind that the profile was made from.
+
+    A picture's kind is a number from 0, such as how many of its views agree. Each live picture is ranked among the
+    profile's and the live ones before it, with ties broken by lot: if nothing has changed, the ranks are even and
+    independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than
+    they should wins nothing on average. By Ville's inequality the wager ever reaches 1/alpha with a chance of at
+    most alpha, however long one watches and whatever the kinds' real shares are.
+    """
+
+    reference: tuple[int, ...]
+    """How many pictures of each kind the profile was made from."""
+    alpha: float = 0.01
+    """The chance of a false alarm, ever."""
+    seed: int = 0
+    live: tuple[int, ...] = ()
+    """How many pictures of each kind came since; empty at first."""
+    below: tuple[int, ...] = (0,) * len(CUTS)
+    """How many ranks fell below each cut."""
+    peak: float = 0.0
+    """The highest log of the wager so far."""
+
+    def __post_init__(self) -> None:
+        check_share("alpha", self.alpha)
+        if sum(self.reference) < 1 or min(self.reference) < 0:
+            raise DataError(f"drift needs counts of the profile's pictures, not {self.reference}; fit the profile anew")
+
+    @property
+    def seen(self) -> int:
+        """How many live pictures were looked at."""
+        return sum(self.live)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the live pictures have stopped looking like the profile's; it stays once it is raised."""
+        return self.peak >= -math.log(self.alpha)
+
+    def update(self, kinds: ArrayLike) -> Self:
+        """The test after more live pictures, of these kinds and in this order."""
+        kind = np.asarray(kinds, np.int64).ravel()
+        if not len(kind):
+            return self
+        if kind.min() < 0 or kind.max() >= len(self.reference):
+            raise DataError(f"drift knows the kinds 0 to {len(self.reference) - 1}, not {kind.min()} to {kind.max()}")
+        came = np.eye(len(self.reference), dtype=np.int64)[kind].cumsum(axis=0) + self._live()
+        low = self._ranks(kind, came)[:, None] < np.array(CUTS)
+        below = low.cumsum(axis=0) + np.array(self.below)
+        seen = self.seen + np.arange(1, len(kind) + 1)
+        peak = max(self.peak, float(_wager(below, seen[:, None]).max()))
+        return replace(self, live=tuple(came[-1].tolist()), below=tuple(below[-1].tolist()), peak=peak)
+
+    def _live(self) -> Counts:
+        return np.array(self.live or (0,) * len(self.reference), np.int64)
+
+    def _ranks(self, kind: Counts, came: Counts) -> Floats:
+        """(n,): the rank of each picture among all up to itself, from 0 to 1, even if nothing has changed."""
+        bag = came + np.array(self.reference)
+        upto = np.take_along_axis(bag.cumsum(axis=1), kind[:, None], axis=1)[:, 0]
+        same = np.take_along_axis(bag, kind[:, None], axis=1)[:, 0]
+        lot = np.random.default_rng([self.seed, self.seen]).random(len(kind))
+        ranks: Floats = (upto - lot * same) / bag.sum(axis=1)
+        return ranks
+
+
+def _wager(below: Counts, seen: Counts) -> Floats:
+    """(n,): log of the mean, over the cuts, of what an even mixture of bets on each has won."""
+    from scipy.special import betaln, logsumexp
+
+    cuts = np.array(CUTS)
+    fair = below * np.log(cuts) + (seen - below) * np.log1p(-cuts)
+    won: Floats = logsumexp(betaln(below + 0.5, seen - below + 0.5) - betaln(0.5, 0.5) - fair, axis=1)
+    return won - math.log(len(CUTS))
