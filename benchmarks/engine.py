@@ -34,8 +34,7 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget, SqliteLedger
 from looktwice.asking.session import fastest_loop
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import Pixels
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Manners, Transport
 from looktwice.pictures.collection import Picture

@@ -27,7 +27,7 @@ from workshop import command
 
 import looktwice
 from looktwice.asking.ledger import Budget, Entry, Ledger, key, open_at
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.fleet.driver import running
 from looktwice.views import GENERAL
 

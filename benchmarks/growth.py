@@ -26,8 +26,7 @@ from goals import at_least, at_most
 from looktwice.asking.asker import Asker, Unscored
 from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
-from looktwice.classifiers import Pixels, Terms
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.pictures.collection import Collection, Picture
 from looktwice.pictures.image import Image
 from looktwice.plots.figures import Line, lines_svg

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, Unrecorded, key
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 
 VIEWS = 9
 CHUNK = 256

@@ -27,8 +27,8 @@ from goals import at_least
 from looktwice.asking.asker import Asker, Unscored
 from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
-from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor
+from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.verdicts import learn, look
 from looktwice.verdicts.files import ScoreFile

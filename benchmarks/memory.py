@@ -23,7 +23,7 @@ from faults import fault_server
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import SqliteLedger
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
 from looktwice.views import Panel

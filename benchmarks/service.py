@@ -31,7 +31,7 @@ import numpy as np
 from looktwice.asking import session
 from looktwice.asking.asker import Asker
 from looktwice.calibration.jury import Jury
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.pictures.image import encode_png
 from looktwice.service.bodies import Opened, Upload

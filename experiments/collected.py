@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
-from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.verdicts import learn
 from looktwice.views import Panel, View

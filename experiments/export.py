@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from looktwice.classifiers import read_labels
 from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.settings import read_labels
 from looktwice.errors import DataError, LookTwiceError, PermanentError
 
 if TYPE_CHECKING:

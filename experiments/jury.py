@@ -39,6 +39,7 @@ from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.plots.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from looktwice.verdicts import stopping
+from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import Thrift
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
 
@@ -373,7 +374,7 @@ def promises(model: Model) -> list[list[str]]:
     for split in drawn(model):
         train, heard = said.take(split.fit), said.take(split.test)
         jury = Jury().fit(train)
-        held_out = crossfit.cross_fit(Jury(), train).held_out(crossfit.outcome(jury, train))
+        held_out = HeldOut.of(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
         confidence, right = jury.confidence(heard), jury.predict(heard) == heard.truths
         for max_error in (0.01, 0.02, 0.05, 0.1):
             threshold = held_out.threshold(max_error, 0.95)

@@ -37,12 +37,13 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Cumulative
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers import AnyClassifier, connect, read_labels
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
+from looktwice.classifiers.registry import connect
 from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.settings import read_labels
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.pictures import collection, datasets

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
 WHO = "a classifier"

@@ -33,7 +33,7 @@ from workshop import PANEL, command, write_pictures, write_profile
 
 from looktwice.asking.ledger import SqliteLedger, maintain
 from looktwice.asking.ledger.protocol import Account
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 
 QUESTIONS = 1 + len(PANEL)
 DISK = 192

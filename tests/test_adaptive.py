@@ -15,10 +15,10 @@ from workshop import run, write_profile
 from looktwice.asking.asker import Asker
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration.jury import Jury
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ProfileError
 from looktwice.pictures.collection import Picture, find, labelled
-from looktwice.verdicts import evaluate, explain, learn, look, risk, stopping
+from looktwice.verdicts import evaluate, explain, learn, look, planning, stopping
 from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Practice
@@ -320,19 +320,19 @@ def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
 
 
 def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:
-    labels = [need.labels for need in risk.needs(0.02)]
+    labels = [need.labels for need in planning.needs(0.02)]
     assert labels == sorted(labels)
-    assert labels[0] < risk.needs(0.01)[0].labels
+    assert labels[0] < planning.needs(0.01)[0].labels
 
 
 def test_a_plan_with_a_profile_looks_at_shares_that_can_be_promised(profile: Profile) -> None:
-    found = risk.needs(0.1, 0.95, profile.held_out)
+    found = planning.needs(0.1, 0.95, profile.held_out)
     assert all(need.error < 0.1 for need in found)
     confidence, correct = np.array(profile.held_out.confidence), np.array(profile.held_out.correct)
     surest = np.argsort(-confidence)[: round(found[0].accepted * len(confidence))]
     assert found[0].error == pytest.approx(1 - correct[surest].mean(), abs=0.03)
     with pytest.raises(DataError, match="raise --max-error"):
-        risk.needs(1e-6, 0.95, profile.held_out)
+        planning.needs(1e-6, 0.95, profile.held_out)
 
 
 def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile: Profile, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from looktwice.asking.ledger import Budget, SqliteLedger, verify
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.pace import Pace
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import Terms, connect
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Terms
+from looktwice.classifiers.registry import connect
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 from looktwice.pictures.collection import Picture, find
 

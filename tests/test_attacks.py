@@ -24,7 +24,8 @@ from workshop import command, run, write_pictures, write_profile
 
 from looktwice.calibration import storage
 from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers import connect, http
+from looktwice.classifiers import http
+from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ImageError, PassingError
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import encode_png

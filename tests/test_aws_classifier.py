@@ -17,9 +17,9 @@ from aiohttp import web
 from conformance.replica import FAULTS, Fault, Replica, label_of_file, labels_of, logits_of_file, meant, model, pictures
 from moto import mock_aws
 
-from looktwice.classifiers import AnyClassifier, Classifier, Connect, Pixels, Settings, connect
-from looktwice.classifiers.answer import NO_LABEL, Answer
 from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Pixels, Settings
+from looktwice.classifiers.registry import Connect, connect
 from looktwice.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
 
 ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"

@@ -29,9 +29,9 @@ from openai.types.chat import (
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from looktwice.classifiers import AnyClassifier, Classifier, Settings, connect
-from looktwice.classifiers.answer import NO_LABEL, Answer
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Settings
 from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http, word_of
+from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
 
 LABELS = ("cat", "dog", "T-shirt/top", "Ankle boot", "7", "C", "C++")

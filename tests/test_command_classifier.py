@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from looktwice.classifiers import AnyClassifier, connect
+from looktwice.classifiers.base import AnyClassifier
 from looktwice.classifiers.command import connect as connect_command
+from looktwice.classifiers.registry import connect
 from looktwice.errors import PassingError, PermanentError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)

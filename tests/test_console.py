@@ -11,8 +11,7 @@ import pytest
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget
 from looktwice.asking.progress import Purse
-from looktwice.classifiers import Pixels, Terms
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.cli.console import Output, watched
 from looktwice.model import AsyncModel
 

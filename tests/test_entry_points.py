@@ -19,7 +19,7 @@ import pytest
 from workshop import answers, run, write_pictures, write_profile
 
 from looktwice.asking import asker as asking
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.errors import PermanentError, ProfileError, ViewError
 from looktwice.pictures.image import Image
 from looktwice.verdicts import explain

@@ -26,7 +26,8 @@ from looktwice.asking.outcome import Progress
 from looktwice.asking.pace import SharedRate
 from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import Terms, connect
+from looktwice.classifiers.base import Terms
+from looktwice.classifiers.registry import connect
 from looktwice.cli.console import Output
 from looktwice.cli.fleet import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
 from looktwice.errors import DataError, FleetError, ImageError, ProfileError

@@ -23,10 +23,11 @@ from conformance.replica import Replica, meant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looktwice.classifiers import AnyClassifier, Pixels, connect
+from looktwice.classifiers.base import AnyClassifier, Pixels
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.http import preset, presets
+from looktwice.classifiers.registry import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import retry_after
 from looktwice.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError

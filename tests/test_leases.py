@@ -24,7 +24,6 @@ from ledger_players import entry, told
 
 from looktwice.asking.ledger import Account, Booked, Budget, Entry, Grant, Outcome, Spend, verify
 from looktwice.asking.ledger.books import Books
-from looktwice.asking.ledger.file import readable, writable
 from looktwice.asking.ledger.operations import (
     Batch,
     Booking,
@@ -37,14 +36,13 @@ from looktwice.asking.ledger.operations import (
     Return,
     Surrender,
 )
-from looktwice.asking.ledger.queued import Reader
+from looktwice.asking.ledger.queue import Reader
 from looktwice.asking.ledger.sessions import DEAD, Session
-from looktwice.asking.ledger.sqlite import SqliteTables
+from looktwice.asking.ledger.sqlite import SqliteTables, readable, writable
 from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import Pace, Pressure
 from looktwice.asking.sender import Job, Sender
-from looktwice.classifiers import Terms
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Terms
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.views import Question, parse
 
@@ -213,7 +211,7 @@ class Sessions(RuleBasedStateMachine):
     @initialize(queries=st.none() | st.integers(1, 12))
     def open(self, queries: int | None) -> None:
         self.shortened = ExitStack()
-        self.shortened.enter_context(mock.patch("looktwice.asking.ledger.books.LEASE", LEASE))
+        self.shortened.enter_context(mock.patch("looktwice.asking.ledger.sessions.LEASE", LEASE))
         self.shortened.enter_context(mock.patch("looktwice.asking.sender.RENEWAL", LEASE / 3))
         self.shortened.enter_context(mock.patch.object(Pressure, "MOST", 2.0))  # more than all: nothing is slowed down
         self.shortened.enter_context(mock.patch.object(Pressure, "MANY", 2.0))

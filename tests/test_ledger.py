@@ -53,7 +53,7 @@ from looktwice.asking.ledger import (
     verify,
 )
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -721,7 +721,7 @@ def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) 
 
 def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("looktwice.asking.ledger.writer.BEAT", 0.02)
-    monkeypatch.setattr("looktwice.asking.ledger.books.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.asking.ledger.sessions.BEAT", 0.02)
     with closing(open_at(where)) as ledger:
         granted = intend(ledger, [1]).granted
         first = told(where, "SELECT beat FROM sessions")

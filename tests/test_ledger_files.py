@@ -43,12 +43,12 @@ from looktwice.asking.ledger import (
     export,
     forget,
     merge,
+    sqlite,
     stats,
     verify,
 )
-from looktwice.asking.ledger import file as ledger_file
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import DataError, LedgerError
 
 
@@ -97,7 +97,7 @@ def test_closing_leaves_one_file_and_its_reserve(path: Path) -> None:
 
 
 def test_a_commit_waits_for_the_disk(path: Path) -> None:
-    with closing(ledger_file.writable(path)) as db:
+    with closing(sqlite.writable(path)) as db:
         settings = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous", "fullfsync")]
     assert settings == ["wal", 2, 1]
 
@@ -126,7 +126,7 @@ def test_somebody_elses_database_is_not_a_ledger(path: Path) -> None:
 def test_a_ledger_of_the_former_name_says_so(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as db:
-        db.execute(f"PRAGMA application_id={ledger_file.FORMER}")
+        db.execute(f"PRAGMA application_id={sqlite.FORMER}")
         db.execute("CREATE TABLE classifiers(id INTEGER PRIMARY KEY)")
         db.commit()
     assert_refused(path, "a ledger of secondlook, as looktwice was called before.*name another file")
@@ -156,7 +156,7 @@ def test_an_older_ledger_is_brought_up_when_it_is_opened_and_keeps_its_answers(
     def second(db: sqlite3.Connection) -> None:
         db.execute("CREATE TABLE more(thing)")
 
-    monkeypatch.setattr(ledger_file, "MIGRATIONS", [*ledger_file.MIGRATIONS, second])
+    monkeypatch.setattr(sqlite, "MIGRATIONS", [*sqlite.MIGRATIONS, second])
     with pytest.raises(LedgerError, match="older version"):
         stats(path)
     with SqliteLedger(path) as ledger:
@@ -173,7 +173,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         db.execute("CREATE TABLE questions(thing)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_file, "MIGRATIONS", [*ledger_file.MIGRATIONS, broken])
+        patch.setattr(sqlite, "MIGRATIONS", [*sqlite.MIGRATIONS, broken])
         with pytest.raises(LedgerError, match="already exists"):
             SqliteLedger(path)
     assert verify(path) == []
@@ -345,7 +345,7 @@ def test_on_a_full_disk_paid_answers_are_saved_and_nothing_more_is_asked(tmp_pat
         waiting: list[bytes] = []
         failed = ask_on_and_on(ledger, sent, waiting)
         assert not (folder / "ledger.db.ballast").exists()
-        assert len(waiting) * 60_000 > ledger_file.BALLAST, "not all of the raw replies to come will fit"
+        assert len(waiting) * 60_000 > sqlite.BALLAST, "not all of the raw replies to come will fit"
         say(ledger, waiting, 60_000)
         ledger.flush().result()
         assert len(ledger.find(sent)) == len(sent) > 0
@@ -471,8 +471,8 @@ FIRST = 20_000 * 864
 
 def test_a_ledger_of_the_first_version_keeps_its_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_file, "MIGRATIONS", ledger_file.MIGRATIONS[:1])
-        ledger_file.writable(path).close()
+        patch.setattr(sqlite, "MIGRATIONS", sqlite.MIGRATIONS[:1])
+        sqlite.writable(path).close()
     told(
         str(path),
         "INSERT INTO classifiers(id, fingerprint) VALUES (1, 'a classifier')",

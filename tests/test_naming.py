@@ -18,9 +18,11 @@ from workshop import run
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import AnyClassifier, chat, connect, names_of, read_labels
-from looktwice.classifiers.answer import NO_LABEL
-from looktwice.classifiers.naming import Names, position, text
+from looktwice.classifiers import chat
+from looktwice.classifiers.base import NO_LABEL, AnyClassifier
+from looktwice.classifiers.naming import Names, names_of, position, text
+from looktwice.classifiers.registry import connect
+from looktwice.classifiers.settings import read_labels
 from looktwice.errors import PermanentError, ProfileError
 from looktwice.model import Model
 from looktwice.pictures.collection import find

@@ -23,7 +23,7 @@ from looktwice.calibration.calibrators import restore
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.paper import Naive, Transfer
 from looktwice.calibration.votes import Votes
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.cli.open_model import Transferred, judged
 from looktwice.errors import DataError, ViewError
 from looktwice.pictures.collection import Picture, find, labelled

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import looktwice
-from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.registry import connect
 from looktwice.errors import PermanentError
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 

@@ -24,7 +24,7 @@ from workshop import PANEL, command, run, write_pictures, write_profile
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.asking.ledger.protocol import Account
 from looktwice.asking.session import AskKeywords, AskOptions
-from looktwice.classifiers import read_toml
+from looktwice.classifiers.settings import read_toml
 from looktwice.cli.app import app
 from looktwice.errors import BudgetError
 from looktwice.fleet.shards import Shards

@@ -14,7 +14,7 @@ from ledger_players import PRICE, WHO, answer, entry, intend, label, told
 from workshop import command, write_pictures, write_profile
 
 from looktwice.asking.ledger import Account, Budget
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
 pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")

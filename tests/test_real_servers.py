@@ -27,10 +27,11 @@ import cv2
 import pytest
 from conformance.replica import DEMO, labels_of, meant, model, pictures
 
-from looktwice.classifiers import AnyClassifier, connect, read_toml
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.oip import OipClassifier, Tensor
 from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.classifiers.registry import connect
+from looktwice.classifiers.settings import read_toml
 from looktwice.errors import ClassifierError, PassingError
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from looktwice.classifiers.answer import NO_LABEL
+from looktwice.classifiers.base import NO_LABEL
 from looktwice.classifiers.replies import Found, Garbled, Paths, Reader
 
 LIST = Paths(label="found[].name", score="found[].p")

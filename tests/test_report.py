@@ -35,10 +35,10 @@ from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
-from looktwice.verdicts import evaluate, learn, risk
+from looktwice.verdicts import evaluate, learn, planning, risk
 from looktwice.verdicts.learn import Polled
 from looktwice.verdicts.policy import DecisionOptions, Practice
-from looktwice.verdicts.profile import Profile
+from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.views import Panel
 
 PANEL = "mirror zoom:1.15 turn:-8 turn:8"
@@ -207,7 +207,7 @@ def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, te
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
     few = polled(60, seed=3, ease=60)
     outcome = crossfit.outcome(profile.believer(), few.labelled())
-    least = min(need.labels for need in risk.needs(0.02, held_out=outcome.held_out(outcome)))
+    least = min(need.labels for need in planning.needs(0.02, held_out=HeldOut.of(outcome, outcome)))
     text = near(Read(page(material(few, profile))).text)
     assert "No promise yet: at most 2 % wrong" in text
     assert f"About {roughly(least)} would be needed" in text

@@ -29,9 +29,10 @@ from hypothesis import strategies as st
 from serving import started
 from workshop import command, run, write_pictures
 
-from looktwice.classifiers import AnyClassifier, aws, chat, http, oip
+from looktwice.classifiers import aws, chat, http, oip
 from looktwice.classifiers import command as program
-from looktwice.classifiers import connect as connect_any
+from looktwice.classifiers.base import AnyClassifier
+from looktwice.classifiers.registry import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
 from looktwice.model import Model

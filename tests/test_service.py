@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
 
 from looktwice.asking.asker import Asker
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import encode_jpeg

@@ -14,8 +14,7 @@ from serving import DEMO
 from workshop import write_profile
 
 from looktwice.asking.asker import Asker
-from looktwice.classifiers import Pixels, Terms
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture

@@ -11,7 +11,7 @@ from workshop import HURRY, write_pictures
 from looktwice.asking.asker import Asker
 from looktwice.asking.canaries import REPEATS
 from looktwice.asking.ledger import Budget, SqliteLedger
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import ChangedError
 
 

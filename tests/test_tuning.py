@@ -18,7 +18,7 @@ from looktwice.asking.asker import Asker
 from looktwice.calibration import jury, panels
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import LabelledVotes, Votes
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.errors import FitError
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.verdicts import learn, pilot

@@ -18,7 +18,7 @@ from looktwice.asking.pace import Pace
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import connect
+from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, find
 from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import Panel, renderer

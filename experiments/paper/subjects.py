@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from experiments.collected import MODELS, SHARED, Model
 from looktwice.calibration.votes import Codes
-from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.datasets import open_labelled

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from looktwice import calibration as calibration
     from looktwice import views as views
     from looktwice.asking.asker import Asker as Asker
     from looktwice.asking.outcome import Unscored as Unscored
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from looktwice.calibration.jury import Jury as Jury
     from looktwice.calibration.votes import LabelledVotes as LabelledVotes
     from looktwice.calibration.votes import Votes as Votes
-    from looktwice.classifiers import connect as connect
+    from looktwice.classifiers.registry import connect as connect
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.estimator import LookTwice as LookTwice
     from looktwice.model import AsyncModel as AsyncModel
@@ -36,7 +37,7 @@ _HOMES = {
     "AskOptions": "asking.session",
     "AsyncModel": "model",
     "DecisionOptions": "verdicts.policy",
-    "Evaluation": "verdicts.look",
+    "Evaluation": "verdicts.evaluate",
     "Image": "pictures.image",
     "Model": "model",
     "Jury": "calibration.jury",
@@ -48,9 +49,9 @@ _HOMES = {
     "Unscored": "asking.outcome",
     "Verdict": "verdicts.look",
     "Votes": "calibration.votes",
-    "connect": "classifiers",
+    "connect": "classifiers.registry",
 }
-_MODULES = ("beliefs", "metrics", "views")
+_MODULES = {"calibration": "calibration", "metrics": "calibration.metrics", "views": "views"}
 
 __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 
@@ -58,7 +59,7 @@ __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 def __getattr__(name: str) -> object:
     """Public names are imported when they are first used, so that importing looktwice costs next to nothing."""
     if name in _MODULES:
-        return import_module(f"looktwice.{name}")
+        return import_module(f"looktwice.{_MODULES[name]}")
     if name in _HOMES:
         return getattr(import_module(f"looktwice.{_HOMES[name]}"), name)
     raise AttributeError(f"looktwice has no {name!r}")

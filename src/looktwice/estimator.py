@@ -16,8 +16,9 @@ from looktwice.asking.session import AskOptions, Money
 from looktwice.calibration import calibrators
 from looktwice.calibration.base import Belief
 from looktwice.calibration.votes import Codes, Floats, Votes
-from looktwice.classifiers import Classifier, Source
+from looktwice.classifiers.base import Classifier
 from looktwice.classifiers.living import PerObject
+from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths

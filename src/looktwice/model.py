@@ -25,7 +25,8 @@ from looktwice.asking.outcome import Progress, Unscored
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, panels, paper
 from looktwice.calibration.base import Belief
-from looktwice.classifiers import Source, connect, describe, names_of
+from looktwice.classifiers.naming import names_of
+from looktwice.classifiers.registry import Source, connect, describe
 from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths

@@ -14,13 +14,14 @@ from aiohttp import web
 from conformance.chat_replica import anthropic_routes, openai_routes
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, label_of_file, labels_of, logits_of_file, model
-from looktwice.classifiers import AnyClassifier, Pixels, read_toml
+from looktwice.classifiers.base import AnyClassifier, Pixels
 from looktwice.classifiers.chat import connect_anthropic, connect_openai
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.onnx import connect as connect_onnx
 from looktwice.classifiers.python import PythonClassifier
+from looktwice.classifiers.settings import read_toml
 
 KEY = "CONFORMANCE_KEY"
 """The environment variable that served cases read their key from."""

@@ -18,7 +18,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from conformance.replica import model
-from looktwice.classifiers import Pixels
+from looktwice.classifiers.base import Pixels
 
 TYPES = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "UINT8": "<u1", "INT64": "<i8"}
 

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.cases import CASES, KEY, Case
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures
-from looktwice.classifiers import AnyClassifier
+from looktwice.classifiers.base import AnyClassifier
 from looktwice.errors import PassingError, PermanentError
 from looktwice.model import AsyncModel
 

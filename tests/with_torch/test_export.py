@@ -17,9 +17,9 @@ pytest.importorskip("onnxruntime", reason="what was exported is run with onnxrun
 
 from experiments import export as exporting
 from experiments.export import export, load
-from looktwice.classifiers import connect
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError
 from looktwice.transfer.onnx_features import open_onnx
 

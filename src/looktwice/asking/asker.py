@@ -21,9 +21,8 @@ from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import AnyClassifier, Terms, names_of
-from looktwice.classifiers.answer import NO_LABEL, Answer
-from looktwice.classifiers.naming import Naming
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
+from looktwice.classifiers.naming import Naming, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image

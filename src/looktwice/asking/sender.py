@@ -22,8 +22,7 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Grant, Ledger, Outco
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import Gate, Pace, Pressure, Rate
-from looktwice.classifiers import AnyClassifier, Terms
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, AnyClassifier, Terms
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 from looktwice.views import Question
 

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from typing import Self, TypedDict
+from typing import Self, TypedDict, TypeVar
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.pace import Moments, Pace, SharedRate
-from looktwice.classifiers import AnyClassifier, Terms
-from looktwice.cli.console import T
+from looktwice.classifiers.base import AnyClassifier, Terms
 from looktwice.errors import BudgetError, LookTwiceError
+
+T = TypeVar("T")
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:

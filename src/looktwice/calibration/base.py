@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.votes import Codes, LabelledVotes, Tally, Votes, base_tally, vote_tally
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Tally, Votes, base_tally, vote_tally
 from looktwice.errors import FitError
-from looktwice.transfer.latent import Floats
 
 Ballot = Literal["base", "vote"]
 """Whose label is believed: the picture's own answer, or the one that most views give."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -18,7 +18,6 @@ from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import FitError
-from looktwice.verdicts.profile import HeldOut, Result, figure
 
 FOLDS = 5
 
@@ -46,37 +45,9 @@ class Outcome:
         """Their 95 % intervals, by resampling pictures."""
         return metrics.bootstrap(self.confidence, self.correct, self.brier, self.nll, seed=seed)
 
-    def result(self) -> Result:
-        """Both, as a profile keeps them."""
-        values, ends = asdict(self.scores()), asdict(self.intervals())
-        return Result(
-            belief=self.name, queries=self.queries, figures={key: figure(values[key], ends[key]) for key in values}
-        )
-
-    def point(self) -> Result:
-        """The figures without their intervals, as a curve has many of them."""
-        return Result(
-            belief=self.name,
-            queries=self.queries,
-            figures={key: figure(value, None) for key, value in asdict(self.scores()).items()},
-        )
-
     def since(self, start: int) -> Self:
         """The same without the first pictures."""
         return replace(self, **{field: getattr(self, field)[start:] for field in ARRAYS})
-
-    def held_out(self, final: Outcome) -> HeldOut:
-        """What promises rest on, picture by picture, as a profile keeps it.
-
-        `final` is what the belief that goes into the profile makes of the same pictures. Many pictures have the same
-        answers and so the same chance, and it differs a little from fold to fold. The lower chance counts, so that
-        sets do not leave out a tenth of the pictures by a hair.
-        """
-        return HeldOut(
-            confidence=tuple(np.round(self.confidence, 6).tolist()),
-            correct=tuple(self.correct.tolist()),
-            chance=tuple(_rounded_down(np.minimum(self.chance, final.chance)).tolist()),
-        )
 
 
 def outcome(belief: Belief, labelled: LabelledVotes, name: str | None = None) -> Outcome:
@@ -119,10 +90,6 @@ def baselines(labelled: LabelledVotes) -> list[Outcome]:
     The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
     """
     return [outcome(belief.fit(labelled), labelled) for belief in (Naive(), Constant())]
-
-
-def _rounded_down(chance: Floats) -> Floats:
-    return np.floor(chance * 1e6) / 1e6
 
 
 ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")

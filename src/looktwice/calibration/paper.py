@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.base import ShareBelief, fitted
-from looktwice.calibration.votes import Tally
+from looktwice.calibration.votes import Floats, Tally
 from looktwice.errors import DataError, FitError
-from looktwice.transfer.latent import Floats
 
 Objective = Literal["brier", "ece", "nll"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.base import ShareBelief, fitted, unfitted
-from looktwice.transfer.latent import Floats
+from looktwice.calibration.votes import Floats
 
 
 @dataclass(frozen=True)

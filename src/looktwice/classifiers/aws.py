@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
-from looktwice.classifiers.answer import NO_LABEL, Answer
+from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
 

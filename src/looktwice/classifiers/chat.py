@@ -30,10 +30,10 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import Classifier, Pixels, Settings, described, fingerprint, folder_of, read_labels
-from looktwice.classifiers.answer import NO_LABEL, Answer
+from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 

@@ -32,10 +32,10 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from looktwice.classifiers import Classifier, Pixels, Settings, Terms, described, fingerprint
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.settings import described
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 

@@ -11,7 +11,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from looktwice.classifiers import Pixels
+from looktwice.classifiers.base import Pixels
 from looktwice.errors import ImageError
 
 LOWEST_QUALITY = 30

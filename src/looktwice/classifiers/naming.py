@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from looktwice.classifiers.answer import NO_LABEL
+from looktwice.classifiers.base import NO_LABEL, AnyClassifier
 from looktwice.errors import PermanentError
 
 POSITION = re.compile(r"#+[0-9]+")
@@ -35,6 +35,12 @@ class Plain:
 
     def label(self, word: str) -> str:
         return word
+
+
+def names_of(classifier: AnyClassifier) -> Naming:
+    """What the words in a classifier's answers mean."""
+    names: Naming = getattr(classifier, "names", Plain())
+    return names
 
 
 class Names:

@@ -34,23 +34,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import (
-    Classifier,
-    Pixels,
-    Settings,
-    Terms,
-    described,
-    fingerprint,
-    folder_of,
-    naming,
-    read_labels,
-)
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers import naming
+from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 

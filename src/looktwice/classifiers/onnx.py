@@ -30,10 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint, folder_of, read_labels, read_toml
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.settings import folder_of, read_labels, read_toml
 from looktwice.errors import MissingExtra, PermanentError
 
 Tensor = NDArray[np.float32]

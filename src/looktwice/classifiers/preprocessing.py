@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from looktwice.classifiers import Pixels
+from looktwice.classifiers.base import Pixels
 from looktwice.errors import PermanentError
 
 Floats = NDArray[np.float32]

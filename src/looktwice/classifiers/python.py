@@ -21,8 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from looktwice.classifiers import Classifier, Pixels, Settings, Terms, fingerprint
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
 

@@ -18,7 +18,7 @@ from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from looktwice.classifiers import naming
-from looktwice.classifiers.answer import NO_LABEL
+from looktwice.classifiers.base import NO_LABEL
 
 Search = Callable[[object], object]
 NAMING = ("labels", "rename", "empty")

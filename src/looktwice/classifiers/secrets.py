@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus, unquote
 
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import PermanentError
 
 MASK = "***"

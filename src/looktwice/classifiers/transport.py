@@ -39,7 +39,7 @@ from aiohttp.tracing import Trace
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from yarl import URL
 
-from looktwice.classifiers import Terms
+from looktwice.classifiers.base import Terms
 from looktwice.classifiers.secrets import SEARCHED, Secrets
 from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
 

@@ -106,7 +106,7 @@ async def _compare(description: str, clothes: list[Picture], folder: Path) -> tu
     outcomes.append(tuned[best].outcome(Probit(), f"probit, {best}"))
     outcomes.append(jury.outcome(Jury(), "jury"))
     profile = model.learn(jury.train, Jury())
-    results = [outcome.result() for outcome in outcomes]
+    results = [Result.of(outcome) for outcome in outcomes]
     return Demo(results, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
 
 

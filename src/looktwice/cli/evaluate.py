@@ -21,7 +21,7 @@ from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture
 from looktwice.report import MAX_ERROR, Material, write
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts import risk
+from looktwice.verdicts import planning
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Profile
@@ -123,7 +123,7 @@ def _own_days(model: AsyncModel) -> list[ledger.DayCost]:
 def plan(max_error: float, level: float, profile_path: Path | None, json: bool) -> None:
     """Say how many labelled pictures a promise needs."""
     profile = Profile.load(profile_path) if profile_path else None
-    needs = risk.needs(max_error, level, profile.held_out if profile else None)
+    needs = planning.needs(max_error, level, profile.held_out if profile else None)
     if json:
         print_json([asdict(need) for need in needs])
         return

@@ -18,7 +18,7 @@ from looktwice.asking.ledger import POSTGRES, Spend
 from looktwice.asking.outcome import Progress
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import OFF, AskOptions, ledger_name
-from looktwice.classifiers import Terms
+from looktwice.classifiers.base import Terms
 from looktwice.cli.console import Output, print_json, safe, show_estimate, stop, stopping_signals
 from looktwice.cli.inputs import practice_of
 from looktwice.cli.look import DRIFT

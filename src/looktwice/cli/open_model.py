@@ -22,7 +22,7 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Constant, Probit
-from looktwice.classifiers import names_of
+from looktwice.classifiers.naming import names_of
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.inputs import complain
@@ -34,7 +34,7 @@ from looktwice.transfer.noise import Measured, NoiseFile, Probe, Survey, drawn, 
 from looktwice.transfer.onnx_features import open_onnx
 from looktwice.verdicts import learn
 from looktwice.verdicts.learn import Polled
-from looktwice.verdicts.profile import HeldOut, Profile
+from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import GENERAL, Panel, View, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
@@ -113,7 +113,7 @@ def transfer(
     tell_duplicates(told)
     found = compare(chosen, told, jury)
     model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
-    results = [outcome.result() for outcome in (*found.others, found.belief)]
+    results = [Result.of(outcome) for outcome in (*found.others, found.belief)]
     if output.json:
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
         print_json({"profile": str(out), "view": chosen.view, **figures})

@@ -18,7 +18,7 @@ from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
 from looktwice.report.inputs import Bools, Evidence, Judged
-from looktwice.verdicts import risk
+from looktwice.verdicts import planning, risk
 from looktwice.verdicts.policy import Practice
 from looktwice.verdicts.profile import HeldOut, Profile
 
@@ -82,7 +82,7 @@ def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float
 def _needed(evidence: Evidence, max_error: float, level: float) -> int | None:
     """The fewest labels that would make the promise, whatever share is accepted."""
     try:
-        found = risk.needs(max_error, level, evidence.held_out())
+        found = planning.needs(max_error, level, evidence.held_out())
     except DataError:
         return None
     return max(min(need.labels for need in found), len(evidence.correct) + 1)

@@ -197,7 +197,7 @@ def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result
         return profile.results
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
-    return tuple(each.result() for each in (*plain, outcome))
+    return tuple(Result.of(each) for each in (*plain, outcome))
 
 
 def _row(results: Sequence[Result], name: str) -> Result:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.classifiers import Pixels, connect, read_toml
+from looktwice.classifiers.base import Pixels
 from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.registry import connect
+from looktwice.classifiers.settings import read_toml
 from looktwice.errors import MissingExtra, PermanentError
 from looktwice.transfer.latent import Floats, Head
 

@@ -28,7 +28,7 @@ def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -
     name = stopping.ADAPTIVE if isinstance(belief, Prefixes) else belief.name
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
-    return [outcome.result() for outcome in (*plain, crossfit.outcome(belief, labelled, name))]
+    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(belief, labelled, name))]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
 from looktwice.verdicts.policy import NEVER, Practice, stopped_kind
-from looktwice.verdicts.profile import Adaptive, Profile
+from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
 from looktwice.verdicts.stopping import Aim, SameDecision, Thrift
 from looktwice.views import Panel, renderer
 
@@ -148,7 +148,7 @@ def learn(
     stopped = stopping.stopped(trials, aim, price)
     profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
     adaptive = _adaptive(belief, polled, teachers, aim, price, stopped)
-    curve = tuple(step.point() for step in steps)
+    curve = tuple(Result.point(step) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(polled.panel)})
 
 
@@ -174,7 +174,7 @@ def _adaptive(belief: Jury, polled: Polled, teachers: int, aim: Aim, price: floa
         low=rule.low,
         high=rule.high,
         belief=dump(prefixes),
-        held_out=stopped.held_out(growth.stopped(rule).since(teachers)),
+        held_out=HeldOut.of(stopped, growth.stopped(rule).since(teachers)),
         kinds=tuple(np.bincount(kinds, minlength=(first + 1) * (views + 1)).tolist()),
     )
 
@@ -197,8 +197,8 @@ def _profile(
         renderer=renderer(polled.panel),
         belief=dump(fitted),
         pictures=len(labelled),
-        results=tuple(outcome.result() for outcome in (*judged, held_out, *others)),
-        held_out=held_out.held_out(crossfit.outcome(fitted, labelled).since(teachers)),
+        results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
+        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(teachers)),
         kinds=_kinds(labelled),
     )
 

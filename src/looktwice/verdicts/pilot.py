@@ -17,7 +17,7 @@ from looktwice.errors import ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import learn, stopping
 from looktwice.verdicts.learn import Polled
-from looktwice.verdicts.profile import Profile
+from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GRIDS, Panel, View
 
 SEARCHED = 4 * crossfit.FOLDS
@@ -57,7 +57,7 @@ async def choose(
 def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
     """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
     trials = stopping.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
-    points = tuple(step.point() for step in stopping.steps(trials))
+    points = tuple(Result.point(step) for step in stopping.steps(trials))
     polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
     profile = learn.learn(polled, Jury(), description, teachers=chosen.pilot)
     return polled, profile.model_copy(update={"curve": points})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -13,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from looktwice import files
 from looktwice.calibration import base, calibrators, metrics
+from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers import lasting
+from looktwice.classifiers.base import lasting
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
@@ -44,6 +46,12 @@ class Figure(_Part):
     low: float | None
     high: float | None
 
+    @classmethod
+    def of(cls, value: float | None, interval: tuple[float | None, float | None]) -> Self:
+        """The same in six decimals, which is more than its interval deserves."""
+        rounded = [None if x is None or not np.isfinite(x) else round(float(x), 6) for x in (value, *interval)]
+        return cls(value=rounded[0], low=rounded[1], high=rounded[2])
+
 
 class Result(_Part):
     """What one belief reached on pictures that it was not fitted on."""
@@ -52,6 +60,19 @@ class Result(_Part):
     queries: int | float
     """Queries a picture; their mean where pictures differ."""
     figures: dict[str, Figure]
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Self:
+        """The figures of an outcome with their 95 % intervals."""
+        ends = asdict(outcome.intervals())
+        figures = {key: Figure.of(value, ends[key]) for key, value in asdict(outcome.scores()).items()}
+        return cls(belief=outcome.name, queries=outcome.queries, figures=figures)
+
+    @classmethod
+    def point(cls, outcome: Outcome) -> Self:
+        """The figures without their intervals, as a curve has many of them."""
+        figures = {key: Figure.of(value, (None, None)) for key, value in asdict(outcome.scores()).items()}
+        return cls(belief=outcome.name, queries=outcome.queries, figures=figures)
 
     def record(self) -> dict[str, object]:
         """Belief, queries and the value of each figure, as one row of a table."""
@@ -73,6 +94,20 @@ class HeldOut(_Part):
     correct: tuple[bool, ...]
     chance: tuple[Share, ...] = ()
     """The probability of what came true, all labels that nobody named being one option."""
+
+    @classmethod
+    def of(cls, held_out: Outcome, final: Outcome) -> Self:
+        """What guarantees rest on: the outcome of cross-validation, and of the calibrator that the profile keeps.
+
+        Many pictures have the same answers and so the same chance, and it differs a little from fold to fold. The lower
+        chance counts, so that sets do not leave out a tenth of the pictures by a hair.
+        """
+        chance = np.floor(np.minimum(held_out.chance, final.chance) * 1e6) / 1e6
+        return cls(
+            confidence=tuple(np.round(held_out.confidence, 6).tolist()),
+            correct=tuple(held_out.correct.tolist()),
+            chance=tuple(chance.tolist()),
+        )
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
@@ -266,13 +301,3 @@ def _try(belief: base.Belief, panel: Panel, classes: int) -> None:
         raise DataError(f"its belief cannot be used ({type(error).__name__}); fit again") from None
     if not ((numbers >= 0) & (numbers <= 1)).all():
         raise DataError("its belief gives confidences that are no probabilities; fit again")
-
-
-def figure(value: float | None, interval: tuple[float, float] | None) -> Figure:
-    """A number as a profile keeps it: six decimals are more than its interval deserves."""
-    low, high = interval or (None, None)
-    return Figure(value=_short(value), low=_short(low), high=_short(high))
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else round(float(value), 6)

@@ -11,7 +11,7 @@ from looktwice.asking.ledger.operations import Batch, Booking, Conclusion, Inten
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
 from looktwice.asking.ledger.sql import Known, Row, Tables, pack
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 
 DAY = 86_400
 

@@ -14,11 +14,10 @@ from itertools import islice
 from pathlib import Path
 
 from looktwice import files
-from looktwice.asking.ledger.file import explained, readable, writable
 from looktwice.asking.ledger.protocol import RAW_LIMIT, place
 from looktwice.asking.ledger.sessions import living
 from looktwice.asking.ledger.sql import pack, unpack
-from looktwice.asking.ledger.sqlite import SqliteTables
+from looktwice.asking.ledger.sqlite import SqliteTables, explained, readable, writable
 from looktwice.errors import LedgerError
 
 Field = str | int | float | None

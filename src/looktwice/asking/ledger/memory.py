@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 
 T = TypeVar("T")
 NOTHING = Account(0, 0, 0, 0, 0, 0)

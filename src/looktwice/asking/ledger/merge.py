@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from looktwice.asking.ledger.file import explained, readable, writable
 from looktwice.asking.ledger.maintain import transaction
 from looktwice.asking.ledger.sql import Value
+from looktwice.asking.ledger.sqlite import explained, readable, writable
 from looktwice.errors import LedgerError
 
 BLOCK = 2_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from looktwice.asking.ledger.protocol import Booked, Budget, Entry, Grant, Outcome
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
 

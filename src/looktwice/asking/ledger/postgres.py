@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
-from looktwice.asking.ledger.queued import QueuedLedger, Reader
+from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
 from looktwice.asking.ledger.sessions import Session
 from looktwice.asking.ledger.sql import ANSWERED_BEFORE, Known, Row, Tables, Value
-from looktwice.asking.ledger.writer import Writer
 from looktwice.errors import LedgerError, MissingExtra
 
 try:

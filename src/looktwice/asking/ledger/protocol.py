@@ -11,7 +11,7 @@ from sys import maxsize
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from looktwice.classifiers.answer import Answer
+from looktwice.classifiers.base import Answer
 
 RAW_LIMIT = 65_536
 """Bytes kept of a raw reply; a longer one is cut and ends with `CUT`."""

@@ -1,4 +1,4 @@
-"""Who has a ledger open: sessions that beat while they live, so that the questions of a dead one can be asked again."""
+"""Who is asking: the sessions that share a ledger, and whether they still live."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 
 BEAT = 5.0
 """Seconds between signs of life."""
+
 DEAD = 30.0
 """Seconds without one after which a session counts as dead."""
+
 LEASE = 900.0
 """Seconds for which a question in flight is held against other sessions, even by one that is alive, unless renewed."""
 

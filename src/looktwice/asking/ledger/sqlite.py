@@ -1,31 +1,368 @@
-"""A ledger in a SQLite file."""
+"""The ledger in a SQLite file: WAL mode, a commit waits for the disk."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from looktwice.asking.ledger.file import (
-    PATIENCE,
-    closed_on_error,
-    drop_ballast,
-    explain,
-    full,
-    is_busy,
-    is_full,
-    keep_ballast,
-    readable,
-    writable,
-)
-from looktwice.asking.ledger.queued import QueuedLedger, Reader
-from looktwice.asking.ledger.sql import Known, Row, Tables, Value
-from looktwice.asking.ledger.writer import Writer
+from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
+from looktwice.asking.ledger.sql import ANSWERED_BEFORE, Known, Row, Tables, Value
 from looktwice.errors import LedgerError
+
+APPLICATION = int.from_bytes(b"look", "big")
+"""The mark of our files in the SQLite header."""
+
+FORMER = int.from_bytes(b"2ndL", "big")
+"""The mark of ledgers that were made under the project's former name."""
+
+PROJECT = ".looktwice"
+"""The folder of a project's own ledger."""
+
+PATIENCE = 20.0
+"""Seconds to wait while another process writes."""
+
+BALLAST = 4 << 20
+"""Bytes set aside beside the ledger; deleted when the disk is full, so that answers already paid for still fit."""
+
+CHECKPOINT = 4000
+"""Pages in the write-ahead log before they are moved to the file: 16 MB."""
+
+OLDEST = (3, 35, 0)
+
+FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+"""A full disk as SQLite sees it: the last two are a quota, and a disk too full for its shared memory."""
+
+BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+
+SHUT = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+
+
+def _first(db: sqlite3.Connection) -> None:
+    """The first tables.
+
+    `sends` counts grants; `at` is in milliseconds, of the answer or else of the last grant; latency in µs. Only a
+    check's `at` is in nanoseconds: it tells apart the many that a probe makes of one question.
+    `loose` is what was spent on no stored question: booked, forgotten, or asked by two ledgers that were merged.
+    Spend is kept by session, so that merging a file twice, or a file and its copy, counts nothing twice.
+    """
+    db.execute(
+        "CREATE TABLE classifiers(id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE,"
+        " description TEXT NOT NULL DEFAULT '',"
+        " loose_queries INTEGER NOT NULL DEFAULT 0, loose_micros INTEGER NOT NULL DEFAULT 0)"
+    )
+    db.execute("CREATE TABLE views(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)")
+    db.execute(
+        "CREATE TABLE questions(key BLOB PRIMARY KEY, classifier INTEGER NOT NULL, digest NOT NULL,"
+        " view INTEGER NOT NULL, seed INTEGER NOT NULL, number INTEGER NOT NULL,"
+        " sends INTEGER NOT NULL, micros INTEGER NOT NULL, at INTEGER NOT NULL,"
+        " label TEXT, score REAL, status INTEGER, latency INTEGER, attempts INTEGER, session INTEGER) WITHOUT ROWID"
+    )
+    db.execute("CREATE TABLE replies(key BLOB PRIMARY KEY, raw BLOB NOT NULL)")
+    db.execute("CREATE TABLE checks(key BLOB, at INTEGER, label TEXT NOT NULL, PRIMARY KEY(key, at)) WITHOUT ROWID")
+    db.execute("CREATE TABLE sessions(id INTEGER PRIMARY KEY, host TEXT, pid INTEGER, born TEXT, beat REAL)")
+    db.execute(
+        "CREATE TABLE spend(classifier INTEGER, day INTEGER, session INTEGER,"
+        " queries INTEGER NOT NULL, micros INTEGER NOT NULL, PRIMARY KEY(classifier, day, session)) WITHOUT ROWID"
+    )
+
+
+def _outcomes(db: sqlite3.Connection) -> None:
+    """What became of queries, counted on the day on which they were granted.
+
+    `refused` got a reply without an answer; `waived` are those of them that are not billed, and so not in `queries`.
+    """
+    for column in ("answered", "refused", "waived"):
+        db.execute(f"ALTER TABLE spend ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+    db.execute(ANSWERED_BEFORE)
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes]
+"""What brings a ledger from each version to the next; only ever add to its end."""
+
+
+def default_path() -> Path:
+    """Where the ledger is unless the user says otherwise: with the project, or else in the folder for the user's data.
+
+    The current folder or one above it is a project if it has a file `looktwice.toml` or a folder `.looktwice`; that of
+    another user does not count, as anybody may make one in a folder that is open to all.
+    """
+    with suppress(OSError):  # the current folder may be gone
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if _is_ours(folder / PROJECT) or _is_ours(folder / "looktwice.toml"):
+                return folder / PROJECT / "ledger.db"
+    home = Path.home()
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        folder = home / "Library" / "Application Support"
+    else:
+        stated = Path(os.environ.get("XDG_DATA_HOME", ""))
+        folder = stated if stated.is_absolute() else home / ".local" / "share"
+    return folder / "looktwice" / "ledger.db"
+
+
+def _is_ours(mark: Path) -> bool:
+    """Whether there is such a file or folder, and its owner is this user or the system's; root trusts all."""
+    if not mark.exists():
+        return False
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return user in (0, mark.stat().st_uid) or mark.stat().st_uid == 0
+
+
+def writable(path: Path) -> sqlite3.Connection:
+    """A connection for writing; the file and its folder are made if they are missing, an older file is brought up."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise LedgerError(f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}")
+    with explained(path):
+        _make(path)
+        _inspect(path)
+        db = _connect(path, "mode=rw")
+        with closed_on_error(db):
+            _migrate(db, path)
+            _set_up(db, path)
+    return db
+
+
+def readable(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing; works in a folder that nobody can write to, too."""
+    with explained(path):
+        _inspect(path)
+        db = _connect_reader(path)
+        with closed_on_error(db):
+            version = _version(db)
+            for setting in ("query_only=ON", "cache_size=-16000", "temp_store=MEMORY"):
+                db.execute(f"PRAGMA {setting}")
+    if version < len(MIGRATIONS):
+        db.close()
+        raise LedgerError(f"ledger {str(path)!r} is of an older version; run any command that asks to bring it up")
+    return db
+
+
+def _connect_reader(path: Path) -> sqlite3.Connection:
+    """SQLite puts shared memory beside the file, and with the right to write it clears that away afterwards.
+
+    Where it may not, and no commits wait in the log, nobody can be writing: then the file is read as it is.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return _connect(path, "mode=rw")
+    db = _connect(path, "mode=ro")
+    try:
+        _version(db)
+    except sqlite3.OperationalError as error:
+        db.close()
+        if _primary(error) not in SHUT or _waiting(path):
+            raise
+        return _connect(path, "mode=ro&immutable=1")
+    return db
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        timeout=PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """SQLite's and the system's failures inside come out as LedgerError."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        raise explain(path, error) from error
+
+
+def explain(path: Path, error: Exception) -> LedgerError:
+    """What a failure means for the user, in one line."""
+    name = f"ledger {str(path)!r}"
+    code = _primary(error)
+    if code == sqlite3.SQLITE_FULL:
+        return full(path)
+    if code in BUSY:
+        return LedgerError(
+            f"{name} was locked by another program for more than {PATIENCE:.0f} s; end that program, "
+            "and if the file is on a network drive move it to a local disk"
+        )
+    if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):  # of words that are damaged, too
+        return LedgerError(
+            f"{name} is damaged ({error}); nothing was changed: restore a backup, or name another file with --ledger"
+        )
+    if code == sqlite3.SQLITE_NOTADB:
+        return _foreign(path)
+    if code in SHUT or isinstance(error, PermissionError):
+        return LedgerError(f"{name} cannot be opened or written ({error}); change its rights or name another file")
+    return LedgerError(f"{name} failed: {error}")
+
+
+def full(path: Path) -> LedgerError:
+    """The disk is full."""
+    return LedgerError(
+        f"the disk holding the ledger {str(path)!r} is full or its quota is used up; free some space and run again"
+    )
+
+
+def is_full(error: Exception) -> bool:
+    """Whether freeing space may help."""
+    return isinstance(error, sqlite3.Error) and _code(error) in FULL
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether waiting may help."""
+    return _primary(error) in BUSY
+
+
+def keep_ballast(path: Path) -> bool:
+    """Whether the reserve is on disk; it is laid down if it is missing."""
+    reserve = _ballast(path)
+    try:
+        if reserve.stat().st_size == BALLAST:
+            return True
+    except OSError:
+        pass
+    try:
+        # Noise, because a file system that compresses would keep nothing free behind a file of zeros.
+        reserve.touch(0o600)
+        reserve.write_bytes(os.urandom(BALLAST // 4) * 4)
+    except OSError:
+        drop_ballast(path)
+        return False
+    return True
+
+
+def drop_ballast(path: Path) -> None:
+    """Free the reserve."""
+    with suppress(OSError):
+        _ballast(path).unlink()
+
+
+def _ballast(path: Path) -> Path:
+    return path.with_name(path.name + ".ballast")
+
+
+def _waiting(path: Path) -> bool:
+    """Whether commits are still in the write-ahead log."""
+    log = path.with_name(path.name + "-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.is_dir():
+        raise LedgerError(f"{str(path)!r} is a folder; the ledger needs the name of a file")
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise LedgerError(f"ledger {str(path)!r} or its folder is read-only; change its rights or name another file")
+
+
+def _inspect(path: Path) -> None:
+    """Look at the header before SQLite does, so that a file that is not ours stays as it is to the last byte."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except FileNotFoundError:
+        raise LedgerError(f"there is no ledger {str(path)!r}") from None
+    if len(head) == 100 and _mark(head) == FORMER:
+        raise _former(path)
+    if head and (len(head) < 100 or not head.startswith(b"SQLite format 3\0") or _mark(head) != APPLICATION):
+        raise _foreign(path)
+    if head and int.from_bytes(head[60:64], "big") > len(MIGRATIONS):
+        raise _newer(path)
+
+
+def _mark(head: bytes) -> int:
+    return int.from_bytes(head[68:72], "big")
+
+
+def _former(path: Path) -> LedgerError:
+    return LedgerError(
+        f"{str(path)!r} is a ledger of secondlook, as looktwice was called before; its questions are named otherwise, "
+        "so none of its answers can be used: keep it for your records and name another file with --ledger"
+    )
+
+
+def _foreign(path: Path) -> LedgerError:
+    return LedgerError(f"{str(path)!r} is not a ledger of looktwice; name another file with --ledger")
+
+
+def _newer(path: Path) -> LedgerError:
+    return LedgerError(f"ledger {str(path)!r} was written by a newer looktwice; upgrade with: pip install -U looktwice")
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    """All steps in one transaction; a new file is made before WAL mode, so that its header always carries our mark."""
+    if _version(db) == len(MIGRATIONS):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    version = _version(db)
+    if version > len(MIGRATIONS):
+        raise _newer(path)
+    for step in MIGRATIONS[version:]:
+        step(db)
+    db.execute(f"PRAGMA application_id={APPLICATION}")
+    db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+    db.execute("COMMIT")
+
+
+def _set_up(db: sqlite3.Connection, path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while (mode := _journal(db)) == "busy" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if mode != "wal":
+        raise LedgerError(f"ledger {str(path)!r} is on a drive that cannot share memory; move it to a local disk")
+    for setting in (
+        "synchronous=FULL",
+        "fullfsync=ON",
+        "cache_size=-16000",
+        f"wal_autocheckpoint={CHECKPOINT}",
+        "secure_delete=ON",
+    ):
+        db.execute(f"PRAGMA {setting}")
+
+
+def _journal(db: sqlite3.Connection) -> str:
+    """The journal mode after asking for WAL; SQLite does not wait here if another process asks at the same time."""
+    try:
+        return str(db.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            return "busy"
+        raise
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+@contextmanager
+def closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    """Whatever is raised inside leaves no connection open."""
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
+
+
+def _code(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0))
+
+
+def _primary(error: Exception) -> int:
+    return _code(error) & 0xFF
+
 
 BLOCK = 256
 """Rows in one statement, at most. The interpreter lock is dropped and fought for once a statement: one row a statement

@@ -1,0 +1,92 @@
+"""The closed box: what looktwice needs of a classifier."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+
+Settings = Mapping[str, object]
+
+Prepared = TypeVar("Prepared")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a classifier likes to be asked; nothing here changes its answers."""
+
+    batch: int = 1
+    """Pictures in one call."""
+    concurrency: int = 8
+    """Calls at the same time."""
+    per_second: float | None = None
+    """Questions a second that it allows."""
+    price_micros: int = 0
+    """The price of a question, in millionths of the currency."""
+    local: bool = False
+    """It runs on this machine and is free, so answers need no ledger."""
+
+
+@runtime_checkable
+class Classifier(Protocol, Generic[Prepared]):
+    """A closed classifier: pictures in, one label each out.
+
+    One whose words are not yet labels also has `names`, a `Naming`.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when anything that could change its words changes, and only then; holds no secret."""
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Every label it can give, where that is known."""
+
+    @property
+    def terms(self) -> Terms:
+        """How it likes to be asked."""
+
+    def prepare(self, pixels: Pixels) -> Prepared:
+        """One picture as the classifier takes it; heavy work, called in threads, before anything is paid."""
+
+    async def label(self, batch: Sequence[Prepared]) -> list[Answer]:
+        """One answer a picture, in their order; a ClassifierError says what kind of failure it was."""
+
+    async def close(self) -> None:
+        """Give back connections and processes."""
+
+
+AnyClassifier = Classifier[Any]
+"""A classifier whose prepared form of a picture is its own affair."""
+
+
+def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
+    """A short tagged hash of everything that could change answers."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return f"{kind}:{hashlib.blake2b(text.encode(), digest_size=12, person=b'looktwice').hexdigest()}"
+
+
+def lasting(fingerprint: str) -> str:
+    """The part of a fingerprint that is the same in every process; see `PythonClassifier`."""
+    return fingerprint.partition("#")[0]
+
+
+NO_LABEL = ""
+"""The label of an answer that was given and paid, but from which no label could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a classifier said about one picture; `score` is its own claim and is kept but never used."""
+
+    label: str
+    score: float | None = None
+    status: int | None = None
+    raw: bytes | None = None

@@ -1,0 +1,65 @@
+"""How many labelled pictures a guarantee about accepted answers needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from looktwice.calibration import metrics
+from looktwice.errors import DataError
+from looktwice.verdicts.profile import HeldOut
+from looktwice.verdicts.risk import labels_needed
+
+ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
+"""The shares of pictures to accept that a plan looks at."""
+
+MARGINS = (0.0, 0.25, 0.5)
+"""How often accepted answers may really be wrong, as shares of what is promised, when nothing is known yet."""
+
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Need:
+    """So many labelled pictures are needed, if this share is accepted and is really wrong so often."""
+
+    labels: int
+    accepted: float
+    error: float
+
+    def line(self) -> str:
+        """The need in words."""
+        share = "every picture" if self.accepted == 1.0 else f"{self.accepted:.0%} of the pictures"
+        return f"{self.labels:>9,} labelled pictures to accept {share}, if {self.error:.2%} of those are wrong"
+
+
+def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None) -> list[Need]:
+    """What the promise takes, for several shares of pictures to accept; it then succeeds four times out of five.
+
+    From a profile's held-out answers one knows how often each share is wrong. A share that is wrong too often to be
+    promised is left out. Without a profile these are guesses, with every picture accepted.
+    """
+    if held_out is None:
+        return [_need(max_error, level, 1.0, max_error * margin) for margin in MARGINS]
+    found = [_need(max_error, level, share, error) for share, error in _errors(held_out) if error < max_error]
+    if not found:
+        raise DataError(
+            f"even the surest answers of this profile are wrong more than {max_error:g} of the time; raise --max-error"
+        )
+    return found
+
+
+def _need(max_error: float, level: float, accepted: float, error: float) -> Need:
+    return Need(labels_needed(max_error, level, error, accepted, POWER), accepted, error)
+
+
+def _errors(held_out: HeldOut) -> list[tuple[float, float]]:
+    """How often the answers of each share are wrong, as far as the held-out ones tell: never exactly 0."""
+    confidence, correct = np.array(held_out.confidence), np.array(held_out.correct, bool)
+    found = []
+    for share in ACCEPTED:
+        kept = share * len(correct)
+        wrong = kept * (1.0 - metrics.accuracy_at_coverage(confidence, correct, share))
+        found.append((share, (wrong + 0.5) / (kept + 1.0)))
+    return found
