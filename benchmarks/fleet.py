@@ -56,7 +56,7 @@ def write_pictures(path: Path, count: int) -> Path:
 
 def write_profile(folder: Path, views: str) -> Path:
     profile = folder / "profile.json"
-    fit = ("--take", ":300", "--views", views, "--belief", "probit")
+    fit = ("--take", ":300", "--views", views, "--calibrator", "probit")
     subprocess.run(
         command("fit", DEMO / "pictures.npz", "-c", DEMO / "fashion.toml", *fit, "-o", profile),
         check=True,

@@ -24,7 +24,7 @@ from looktwice.calibration import jury, metrics
 from looktwice.calibration.storage import load
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 
-STRENGTHS = (300.0, 30.0, 3.0)
+SHRINKAGES = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
 SPLITS = 6
 
@@ -43,16 +43,16 @@ def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> Labelle
     return votes.labelled(map(str, truth))
 
 
-def greedy(votes: LabelledVotes, steps: int, strength: float = 30.0) -> list[int]:
+def greedy(votes: LabelledVotes, steps: int, shrinkage: float = 30.0) -> list[int]:
     """The panel that grows by the view which helps most on held-out folds."""
     fold, panel, theta = jury.folds(len(votes)), list[int](), np.zeros(3)
     for _ in range(steps):
         left = [s for s in range(len(votes.panel)) if s not in panel]
         tables = {s: jury.tabulate(votes.under([*panel, s])) for s in left}
         start = jury.widen(theta)
-        loss = {s: jury.held_out_losses(table, fold, strength, start).sum() for s, table in tables.items()}
+        loss = {s: jury.held_out_losses(table, fold, shrinkage, start).sum() for s, table in tables.items()}
         panel.append(min(loss, key=lambda s: loss[s]))
-        theta = jury.descend(tables[panel[-1]], strength, start=start)
+        theta = jury.descend(tables[panel[-1]], shrinkage, start=start)
     return panel
 
 
@@ -121,12 +121,12 @@ def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) ->
     return found
 
 
-def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, strength: float, shrink: float) -> Floats:
+def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
     """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
     wide = replace(patterns, options=np.column_stack([patterns.options, extra]))
     pull = np.diag([0.0] * patterns.options.shape[1] + [shrink] * extra.shape[1])
-    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += jury._pull(patterns.options.shape[1], strength)
-    bowl = replace(jury._Bowl.of(wide, strength, wide.hits(rows > 0)), pull=pull)
+    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += jury._pull(patterns.options.shape[1], shrinkage)
+    bowl = replace(jury._Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
     best = minimize(
         lambda theta: bowl.at(theta)[:2],
         np.zeros(len(pull)),
@@ -139,8 +139,8 @@ def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, strength: flo
 
 
 def test_loss(patterns: jury.Patterns, extra: Floats, fit: Floats, fold: jury.Places) -> float:
-    """The mean loss on the pictures not fitted on; both strengths are chosen by cross-validation on the others."""
-    grid = [(a, b) for a in STRENGTHS for b in (SHRINKAGES if extra.shape[1] else (1.0,))]
+    """The mean loss on the pictures not fitted on; both shrinkages are chosen by cross-validation on the others."""
+    grid = [(a, b) for a in SHRINKAGES for b in (SHRINKAGES if extra.shape[1] else (1.0,))]
 
     def loss(pair: tuple[float, float]) -> float:
         parts = [held_out(patterns, extra, fit * (fold != k), *pair)[(fit > 0) & (fold == k)] for k in range(3)]

@@ -125,12 +125,12 @@ def run(work: Callable[[], object]) -> object:
 
 
 def learned(classifier: OnnxClassifier, pictures: list[Picture], description: Path) -> Profile:
-    async def work() -> learn.Polled:
+    async def work() -> learn.Collected:
         return await learn.collect(Asker(classifier), pictures, GENERAL)
 
-    polled = run(work)
-    assert isinstance(polled, learn.Polled)
-    return learn.learn(polled, Jury(), str(description))
+    collected = run(work)
+    assert isinstance(collected, learn.Collected)
+    return learn.learn(collected, Jury(), str(description))
 
 
 def seconds(work: Callable[[], None]) -> float:

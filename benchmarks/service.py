@@ -37,7 +37,7 @@ from looktwice.pictures.image import encode_png
 from looktwice.service.bodies import Opened, Upload
 from looktwice.verdicts import look as looking
 from looktwice.verdicts.learn import collect
-from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.views import GENERAL
 
@@ -57,8 +57,8 @@ def main() -> None:
 
 async def learn(path: Path) -> None:
     asker = Asker(connect(DEMO / "fashion.toml"))
-    polled = await collect(asker, labelled(DEMO / "pictures.npz")[::2], GENERAL)
-    learn.learn(polled, Jury(), str(DEMO / "fashion.toml")).save(path)
+    collected = await collect(asker, labelled(DEMO / "pictures.npz")[::2], GENERAL)
+    learn.learn(collected, Jury(), str(DEMO / "fashion.toml")).save(path)
 
 
 async def compare(path: Path, looks: int, rounds: int) -> None:
@@ -161,19 +161,19 @@ async def load(url: str, bodies: list[bytes], looks: int) -> tuple[float, Counte
 
 
 async def in_one(profile: Profile, bodies: list[bytes]) -> float:
-    asker, practice = Asker(connect(DEMO / "fashion.toml")), Practice.whole(profile).promising(0.1)
+    asker, policy = Asker(connect(DEMO / "fashion.toml")), Policy.whole(profile).guaranteeing(0.1)
     began = time.perf_counter()
-    verdicts = [verdict async for verdict in looking.look(asker, pictures(bodies), profile, practice)]
+    verdicts = [verdict async for verdict in looking.look(asker, pictures(bodies), profile, policy)]
     return len(verdicts) / (time.perf_counter() - began)
 
 
 async def one_by_one(profile: Profile, bodies: list[bytes]) -> float:
-    asker, practice = Asker(connect(DEMO / "fashion.toml")), Practice.whole(profile).promising(0.1)
+    asker, policy = Asker(connect(DEMO / "fashion.toml")), Policy.whole(profile).guaranteeing(0.1)
     left = iter(pictures(bodies))
 
     async def caller() -> None:
         for picture in left:
-            async for _ in looking.look(asker, [picture], profile, practice):
+            async for _ in looking.look(asker, [picture], profile, policy):
                 pass
 
     began = time.perf_counter()

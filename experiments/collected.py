@@ -243,18 +243,18 @@ def _ask(model: Model, panel: Panel, part: str) -> None:
     """Ask, and keep each view's answers in a file of its own."""
     began = time.time()
     chosen = [model.pictures[i] for i in _rows(model, part)]
-    polled = asyncio.run(_collect(model, panel, chosen))
-    assert len(polled.votes) == len(chosen), polled.unscored[:3]
+    collected = asyncio.run(_collect(model, panel, chosen))
+    assert len(collected.votes) == len(chosen), collected.unscored[:3]
     folder = CACHE / model.name / part
     folder.mkdir(parents=True, exist_ok=True)
-    _save(_file(model, "base", 0, part), polled.votes.base)
-    for (view, index), column in zip(panel.slots, polled.votes.views.T, strict=True):
+    _save(_file(model, "base", 0, part), collected.votes.base)
+    for (view, index), column in zip(panel.slots, collected.votes.views.T, strict=True):
         _save(_file(model, str(view), index, part), column)
     queries, seconds = len(chosen) * (1 + len(panel)), time.time() - began
     print(f"{model.name} {part}: {queries} queries in {seconds:.0f} s: {str(panel)[:60]}", flush=True)
 
 
-async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> learn.Polled:
+async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> learn.Collected:
     asker = Asker(connect(model.description()))
     return await learn.collect(asker, chosen, panel, model.labels, len(model.labels))
 

@@ -3,7 +3,7 @@
 python experiments/jury.py [MODEL …]      results/jury.csv, one line for each model, method and number of queries
 python experiments/jury.py paper [MODEL …]  results/jury_paper.csv, the same for the paper's method
 python experiments/jury.py early [MODEL …]  results/jury_early.csv, the same for stopping early
-python experiments/jury.py promises       results/jury_promises.csv, thresholds and sets over 200 random splits
+python experiments/jury.py guarantees       results/jury_guarantees.csv, thresholds and sets over 200 random splits
 python experiments/jury.py figures        the figures and tables of docs/method.md, from the CSVs
 
 A number among the words is that of the splits. Votes come from experiments/collected.py, which asks for those that are
@@ -29,7 +29,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from looktwice.calibration import crossfit, metrics, panels
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Prefixes, grow_panel
@@ -45,7 +45,7 @@ from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-SPLITS = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 0) or (200 if "promises" in sys.argv else 20)
+SPLITS = next((int(word) for word in sys.argv[1:] if word.isdecimal()), 0) or (200 if "guarantees" in sys.argv else 20)
 SIZES = (1, 2, 4, 8, 16)
 METRICS = ("accuracy", "ece", "auroc", "aurc", "brier_even", "brier", "nll", "base_auroc")
 Rows = NDArray[np.intp]
@@ -111,9 +111,9 @@ class Split:
     fit: Rows
     test: Rows
 
-    def believed(self, method: str, belief: Belief, said: LabelledVotes) -> Score:
-        """How a belief, fitted on one part, fares on the other."""
-        fitted, heard = belief.fit(said.take(self.fit)), said.take(self.test)
+    def believed(self, method: str, calibrator: Calibrator, said: LabelledVotes) -> Score:
+        """How a calibrator, fitted on one part, fares on the other."""
+        fitted, heard = calibrator.fit(said.take(self.fit)), said.take(self.test)
         outcome = crossfit.outcome(fitted, heard)
         base = None
         if isinstance(fitted, Jury):
@@ -150,8 +150,8 @@ class Split:
         truths = self.model.truths()
         best = self._temperature(output, truths[self.fit])
         for method, temperature in (("softmax", 1.0), ("softmax, temperature", best)):
-            chance = np.exp(log_softmax(output[self.test] / temperature, axis=1))
-            yield measured(method, _dense(method, chance, truths[self.test]), None, chance.shape[1])
+            probability = np.exp(log_softmax(output[self.test] / temperature, axis=1))
+            yield measured(method, _dense(method, probability, truths[self.test]), None, probability.shape[1])
 
     def _temperature(self, output: Floats, truth: Codes) -> float:
         def loss(log_t: float) -> float:
@@ -161,14 +161,21 @@ class Split:
         return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
 
 
-def _dense(name: str, chance: Floats, truth: Codes) -> Outcome:
+def _dense(name: str, probability: Floats, truth: Codes) -> Outcome:
     """A full table of probabilities as an outcome."""
-    labels = np.broadcast_to(np.arange(chance.shape[1], dtype=np.int32), chance.shape)
-    distribution = Distribution(labels, chance, chance.shape[1])
-    label = chance.argmax(axis=1).astype(np.int32)
+    labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
+    distribution = Distribution(labels, probability, probability.shape[1])
+    label = probability.argmax(axis=1).astype(np.int32)
     own = distribution.of(truth)
     return Outcome(
-        name, 1, label, chance.max(axis=1), label == truth, distribution.brier(truth), distribution.nll(truth), own
+        name,
+        1,
+        label,
+        probability.max(axis=1),
+        label == truth,
+        distribution.brier(truth),
+        distribution.nll(truth),
+        own,
     )
 
 
@@ -179,7 +186,7 @@ def splits(model: Model, count: int = SPLITS, part: str = "all") -> list[Split]:
 
 
 def drawn(model: Model) -> Iterator[Split]:
-    """Splits for promises, which are about labelled pictures that chance gave: all drawn, none a pilot one."""
+    """Splits for guarantees, which are about labelled pictures that chance gave: all drawn, none a pilot one."""
     rest = model.order()[model.pilot :]
     fit = min(model.fit, 2 * len(rest) // 3)
     for seed in range(SPLITS):
@@ -362,11 +369,11 @@ def write(path: Path, columns: Iterable[str], rows: list[list[str]], models: set
         writer.writerows(sorted([*kept, *rows], key=lambda row: order.index(row[0])))
 
 
-PROMISES = ("model", "promise", "asked", "stated", "splits", "made", "broken", "seen", "size")
+GUARANTEES = ("model", "guarantee", "asked", "stated", "splits", "made", "broken", "seen", "size")
 """`seen` is the mean error or coverage, `size` the mean share that is accepted or number of labels in a set."""
 
 
-def promises(model: Model) -> list[list[str]]:
+def guarantees(model: Model) -> list[list[str]]:
     """Thresholds and sets from the fitting part's held-out folds, against what the test part shows."""
     said = votes(model, GENERAL)
     wrong: dict[float, list[tuple[float, float]]] = defaultdict(list)
@@ -385,12 +392,12 @@ def promises(model: Model) -> list[list[str]]:
             sets = held_out.conformal(coverage).sets(distribution)
             covered[coverage].append((sets.hold(distribution, heard.truths).mean(), sets.sizes().mean()))
     return [
-        *(_promise(model, "error at most", e, pairs, [w > e for w, _ in pairs], 0.05) for e, pairs in wrong.items()),
-        *(_promise(model, "sets hold", c, pairs, [h < c for h, _ in pairs], None) for c, pairs in covered.items()),
+        *(_guarantee(model, "error at most", e, pairs, [w > e for w, _ in pairs], 0.05) for e, pairs in wrong.items()),
+        *(_guarantee(model, "sets hold", c, pairs, [h < c for h, _ in pairs], None) for c, pairs in covered.items()),
     ]
 
 
-def _promise(
+def _guarantee(
     model: Model,
     what: str,
     value: float,
@@ -449,7 +456,7 @@ def document() -> None:
     for model in MODELS.values():
         text = _replaced(text, model.name, _markdown(model))
     text = _replaced(text, "worth", _worth_table())
-    path.write_text(_replaced(text, "promises", _promise_table()), "utf-8")
+    path.write_text(_replaced(text, "guarantees", _guarantee_table()), "utf-8")
 
 
 def _replaced(text: str, mark: str, table: list[str]) -> str:
@@ -478,18 +485,18 @@ def _row(row: dict[str, str]) -> list[str]:
     return [row["method"], row["queries"], *figures, brier, f"{float(row['nll']):.3f}", row["splits"]]
 
 
-def _promise_table() -> list[str]:
-    heading = ("model", "promise", "made", "broken", "seen on average", "accepted, or labels in a set")
+def _guarantee_table() -> list[str]:
+    heading = ("model", "guarantee", "made", "broken", "seen on average", "accepted, or labels in a set")
     rows = [
         [
             MODELS[row["model"]].title,
-            f"{row['promise']} {float(row['asked']):.0%}",
+            f"{row['guarantee']} {float(row['asked']):.0%}",
             f"{float(row['made']):.0%}",
             f"{float(row['broken']):.1%}" if row["stated"] else "",
             f"{float(row['seen']):.2%}",
             f"{float(row['size']):.1%}" if row["stated"] else f"{float(row['size']):.2f}",
         ]
-        for row in _table("jury_promises")
+        for row in _table("jury_guarantees")
     ]
     return [_cells(heading), _cells(["---"] * len(heading)), *map(_cells, rows)]
 
@@ -535,9 +542,9 @@ def main() -> None:
     if "figures" in sys.argv:
         figures()
         document()
-    elif "promises" in sys.argv:
+    elif "guarantees" in sys.argv:
         for name in names:
-            write(RESULTS / "jury_promises.csv", PROMISES, promises(MODELS[name]), {name})
+            write(RESULTS / "jury_guarantees.csv", GUARANTEES, guarantees(MODELS[name]), {name})
     else:
         tables([MODELS[name] for name in names])
 

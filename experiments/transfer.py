@@ -61,7 +61,7 @@ def main(task: str) -> None:
 
 
 def settings() -> None:
-    """For each transform of the paper the setting with the least Brier score, by its Gaussian belief, S = 10."""
+    """For each transform of the paper the setting with the least Brier score, by its Gaussian calibrator, S = 10."""
     rows = []
     for family, views in GRIDS.items():
         losses = {view: _pilot_loss(OPEN, view) for view in views}
@@ -74,9 +74,9 @@ def settings() -> None:
 
 
 def _pilot_loss(model: Model, view: View) -> float:
-    """The Brier score of the Gaussian belief on the pilot pictures, on which it was fitted."""
-    polled = votes(model, Panel((view,) * ASKED), "pilot")
-    return crossfit.outcome(Gaussian().fit(polled), polled).scores().brier
+    """The Brier score of the Gaussian calibrator on the pilot pictures, on which it was fitted."""
+    collected = votes(model, Panel((view,) * ASKED), "pilot")
+    return crossfit.outcome(Gaussian().fit(collected), collected).scores().brier
 
 
 def _chosen() -> list[View]:
@@ -167,10 +167,10 @@ def closed() -> None:
     learned = {item.view: item for item in NoiseFile.load(CACHE / "noise-gaussian.json").noises}
     rows: list[dict[str, object]] = []
     for model in map(MODELS.__getitem__, CLOSED):
-        view, polled, teachers = _polled(model, learned)
+        view, collected, n_selection = _polled(model, learned)
         for ballot in ("base", "vote"):
             for objective in ("brier", "ece"):
-                rows += _compared(model, polled, teachers, learned[view], ballot, objective)
+                rows += _compared(model, collected, n_selection, learned[view], ballot, objective)
         write("transfer_closed.csv", rows)
         print(model.name, "done", flush=True)
 
@@ -185,24 +185,26 @@ def _polled(model: Model, learned: Iterable[str]) -> tuple[str, LabelledVotes, i
 
 
 def _compared(
-    model: Model, polled: LabelledVotes, teachers: int, item: Measured, ballot: Ballot, objective: Objective
+    model: Model, collected: LabelledVotes, n_selection: int, item: Measured, ballot: Ballot, objective: Objective
 ) -> list[dict[str, object]]:
-    """How beliefs fare on each fifth of the pictures when the others teach them, or when none does."""
+    """How calibrators fare on each fifth of the pictures when the others teach them, or when none does."""
     known, centred = item.noise.cumulative, item.centred.cumulative
-    beliefs: dict[str, Gaussian | Transfer | Probit] = {
+    calibrators: dict[str, Gaussian | Transfer | Probit] = {
         "Φ": Gaussian(ballot=ballot, objective=objective),
         "F_n": Transfer(noise=known, ballot=ballot, objective=objective),
         "F_n centred": Transfer(noise=centred, ballot=ballot, objective=objective),
         "Probit": Probit(ballot=ballot),
     }
-    outcomes = {name: crossfit.cross_fit(each, polled, teachers=teachers) for name, each in beliefs.items()}
-    fitted = {name: belief.fit(polled).a for name, belief in beliefs.items()}
+    outcomes = {
+        name: crossfit.cross_fit(each, collected, n_selection=n_selection) for name, each in calibrators.items()
+    }
+    fitted = {name: calibrator.fit(collected).a for name, calibrator in calibrators.items()}
     unlabelled = Transfer(a=1.0, noise=known, ballot=ballot)
-    outcomes["F_n, a = 1"] = crossfit.outcome(unlabelled, polled.take(slice(teachers, None)))
-    row = {"model": model.title, "ballot": ballot, "objective": objective, "view": item.view, "S": len(polled.panel)}
+    outcomes["F_n, a = 1"] = crossfit.outcome(unlabelled, collected.take(slice(n_selection, None)))
+    row = {"model": model.title, "ballot": ballot, "objective": objective, "view": item.view, "S": len(collected.panel)}
     return [
         row
-        | {"belief": name, "a": fitted.get(name, 1.0), "test": len(outcome.brier)}
+        | {"calibrator": name, "a": fitted.get(name, 1.0), "test": len(outcome.brier)}
         | asdict(outcome.scores())
         | _less(outcome, outcomes["Φ"])
         for name, outcome in outcomes.items()

@@ -53,7 +53,7 @@ from looktwice.service.guards import Tokens
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.verdicts.files import ScoreFile, unscored_record
-from looktwice.verdicts.learn import Polled, learn
+from looktwice.verdicts.learn import Collected, learn
 from looktwice.verdicts.look import Verdict, judge
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
@@ -259,8 +259,8 @@ def read_stack(path: Path) -> None:
 
 
 def profile_seeds() -> list[bytes]:
-    accuracy = Result(belief="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
-    held = HeldOut(confidence=(0.9, 0.4), correct=(True, False), chance=(0.5, 0.6))
+    accuracy = Result(calibrator="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
+    held = HeldOut(confidence=(0.9, 0.4), correct=(True, False), true_probability=(0.5, 0.6))
     profile = Profile(
         looktwice="1",
         classifier="python:m:f",
@@ -270,11 +270,11 @@ def profile_seeds() -> list[bytes]:
         panel="mirror rotation:20*3",
         seed=0,
         renderer=RENDERER,
-        belief=dump(Probit(a=1.0, b=0.5)),
+        calibrator=dump(Probit(a=1.0, b=0.5)),
         pictures=100,
         results=(accuracy,),
         held_out=held,
-        kinds=(1, 2, 3, 4, 5),
+        agreement_bins=(1, 2, 3, 4, 5),
     )
     return [profile.model_dump_json().encode(), *_fitted()]
 
@@ -287,24 +287,24 @@ def _fitted() -> tuple[bytes, ...]:
     said = np.where(dice.random((120, 5)) < 0.8, truths[:, None], dice.integers(0, 3, (120, 5)))
     rows = [Row(str(i), f"c{row[0]}", tuple(f"c{code}" for code in row[1:])) for i, row in enumerate(said)]
     panel = Panel.parse("mirror zoom:1.15 turn:5 turn:-5")
-    collected = Votes.collect(rows, [str(view) for view in panel], ["c0", "c1", "c2"])
-    polled = Polled(collected.labelled(f"c{code}" for code in truths), (), panel, "python:1", 0)
-    return (learn(polled, Jury(), "python:m:f").model_dump_json().encode(),)
+    votes = Votes.collect(rows, [str(view) for view in panel], ["c0", "c1", "c2"])
+    collected = Collected(votes.labelled(f"c{code}" for code in truths), (), panel, "python:1", 0)
+    return (learn(collected, Jury(), "python:m:f").model_dump_json().encode(),)
 
 
 def read_profile(path: Path) -> None:
     profile = Profile.load(path)
     for adaptive in (False, True) if profile.adaptive else (False,):
-        practice = DecisionOptions(adaptive, max_error=0.1, coverage=0.9).of(profile)
-        views = [str(view) for view in practice.panel]
+        policy = DecisionOptions(adaptive, max_error=0.1, coverage=0.9).of(profile)
+        views = [str(view) for view in policy.panel]
         row = Row("it", "x", tuple("x" for _ in views))
-        (verdict,) = judge([row], views, profile, practice)
+        (verdict,) = judge([row], views, profile, policy)
         assert isinstance(verdict, Verdict)
         assert 0 <= verdict.confidence <= 1
-        if drift := practice.drift():
+        if drift := policy.drift():
             drift.update([0, 1])
-        if practice.rounds:
-            practice.rounds.more("x", ("x",) * practice.rounds.first)
+        if policy.rounds:
+            policy.rounds.more("x", ("x",) * policy.rounds.first)
     profile.accuracy()
 
 
@@ -498,7 +498,7 @@ def described(text: str) -> AnyClassifier:
 
 
 def check(answers: Sequence[Answer], batch: int = 1) -> None:
-    """What every answer must be, so that a ledger can keep it and a belief can count it."""
+    """What every answer must be, so that a ledger can keep it and a calibrator can count it."""
     assert len(answers) == batch
     for answer in answers:
         answer.label.encode()

@@ -39,7 +39,7 @@ def write_place(folder: Path) -> Path:
     """A profile that can stop early and name sets, and the pictures to be judged in a folder beside it."""
     with Model(str(DEMO / "fashion.toml")) as model:
         views = "mirror rotation:20*3 zoom:1.15 turn:8"
-        model.fit(labelled(DEMO / "pictures.npz")[:400], views=views, belief="jury")
+        model.fit(labelled(DEMO / "pictures.npz")[:400], views=views, calibrator="jury")
         model.save(folder / "profile.json")
     (folder / "pictures").mkdir()
     for place in PICTURES:

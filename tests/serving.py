@@ -126,10 +126,10 @@ def started(command: list[str], **environment: str) -> Iterator[Service]:
         process.stderr.close()
 
 
-def learn_profile(path: Path, belief: str = "probit") -> Path:
+def learn_profile(path: Path, calibrator: str = "probit") -> Path:
     """A profile of the embedded classifier, from a few hundred pictures."""
     with Model(str(DEMO / "fashion.toml")) as model:
-        model.fit(labelled(DEMO / "pictures.npz")[:400], views=PANEL, belief=belief)
+        model.fit(labelled(DEMO / "pictures.npz")[:400], views=PANEL, calibrator=calibrator)
         model.save(path)
     return path
 

@@ -1,4 +1,4 @@
-"""Profiles put to use: stopping early, promises, sets, drift, bursts and the words about them."""
+"""Profiles put to use: stopping early, guarantees, sets, drift, bursts and the words about them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ProfileError
 from looktwice.pictures.collection import Picture, find, labelled
 from looktwice.verdicts import evaluate, explain, learn, look, planning, stopping
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.policy import NEVER, DecisionOptions, Practice
+from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.verdicts.stopping import SameDecision, Thrift
 from looktwice.views import GENERAL, Panel
@@ -36,29 +36,29 @@ def clothes() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def taught(clothes: list[Picture]) -> Polled:
+def taught(clothes: list[Picture]) -> Collected:
     return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[:400], GENERAL))
 
 
 @pytest.fixture(scope="module")
-def tested(clothes: list[Picture]) -> Polled:
+def tested(clothes: list[Picture]) -> Collected:
     return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[400:600], GENERAL))
 
 
 @pytest.fixture(scope="module")
-def profile(taught: Polled) -> Profile:
+def profile(taught: Collected) -> Profile:
     return learn.learn(taught, Jury(), MODEL)
 
 
-def verdicts(pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> list[Verdict]:
+def verdicts(pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> list[Verdict]:
     async def work() -> list[Verdict | Unscored]:
-        return [verdict async for verdict in look.look(Asker(connect(MODEL)), pictures, profile, practice)]
+        return [verdict async for verdict in look.look(Asker(connect(MODEL)), pictures, profile, policy)]
 
     return [verdict for verdict in asyncio.run(work()) if isinstance(verdict, Verdict)]
 
 
 def test_a_jury_profile_shows_what_each_view_adds_and_what_stopping_early_saves(profile: Profile) -> None:
-    assert [result.belief for result in profile.results] == ["naive", "constant", "jury", "adaptive jury"]
+    assert [result.calibrator for result in profile.results] == ["naive", "constant", "jury", "adaptive jury"]
     assert [point.queries for point in profile.curve] == list(range(1, 10))
     fixed, stopped = profile.results[2:]
     assert stopped.queries < fixed.queries == 9
@@ -68,10 +68,10 @@ def test_a_jury_profile_shows_what_each_view_adds_and_what_stopping_early_saves(
 
 
 def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
-    profile: Profile, clothes: list[Picture], tested: Polled
+    profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
-    practice = Practice.thrifty(profile)
-    found = verdicts(clothes[400:600], profile, practice)
+    policy = Policy.thrifty(profile)
+    found = verdicts(clothes[400:600], profile, policy)
     assert profile.adaptive is not None
     rule, juries = profile.adaptive.rule(), profile.adaptive.believer().juries
     said = [tested.votes.under(range(views)) for views in range(9)]
@@ -84,7 +84,7 @@ def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
 
 
 @pytest.fixture(scope="module")
-def trials(taught: Polled) -> list[stopping.Trial]:
+def trials(taught: Collected) -> list[stopping.Trial]:
     return stopping.trials(Jury(), taught.labelled())
 
 
@@ -113,7 +113,7 @@ def test_further_views_for_unsure_pictures_save_more_than_stopping_alone(trials:
 
 
 @pytest.fixture(scope="module")
-def misled(taught: Polled) -> Polled:
+def misled(taught: Collected) -> Collected:
     """The same answers, but those under the first four views of the panel are worth nothing."""
     views = taught.votes.views.copy()
     views[:, :4] = np.random.default_rng(0).integers(10, size=(len(views), 4))
@@ -121,7 +121,7 @@ def misled(taught: Polled) -> Polled:
 
 
 def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
-    misled: Polled, monkeypatch: pytest.MonkeyPatch
+    misled: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stopping.order(Jury(), misled.labelled(), 4)[0] == list(range(8))
     monkeypatch.setattr(stopping, "RANKING", 400)
@@ -134,7 +134,7 @@ def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
     assert stopping.steps(found)[-1].confidence == pytest.approx(stopping.steps(usual)[-1].confidence, abs=1e-4)
 
 
-def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
+def test_stopping_by_the_decision_changes_few_of_them(taught: Collected) -> None:
     profile = learn.learn(taught, Jury(), MODEL, max_error=0.15)
     assert profile.adaptive is not None
     whole, early = profile.held_out, profile.adaptive.held_out
@@ -146,7 +146,7 @@ def test_stopping_by_the_decision_changes_few_of_them(taught: Polled) -> None:
 
 
 def test_a_profile_may_know_more_views_than_its_panel_has(
-    taught: Polled, misled: Polled, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
+    taught: Collected, misled: Collected, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = learn.learn(taught, Jury(), MODEL, fixed=3)
     assert str(profile.views()) == str(GENERAL[:3])
@@ -155,15 +155,15 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
     assert str(profile.adaptive.views()) == str(GENERAL)
     assert [result.queries for result in profile.results[:3]] == [1, 1, 4]
     assert [len(verdict.votes) for verdict in verdicts(clothes[400:403], profile)] == [3, 3, 3]
-    early = verdicts(clothes[400:500], profile, Practice.thrifty(profile))
+    early = verdicts(clothes[400:500], profile, Policy.thrifty(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
     monkeypatch.setattr(stopping, "RANKING", 400)
     assert set(learn.learn(misled, Jury(), MODEL, fixed=3).views()) < set(GENERAL.views[4:])
 
 
-def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Polled) -> None:
-    profile = learn.learn(taught, Jury(), MODEL, teachers=150)
+def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Collected) -> None:
+    profile = learn.learn(taught, Jury(), MODEL, n_selection=150)
     assert len(profile.held_out.confidence) == 250
     correct = taught.votes.base[150:] == taught.labelled().truths[150:]
     assert profile.accuracy() == pytest.approx(float(correct.mean()), abs=1e-6)
@@ -173,8 +173,8 @@ def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: 
 
 def test_only_a_jury_profile_knows_when_to_stop(tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "profile.json", MODEL)
-    with pytest.raises(ProfileError, match="fit it with the belief jury"):
-        Practice.thrifty(profile)
+    with pytest.raises(ProfileError, match="fit it with the calibrator jury"):
+        Policy.thrifty(profile)
 
 
 def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Profile) -> None:
@@ -187,25 +187,25 @@ def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Pro
 def test_answers_are_accepted_from_the_threshold_on(profile: Profile, clothes: list[Picture]) -> None:
     threshold = profile.threshold(max_error=0.15, level=0.8)
     assert threshold is not None
-    found = verdicts(clothes[400:450], profile, Practice.whole(profile).promising(0.15, 0.8))
+    found = verdicts(clothes[400:450], profile, Policy.whole(profile).guaranteeing(0.15, 0.8))
     assert {verdict.decision for verdict in found} <= {"accept", "review"}
     assert all((verdict.confidence >= threshold) == (verdict.decision == "accept") for verdict in found)
 
 
 def test_nothing_is_accepted_if_nothing_can_be_promised(profile: Profile, clothes: list[Picture]) -> None:
-    practice = Practice.whole(profile).promising(0.0001)
-    assert practice.accept == NEVER
-    assert {verdict.decision for verdict in verdicts(clothes[400:410], profile, practice)} == {"review"}
+    policy = Policy.whole(profile).guaranteeing(0.0001)
+    assert policy.accept == NEVER
+    assert {verdict.decision for verdict in verdicts(clothes[400:410], profile, policy)} == {"review"}
 
 
 def test_sets_name_the_label_first_and_hold_the_truth_about_as_often_as_asked(
-    profile: Profile, clothes: list[Picture], tested: Polled
+    profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
-    practice = Practice.whole(profile).covering(0.97)
-    found = verdicts(clothes[400:600], profile, practice)
+    policy = Policy.whole(profile).covering(0.97)
+    found = verdicts(clothes[400:600], profile, policy)
     assert all(verdict.prediction_set is not None and verdict.prediction_set[0] == verdict.label for verdict in found)
     sizes = [len(verdict.prediction_set or ()) for verdict in found]
-    kept = evaluate.promises(tested, practice)
+    kept = evaluate.guarantees(tested, policy)
     assert kept.options == pytest.approx(np.mean(sizes))
     assert kept.covered is not None
     assert kept.covered > 0.92
@@ -218,23 +218,23 @@ def test_a_profile_without_chances_cannot_make_sets(profile: Profile) -> None:
         bare.conformal(0.9)
 
 
-def test_what_became_of_promises_is_counted(profile: Profile, tested: Polled) -> None:
-    practice = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9).of(profile)
-    kept = evaluate.promises(tested, practice)
-    confidence = practice.belief.confidence(tested.votes)
-    assert practice.accept is not None
-    accepted = confidence >= practice.accept
+def test_what_became_of_guarantees_is_counted(profile: Profile, tested: Collected) -> None:
+    policy = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9).of(profile)
+    kept = evaluate.guarantees(tested, policy)
+    confidence = policy.calibrator.confidence(tested.votes)
+    assert policy.accept is not None
+    accepted = confidence >= policy.accept
     assert kept.accepted == pytest.approx(accepted.mean())
-    wrong = (practice.belief.predict(tested.votes) != tested.labelled().truths)[accepted]
+    wrong = (policy.calibrator.predict(tested.votes) != tested.labelled().truths)[accepted]
     assert kept.wrong == pytest.approx(wrong.mean())
     assert len(kept.lines()) == 2
-    assert evaluate.promises(tested, Practice.whole(profile)).lines() == []
+    assert evaluate.guarantees(tested, Policy.whole(profile)).lines() == []
 
 
-def drifted(practice: Practice, verdicts: list[Verdict]) -> bool:
-    drift = practice.drift()
+def drifted(policy: Policy, verdicts: list[Verdict]) -> bool:
+    drift = policy.drift()
     assert drift
-    return drift.update([practice.kind(v.base, [label for _, label in v.votes]) for v in verdicts]).alarm
+    return drift.update([policy.agreement_bin(v.base, [label for _, label in v.votes]) for v in verdicts]).alarm
 
 
 def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
@@ -243,11 +243,11 @@ def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
     with np.load(DEMO / "pictures.npz") as file:
         np.savez(tmp_path / "negatives.npz", images=255 - file["images"][:150])
     negatives = find([tmp_path / "negatives.npz"])
-    for practice in (Practice.whole(profile), Practice.thrifty(profile)):
-        same = verdicts(clothes[400:600], profile, practice)
-        other = verdicts(negatives, profile, practice)
-        assert not drifted(practice, same)
-        assert drifted(practice, other)
+    for policy in (Policy.whole(profile), Policy.thrifty(profile)):
+        same = verdicts(clothes[400:600], profile, policy)
+        other = verdicts(negatives, profile, policy)
+        assert not drifted(policy, same)
+        assert drifted(policy, other)
 
 
 def burst(photos: list[Picture], profile: Profile) -> Verdict:
@@ -353,4 +353,4 @@ def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile:
     assert "labelled pictures to accept" in done.stdout
     done = run("look", "--burst", DEMO / "pictures.npz", "--max-error", "0.1", "-p", path)
     assert done.returncode == 1
-    assert "nothing is promised" in done.stderr
+    assert "nothing is guaranteed" in done.stderr

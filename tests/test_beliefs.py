@@ -1,4 +1,4 @@
-"""Beliefs: every family passes the same tests; the paper's propositions hold on a simulated classifier."""
+"""Calibrators: every family passes the same tests; the paper's propositions hold on a simulated classifier."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 
 from looktwice.calibration import calibrators, paper
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
@@ -19,7 +19,7 @@ from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 NOISE = Cumulative.of(np.random.default_rng(0).normal(size=2000))
-FAMILIES: list[Belief] = [
+FAMILIES: list[Calibrator] = [
     Naive(),
     Constant(),
     Gaussian(),
@@ -31,11 +31,13 @@ FAMILIES: list[Belief] = [
     Beta(),
     Isotonic(),
 ]
-MONOTONE = [belief for belief in FAMILIES if belief.name in ("gaussian", "probit", "isotonic", "transfer", "beta")]
+MONOTONE = [
+    calibrator for calibrator in FAMILIES if calibrator.name in ("gaussian", "probit", "isotonic", "transfer", "beta")
+]
 
 
-def name(belief: Belief) -> str:
-    return repr(belief)[:40]
+def name(calibrator: Calibrator) -> str:
+    return repr(calibrator)[:40]
 
 
 def counted(agree: np.ndarray, asked: int, classes: int = 3) -> Votes:
@@ -56,10 +58,10 @@ def example(n: int, asked: int, seed: int = 0) -> LabelledVotes:
     return votes.labelled(np.where(rng.random(n) < chance, "a", "b").tolist())
 
 
-@pytest.mark.parametrize("belief", FAMILIES, ids=name)
-def test_confidence_is_a_probability_and_the_distribution_sums_to_one(belief: Belief) -> None:
+@pytest.mark.parametrize("calibrator", FAMILIES, ids=name)
+def test_confidence_is_a_probability_and_the_distribution_sums_to_one(calibrator: Calibrator) -> None:
     votes = example(300, 10)
-    fitted = belief.fit(votes)
+    fitted = calibrator.fit(votes)
     confidence, distribution = fitted.confidence(votes), fitted.distribution(votes)
     assert ((confidence >= 0) & (confidence <= 1)).all()
     assert distribution.dense(3).sum(axis=1) == pytest.approx(np.ones(300))
@@ -68,68 +70,68 @@ def test_confidence_is_a_probability_and_the_distribution_sums_to_one(belief: Be
     assert (low <= high).all()
 
 
-@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+@pytest.mark.parametrize("calibrator", FAMILIES, ids=name)
 @pytest.mark.parametrize("asked", [1, 10])
 @pytest.mark.parametrize("case", ["all right", "all wrong", "one picture", "twenty", "one class"])
-def test_little_or_one_sided_evidence_gives_numbers_never_nan(belief: Belief, asked: int, case: str) -> None:
+def test_little_or_one_sided_evidence_gives_numbers_never_nan(calibrator: Calibrator, asked: int, case: str) -> None:
     n = {"one picture": 1, "twenty": 20}.get(case, 200)
     votes = example(n, asked)
     votes = votes.labelled({"all right": ["a"] * n, "all wrong": ["b"] * n}.get(case, votes.words))
     if case == "one class":
         one = Votes(votes.names, votes.panel, ("a",), votes.base, np.zeros_like(votes.views), 2)
         votes = one.labelled(votes.words)
-    fitted = belief.fit(votes)
+    fitted = calibrator.fit(votes)
     assert np.isfinite(fitted.confidence(votes)).all()
     assert np.isfinite(fitted.distribution(votes).brier(votes.truths)).all()
 
 
-@pytest.mark.parametrize("belief", FAMILIES, ids=name)
-def test_no_labelled_pictures_is_a_clear_error(belief: Belief) -> None:
+@pytest.mark.parametrize("calibrator", FAMILIES, ids=name)
+def test_no_labelled_pictures_is_a_clear_error(calibrator: Calibrator) -> None:
     with pytest.raises(FitError, match="no labelled pictures"):
-        belief.fit(example(0, 3))
+        calibrator.fit(example(0, 3))
 
 
-@pytest.mark.parametrize("belief", [*FAMILIES, Jury(), Prefixes()], ids=name)
-def test_truths_in_other_words_than_the_labels_are_never_fitted(belief: Belief) -> None:
+@pytest.mark.parametrize("calibrator", [*FAMILIES, Jury(), Prefixes()], ids=name)
+def test_truths_in_other_words_than_the_labels_are_never_fitted(calibrator: Calibrator) -> None:
     strange = example(20, 3).labelled(["ant", "bee"] * 10)
     with pytest.raises(DataError, match=r"none of the truths \('ant', 'bee'\) is among the labels .*'a', 'b', 'c'"):
-        belief.fit(strange)
+        calibrator.fit(strange)
 
 
-@pytest.mark.parametrize("belief", [b for b in FAMILIES if b.name != "naive"], ids=name)
-def test_a_belief_that_was_not_fitted_says_so(belief: Belief) -> None:
+@pytest.mark.parametrize("calibrator", [b for b in FAMILIES if b.name != "naive"], ids=name)
+def test_a_calibrator_that_was_not_fitted_says_so(calibrator: Calibrator) -> None:
     with pytest.raises(FitError, match="has not been fitted"):
-        belief.confidence(example(5, 3))
+        calibrator.confidence(example(5, 3))
 
 
-@pytest.mark.parametrize("belief", MONOTONE, ids=name)
+@pytest.mark.parametrize("calibrator", MONOTONE, ids=name)
 @given(seed=st.integers(0, 10_000), asked=st.integers(1, 20), n=st.integers(1, 60))
 @settings(max_examples=25, deadline=None)
-def test_confidence_never_falls_as_agreement_rises(belief: Belief, seed: int, asked: int, n: int) -> None:
-    fitted = belief.fit(example(n, asked, seed))
+def test_confidence_never_falls_as_agreement_rises(calibrator: Calibrator, seed: int, asked: int, n: int) -> None:
+    fitted = calibrator.fit(example(n, asked, seed))
     # From half on: below that the vote goes to the other label.
     ladder = counted(np.arange((asked + 1) // 2, asked + 1), asked)
     assert (np.diff(fitted.confidence(ladder)) >= -1e-12).all()
 
 
-@pytest.mark.parametrize("belief", FAMILIES, ids=name)
+@pytest.mark.parametrize("calibrator", FAMILIES, ids=name)
 @pytest.mark.parametrize("fit", [False, True])
-def test_every_belief_survives_json(belief: Belief, fit: bool) -> None:
-    belief = belief.fit(example(100, 5)) if fit else belief
-    assert calibrators.restore(json.loads(json.dumps(calibrators.dump(belief)))) == belief
+def test_every_calibrator_survives_json(calibrator: Calibrator, fit: bool) -> None:
+    calibrator = calibrator.fit(example(100, 5)) if fit else calibrator
+    assert calibrators.restore(json.loads(json.dumps(calibrators.dump(calibrator)))) == calibrator
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"family": "oracle"}, "no belief is called 'oracle'"),
+        ({"family": "oracle"}, "no calibrator is called 'oracle'"),
         ({"family": "probit", "c": 1.0}, "has no c"),
-        ({"family": "probit", "a": "steep"}, "the belief probit: a"),
+        ({"family": "probit", "a": "steep"}, "the calibrator probit: a"),
         ({"family": "gaussian", "a": -1.0}, "positive"),
-        ({}, "no belief is called"),
+        ({}, "no calibrator is called"),
     ],
 )
-def test_a_malformed_belief_is_refused(fields: dict[str, object], words: str) -> None:
+def test_a_malformed_calibrator_is_refused(fields: dict[str, object], words: str) -> None:
     with pytest.raises((DataError, FitError), match=words):
         calibrators.restore(fields)
 
@@ -149,8 +151,8 @@ def test_gaussian_is_the_papers_equation_three() -> None:
 def test_the_grid_takes_the_a_with_the_least_loss_and_the_open_search_does_no_worse() -> None:
     votes = example(500, 10)
 
-    def loss(belief: Belief) -> float:
-        return float(belief.distribution(votes).brier(votes.truths).mean())
+    def loss(calibrator: Calibrator) -> float:
+        return float(calibrator.distribution(votes).brier(votes.truths).mean())
 
     chosen = Gaussian().fit(votes)
     assert loss(chosen) == min(loss(Gaussian(a=a)) for a in paper.PAPER_A)
@@ -209,7 +211,9 @@ def test_transfer_beats_gaussian_on_skewed_noise_when_both_are_fitted() -> None:
     truths = np.where(rng.random(4000) < expit(margin), "a", "b").tolist()
     votes = simulated(margin, lambda n: skewed(rng, n), 200).labelled(truths)
     noise = Cumulative.of(skewed(rng, 50_000))
-    fitted = [belief.fit(votes).confidence(votes) for belief in (Gaussian(grid=()), Transfer(noise=noise, grid=()))]
+    fitted = [
+        calibrator.fit(votes).confidence(votes) for calibrator in (Gaussian(grid=()), Transfer(noise=noise, grid=()))
+    ]
     gaussian, transfer = (np.abs(confidence - expit(margin)).mean() for confidence in fitted)
     assert transfer < gaussian
 

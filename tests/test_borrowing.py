@@ -37,14 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def jury(path: Path) -> Jury:
-    belief = Profile.load(path).believer()
-    assert isinstance(belief, Jury)
-    return belief
+    calibrator = Profile.load(path).believer()
+    assert isinstance(calibrator, Jury)
+    return calibrator
 
 
 def test_without_a_label_the_panel_and_the_jury_are_the_teachers_and_nothing_is_claimed(folder: Path) -> None:
     teacher, borrowed = (Profile.load(folder / name) for name in ("open.json", "borrowed.json"))
-    assert (borrowed.panel, borrowed.belief) == (teacher.panel, teacher.belief)
+    assert (borrowed.panel, borrowed.calibrator) == (teacher.panel, teacher.calibrator)
     assert borrowed.fingerprint != teacher.fingerprint
     assert (borrowed.pictures, borrowed.results, borrowed.held_out.correct) == (0, (), ())
 
@@ -63,7 +63,7 @@ def test_labels_move_the_jury_and_tell_how_good_it_is(folder: Path) -> None:
     assert Pupil.name in done.stdout
     taught = Profile.load(folder / "taught.json")
     assert (taught.pictures, len(taught.held_out.correct)) == (60, 60)
-    assert taught.results[-1].belief == Pupil.name
+    assert taught.results[-1].calibrator == Pupil.name
     done = run("evaluate", PICTURES, "-p", "taught.json", "--take", "300:360", "--votes", "votes.npz", cwd=folder)
     assert done.returncode == 0, done.stderr
     saved = load(folder / "votes.npz")
@@ -76,7 +76,7 @@ def test_labels_move_the_jury_and_tell_how_good_it_is(folder: Path) -> None:
 
 
 def test_only_a_jury_can_be_borrowed(folder: Path) -> None:
-    views = ("--views", "mirror turn:8", "--belief", "probit")
+    views = ("--views", "mirror turn:8", "--calibrator", "probit")
     done = run("fit", PICTURES, "--take", ":60", "-c", DEMO / "fashion.toml", *views, "-o", "probit.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     done = run("borrow", "probit.json", "-c", "closed.toml", cwd=folder)

@@ -96,7 +96,7 @@ class Place:
     def words(self, name: str, tmp_path: Path, pictures: Path) -> tuple[object, ...]:
         """The command that asks about these pictures."""
         profile = ("--profile", self.folder / "profile.json")
-        learning = ("-c", self.folder / "grey.toml", "--views", "mirror", "--belief", "probit")
+        learning = ("-c", self.folder / "grey.toml", "--views", "mirror", "--calibrator", "probit")
         own: dict[str, tuple[object, ...]] = {
             "look": profile,
             "score": (*profile, "--out", tmp_path / "verdicts.csv"),

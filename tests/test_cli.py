@@ -39,11 +39,11 @@ def shirt(tmp_path: Path) -> Path:
 def test_fit_prints_the_figures_of_held_out_folds_and_keeps_votes(tmp_path: Path) -> None:
     done = run(
         "fit", CLOTHES, "--take", ":100", "-c", f"onnx:{DEMO / 'fashion.onnx'}", "--views", "rotation:20*3",
-        "--belief", "isotonic", "-o", tmp_path / "p.json", "--votes", tmp_path / "v.npz", "--json",
+        "--calibrator", "isotonic", "-o", tmp_path / "p.json", "--votes", tmp_path / "v.npz", "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert [row["belief"] for row in result["results"]] == ["naive", "constant", "isotonic"]
+    assert [row["calibrator"] for row in result["results"]] == ["naive", "constant", "isotonic"]
     assert (tmp_path / "v.npz").exists()
     assert (tmp_path / "p.json").exists()
 
@@ -253,7 +253,7 @@ def test_a_bad_file_is_one_line_and_an_exit_code(profile: Path, tmp_path: Path, 
         (("fit", CLOTHES, "-c", "onyx:model.onnx"), "did you mean 'onnx'"),
         (("fit", CLOTHES, "-c", "nothing"), "does not describe a classifier"),
         (("fit", CLOTHES, "-c", DEMO / "fashion.toml", "--views", "rotate:5"), "did you mean"),
-        (("fit", CLOTHES, "-c", DEMO / "fashion.toml", "--belief", "hope"), "no belief is called 'hope'"),
+        (("fit", CLOTHES, "-c", DEMO / "fashion.toml", "--calibrator", "hope"), "no calibrator is called 'hope'"),
         (("evaluate", "missing"), "missing"),
     ],
 )
@@ -279,12 +279,12 @@ def test_the_version_is_printed() -> None:
     assert run("--version").stdout.startswith("looktwice ")
 
 
-def test_the_demo_says_the_same_twice_and_keeps_its_promise(tmp_path: Path) -> None:
+def test_the_demo_says_the_same_twice_and_keeps_its_guarantee(tmp_path: Path) -> None:
     first = run("demo", "-o", tmp_path / "demo", "--json")
     assert first.returncode == 0, first.stderr
     second = run("demo", "-o", tmp_path / "demo", "--json")
     assert first.stdout == second.stdout
-    figures = {row["belief"]: row["figures"] for row in json.loads(first.stdout)["results"]}
+    figures = {row["calibrator"]: row["figures"] for row in json.loads(first.stdout)["results"]}
     probit = next(value for name, value in figures.items() if name.startswith("probit"))
     assert probit["ece"]["value"] < 0.03
     assert probit["brier"]["value"] < min(figures["naive"]["brier"]["value"], figures["constant"]["brier"]["value"])

@@ -58,7 +58,7 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     async def run() -> None:
         model = AsyncModel(Priced(Terms()), ledger="off")
         async with watched(model, 1, Output()):
-            model.asker.trust.asked, model.asker.trust.flipped = 8, flipped
+            model.asker.canaries.asked, model.asker.canaries.flipped = 8, flipped
 
     asyncio.run(run())
     line = "The classifier is random: 2 of 8 questions that were asked again got another answer (25%)."

@@ -1,4 +1,4 @@
-"""Promises are kept as often as stated on simulated worlds whose truth is known; the rest is checked by hand."""
+"""Guarantees are kept as often as stated on simulated worlds whose truth is known; the rest is checked by hand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NESTED = World([0.995, 0.98, 0.97, 0.95, 0.92, 0.8], [0.04, 0.06, 0.1, 0.2, 0.3,
 
 
 @pytest.mark.parametrize("world", [CALIBRATED, OVERCONFIDENT, UPSIDE_DOWN, JUST_TOO_BAD, NESTED])
-def test_thresholds_break_their_promise_no_more_often_than_stated(world: World) -> None:
+def test_thresholds_break_their_guarantee_no_more_often_than_stated(world: World) -> None:
     rng = np.random.default_rng(0)
     found = [risk.threshold(*world.draw(2000, rng), max_error=0.02, level=0.9) for _ in range(600)]
     broken = np.mean([level is not None and world.error_above(level) > 0.02 for level in found])
@@ -84,7 +84,7 @@ def test_all_answers_are_accepted_when_all_are_right() -> None:
 
 @given(st.integers(0, 10**6), st.sampled_from([0.01, 0.05, 0.2]))
 @settings(max_examples=30, deadline=None)
-def test_a_laxer_wish_never_gets_a_smaller_promise(seed: int, max_error: float) -> None:
+def test_a_laxer_wish_never_gets_a_smaller_guarantee(seed: int, max_error: float) -> None:
     confidence, correct = CALIBRATED.draw(800, np.random.default_rng(seed))
     strict = risk.threshold(confidence, correct, max_error, level=0.99)
     lax = risk.threshold(confidence, correct, max_error, level=0.9)
@@ -132,7 +132,7 @@ def test_shares_out_of_range_are_named() -> None:
         risk.labels_needed(0.02, coverage=0)
 
 
-def beliefs(pictures: int, rng: np.random.Generator) -> tuple[Distribution, Codes]:
+def calibrators(pictures: int, rng: np.random.Generator) -> tuple[Distribution, Codes]:
     """Three named labels of ten, and truths that follow other odds than the ones believed."""
     scores = rng.normal(size=(pictures, 4)) * 2
     claimed = np.exp(scores * 1.5) / np.exp(scores * 1.5).sum(axis=1, keepdims=True)
@@ -144,12 +144,12 @@ def beliefs(pictures: int, rng: np.random.Generator) -> tuple[Distribution, Code
 
 
 @pytest.mark.parametrize("coverage", [0.6, 0.9, 0.97])
-def test_sets_hold_the_truth_as_often_as_stated_even_if_the_belief_is_wrong(coverage: float) -> None:
+def test_sets_hold_the_truth_as_often_as_stated_even_if_the_calibrator_is_wrong(coverage: float) -> None:
     rng = np.random.default_rng(4)
     held = []
     for _ in range(250):
-        rule = Conformal.learn(*beliefs(100, rng), coverage)
-        distribution, truths = beliefs(50, rng)
+        rule = Conformal.learn(*calibrators(100, rng), coverage)
+        distribution, truths = calibrators(50, rng)
         held.append(rule.sets(distribution).hold(distribution, truths).mean())
     assert np.mean(held) >= coverage - slack(coverage, 250 * 50)
     assert coverage < 0.9 or np.mean(held) <= coverage + 1 / 101 + slack(coverage, 250)
@@ -167,7 +167,7 @@ def test_a_set_names_the_likely_labels_the_likeliest_always_and_something_else_i
 
 
 def test_too_few_pictures_for_the_coverage_put_everything_in_the_set() -> None:
-    distribution, truths = beliefs(5, np.random.default_rng(5))
+    distribution, truths = calibrators(5, np.random.default_rng(5))
     rule = Conformal.learn(distribution, truths, 0.95)
     assert rule.least == 0
     assert (rule.sets(distribution).sizes() == 4).all()
@@ -297,7 +297,7 @@ def test_a_wager_on_even_ranks_wins_nothing_on_average() -> None:
 
 
 def test_what_drift_cannot_judge_is_a_clear_error() -> None:
-    with pytest.raises(DataError, match="knows the kinds 0 to 4, not 2 to 5"):
+    with pytest.raises(DataError, match="knows the agreement bins 0 to 4, not 2 to 5"):
         Drift(REFERENCE).update([2, 5])
     with pytest.raises(DataError, match="needs counts"):
         Drift((0, 0))

@@ -34,7 +34,7 @@ def named(page: Path) -> str:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages take for granted: photos in folders of their class, and words for the classes."""
     rng = np.random.default_rng(0)
     for synset in ("n01440764", "n01443537"):
@@ -47,7 +47,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("dispatcher")
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if SNIPPET.search(page.read_text("utf-8"))], ids=named)
 def test_the_snippets_of_a_page_run_one_after_the_other(page: Path) -> None:
     names: dict[str, object] = {"__name__": "snippet"}

@@ -243,7 +243,7 @@ def test_the_command_line_fits_and_looks_with_an_installed_view(site: Path, tmp_
     images[::2] += 195
     names = np.array(["dark", "bright"])
     np.savez(tmp_path / "pictures.npz", images=images, labels=1 - np.arange(40) % 2, class_names=names)
-    fit = ("fit", "pictures.npz", "-c", "brightness:128", "--views", SOLARISED, "--belief", "probit")
+    fit = ("fit", "pictures.npz", "-c", "brightness:128", "--views", SOLARISED, "--calibrator", "probit")
     fitted = run(*fit, cwd=tmp_path, PYTHONPATH=path)
     assert fitted.returncode == 0, fitted.stderr
     looked = run("look", "pictures.npz", cwd=tmp_path, PYTHONPATH=path)

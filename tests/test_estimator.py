@@ -55,10 +55,10 @@ def noise(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 # What is learned and told ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("belief", ["gaussian", "probit", "jury"])
-def test_fit_predict_and_probabilities(belief: str) -> None:
+@pytest.mark.parametrize("calibrator", ["gaussian", "probit", "jury"])
+def test_fit_predict_and_probabilities(calibrator: str) -> None:
     images, labels = pictures(200)
-    model = lt.LookTwice(brightest, views="gaussian:0.1*8", belief=belief).fit(images, labels)
+    model = lt.LookTwice(brightest, views="gaussian:0.1*8", calibrator=calibrator).fit(images, labels)
     chances = model.predict_proba(images)
     assert chances.shape == (200, 4)
     assert chances.sum(axis=1) == pytest.approx(np.ones(200))
@@ -193,10 +193,10 @@ def test_cross_validation_asks_each_question_once(tmp_path: Path, jobs: int, con
     images, labels = noise(30)
     with fault_server() as server:
         description = str(server.describe(tmp_path))
-        model = lt.LookTwice(lt.connect(description) if connected else description, views=PANEL, belief="probit")
+        model = lt.LookTwice(lt.connect(description) if connected else description, views=PANEL, calibrator="probit")
         with parallel_config("threading", n_jobs=jobs):
             assert len(cross_val_score(model, images, labels, cv=3)) == 3
-            GridSearchCV(model, {"belief": ["probit", "constant"]}, cv=3).fit(images, labels)
+            GridSearchCV(model, {"calibrator": ["probit", "constant"]}, cv=3).fit(images, labels)
         assert server.stats()["requests"] == 210
 
 
@@ -249,8 +249,8 @@ def test_what_cannot_be_right_is_refused_before_anything_is_asked(tmp_path: Path
             model.fit(images, labels[:9])
         with pytest.raises(DataError, match="none of the truths"):
             model.fit(images, np.arange(10) % 3)
-        with pytest.raises(FitError, match="no belief is called"):
-            clone(model).set_params(belief="hope").fit(images, labels)
+        with pytest.raises(FitError, match="no calibrator is called"):
+            clone(model).set_params(calibrator="hope").fit(images, labels)
         with pytest.raises(ValueError, match="continuous"):
             model.fit(images, np.linspace(0, 1, 10))
         with pytest.raises(NotFittedError):
@@ -377,10 +377,12 @@ def test_a_function_of_a_module_is_known_by_its_source_in_every_process() -> Non
 
 def test_it_can_be_cloned_searched_and_pickled() -> None:
     images, labels = pictures(120)
-    model = lt.LookTwice(brightest, views="gaussian:0.1*4", belief="probit", seed=3)
+    model = lt.LookTwice(brightest, views="gaussian:0.1*4", calibrator="probit", seed=3)
     assert clone(model).get_params() == model.get_params()
-    search = GridSearchCV(model, {"belief": ["probit", "constant"]}, cv=2, scoring="neg_log_loss").fit(images, labels)
-    assert search.best_params_["belief"] in ("probit", "constant")
+    search = GridSearchCV(model, {"calibrator": ["probit", "constant"]}, cv=2, scoring="neg_log_loss").fit(
+        images, labels
+    )
+    assert search.best_params_["calibrator"] in ("probit", "constant")
     assert model.set_params(seed=5).seed == 5
     again = pickle.loads(pickle.dumps(search.best_estimator_))
     assert again.predict_proba(images) == pytest.approx(search.predict_proba(images))
@@ -390,7 +392,7 @@ def test_a_connected_classifier_is_shared_and_stays_usable(tmp_path: Path) -> No
     images, labels = noise(20)
     with fault_server() as server:
         connected = lt.connect(server.describe(tmp_path))
-        model = lt.LookTwice(connected, views="mirror", belief="probit")
+        model = lt.LookTwice(connected, views="mirror", calibrator="probit")
         assert clone(model).classifier is connected
         assert not hasattr(clone(model.fit(images, labels)), "profile_")
         with ThreadPoolExecutor(4) as threads:
@@ -439,8 +441,8 @@ def by_brightness(image: np.ndarray) -> int:
 class Rows(lt.LookTwice):
     """Rows of numbers, drawn as pictures of one line: scikit-learn's checks know nothing else."""
 
-    def __init__(self, classifier: Any = by_brightness, views: str = "mirror", belief: str = "probit") -> None:
-        super().__init__(classifier, views, belief)
+    def __init__(self, classifier: Any = by_brightness, views: str = "mirror", calibrator: str = "probit") -> None:
+        super().__init__(classifier, views, calibrator)
 
     def fit(self, X: Any, y: Any) -> "Rows":
         X, y = validate_data(self, X, y)

@@ -35,9 +35,9 @@ def _quick(folder: Path) -> list[str]:
 def test_tables_1_and_2_have_every_method_with_intervals_beside_the_papers_row(ran: Path) -> None:
     for name in ("table1", "table2"):
         rows = read(ran / f"{name}.csv")
-        paper = [row for row in rows if row["belief"] == "gaussian"]
+        paper = [row for row in rows if row["calibrator"] == "gaussian"]
         assert {(row["method"], row["ballot"]) for row in paper} == {(f, b) for f in FAMILIES for b in ("base", "vote")}
-        assert {"naive", "probit", "jury", "softmax"} < {row["belief"] for row in rows}
+        assert {"naive", "probit", "jury", "softmax"} < {row["calibrator"] for row in rows}
         for row in paper:
             assert float(row["brier_low"]) <= float(row["brier"]) <= float(row["brier_high"])
             assert all(row[column] for column in ("var", "ks", "paper_acc", "paper_brier", "paper_var", "paper_ks"))
@@ -75,7 +75,7 @@ def test_figures_come_with_their_numbers(ran: Path) -> None:
 
 
 def test_figure_2_ends_where_table_1_is(ran: Path) -> None:
-    table = next(r for r in read(ran / "table1.csv") if (r["method"], r["belief"]) == ("Rotation", "gaussian"))
+    table = next(r for r in read(ran / "table1.csv") if (r["method"], r["calibrator"]) == ("Rotation", "gaussian"))
     last = [r for r in read(ran / "figure2.csv") if (r["transform"], r["ballot"]) == ("rotation", "base")][-1]
     assert (last["brier"], last["view"], last["a"]) == (table["brier"], table["view"], table["a"])
 
@@ -197,8 +197,8 @@ def test_reversed_pictures_have_the_larger_margin_and_the_smaller_share() -> Non
 
 
 def test_a_claim_is_mixed_where_some_cases_speak_for_it() -> None:
-    def row(model: str, method: str, brier: float, belief: str = "gaussian") -> dict[str, str]:
-        return {"model": model, "method": method, "belief": belief, "ballot": "base"} | dict.fromkeys(
+    def row(model: str, method: str, brier: float, calibrator: str = "gaussian") -> dict[str, str]:
+        return {"model": model, "method": method, "calibrator": calibrator, "ballot": "base"} | dict.fromkeys(
             ("ece", "auroc", "brier"), str(brier)
         )
 
@@ -231,7 +231,7 @@ def test_rows_of_other_models_stay_in_a_file(tmp_path: Path) -> None:
 
 def test_a_correlation_of_something_constant_is_left_open() -> None:
     rows = [
-        {"belief": "gaussian", "ballot": "base", "dataset": "d", "ks": str(x), "ece": str(2 * x), "auroc": "0.5"}
+        {"calibrator": "gaussian", "ballot": "base", "dataset": "d", "ks": str(x), "ece": str(2 * x), "auroc": "0.5"}
         | {"brier": str(-x), "var": "1", "centred_var": "1", "centred_ks": str(x)}
         for x in (1, 2, 3, 4)
     ]

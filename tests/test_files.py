@@ -259,7 +259,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
         write_profile(folder / "profile.json", folder / "api.toml")
         jury = Jury(weights=(1.0, 1.0), none=(0.0, 0.0), covariance=((0.0,) * 4,) * 4)
         teacher = write_profile(folder / "teacher.json", folder / "api.toml", Panel.parse("mirror"))
-        teacher.model_copy(update={"belief": dump(jury)}).save(folder / "teacher.json")
+        teacher.model_copy(update={"calibrator": dump(jury)}).save(folder / "teacher.json")
         yield running, folder
 
 
@@ -280,10 +280,10 @@ BAD = [
     ((*FIT, "-o", "/proc/x.json"), "'/proc/x.json' cannot be written"),
     ((*FIT, "--votes", "missing/x.npz"), "there is no folder 'missing'"),
     ((*FIT, "--votes", "x.csv"), "'x.csv' must end in .npz, .parquet"),
-    ((*FIT, "--belief", "transfer", "--noise", "none.json"), "there is no noise file 'none.json'"),
+    ((*FIT, "--calibrator", "transfer", "--noise", "none.json"), "there is no noise file 'none.json'"),
     ((*FIT, "--noise", "none.json"), "belong together"),
     ((*FIT, "--views", "rotate:5"), "did you mean"),
-    ((*FIT, "--belief", "hope"), "no belief is called 'hope'"),
+    ((*FIT, "--calibrator", "hope"), "no calibrator is called 'hope'"),
     ((*TUNE, "-o", "missing/x.json"), "there is no folder 'missing'"),
     ((*TUNE, "--report", "missing/x.html"), "there is no folder 'missing'"),
     ((*TUNE, "--paper", "rotation", "--report", "x.pdf"), "must end in .html, .htm"),

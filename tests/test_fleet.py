@@ -233,7 +233,7 @@ def test_a_shard_is_there_with_its_rows_and_its_summary(tmp_path: Path) -> None:
     again.begin({"a": 1})
     done = again.done("unit1")
     assert done
-    assert (done.pictures, done.kinds, done.before) == (2, (3, 4), True)
+    assert (done.pictures, done.agreement_bins, done.before) == (2, (3, 4), True)
 
 
 def test_a_unit_is_done_again_if_that_could_give_more_verdicts(tmp_path: Path) -> None:

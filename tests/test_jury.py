@@ -75,8 +75,8 @@ def by_hand(theta: Floats, row: list[int], classes: int) -> dict[int | None, flo
 @settings(max_examples=60, deadline=None)
 def test_distribution_is_the_formula(votes: LabelledVotes, seed: int) -> None:
     theta = np.random.default_rng(seed).normal(size=len(votes.panel) + 3)
-    belief = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
-    distribution = belief.distribution(votes)
+    calibrator = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
+    distribution = calibrator.distribution(votes)
     for i in range(len(votes)):
         expected = by_hand(theta, [int(votes.base[i]), *votes.views[i].tolist()], votes.classes)
         assert distribution.rest()[i] == pytest.approx(expected.pop(None, 0.0), abs=1e-12)
@@ -87,14 +87,14 @@ def test_distribution_is_the_formula(votes: LabelledVotes, seed: int) -> None:
 @given(any_votes())
 @settings(max_examples=60, deadline=None)
 def test_every_fit_is_finite_and_its_parts_agree(votes: LabelledVotes) -> None:
-    belief = Jury().fit(votes)
-    low, high = belief.interval(votes)
-    confidence = belief.confidence(votes)
-    distribution = belief.distribution(votes)
-    assert np.isfinite(np.array([*belief.weights, *belief.none])).all()
+    calibrator = Jury().fit(votes)
+    low, high = calibrator.interval(votes)
+    confidence = calibrator.confidence(votes)
+    distribution = calibrator.distribution(votes)
+    assert np.isfinite(np.array([*calibrator.weights, *calibrator.none])).all()
     assert (np.diff([np.zeros(len(votes)), low, confidence, high, np.ones(len(votes))], axis=0) >= 0).all()
-    np.testing.assert_allclose(distribution.of(belief.predict(votes)), confidence, atol=1e-12)
-    assert (distribution.top() == belief.predict(votes)).all()
+    np.testing.assert_allclose(distribution.of(calibrator.predict(votes)), confidence, atol=1e-12)
+    assert (distribution.top() == calibrator.predict(votes)).all()
     assert (distribution.named.sum(axis=1) <= 1 + 1e-12).all()
 
 
@@ -143,9 +143,9 @@ def drawn_from(theta: Floats, votes: Votes, seed: int) -> LabelledVotes:
 def test_weights_that_made_the_truths_are_found_again() -> None:
     votes = simulated(20_000, 3, 10, seed=5)
     theta = np.array([0.8, 1.6, 0.4, 1.0, -0.5, 0.7])
-    belief = Jury().fit(drawn_from(theta, votes, seed=6))
-    gap = np.array([*belief.weights, *belief.none]) - theta
-    assert (np.abs(gap) < 4 * np.sqrt(np.diag(belief.covariance))).all()
+    calibrator = Jury().fit(drawn_from(theta, votes, seed=6))
+    gap = np.array([*calibrator.weights, *calibrator.none]) - theta
+    assert (np.abs(gap) < 4 * np.sqrt(np.diag(calibrator.covariance))).all()
     assert np.abs(gap[:-2]).max() < 0.1
 
 
@@ -155,8 +155,8 @@ def test_interval_holds_the_true_probability_about_as_often_as_it_says() -> None
     truth = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
     held = []
     for seed in range(60):
-        belief = Jury(ballot="base").fit(drawn_from(theta, votes, seed))
-        low, high = belief.interval(votes)
+        calibrator = Jury(ballot="base").fit(drawn_from(theta, votes, seed))
+        low, high = calibrator.interval(votes)
         real = replace(truth, ballot="base").confidence(votes)
         held.append(float(((low <= real) & (real <= high)).mean()))
     assert 0.9 <= np.mean(held) <= 0.99
@@ -165,11 +165,11 @@ def test_interval_holds_the_true_probability_about_as_often_as_it_says() -> None
 def test_confidence_on_new_pictures_is_calibrated_and_beats_a_lone_answer() -> None:
     votes = simulated(4000, 8, 50, seed=8)
     fit, test = np.arange(1000), np.arange(1000, 4000)
-    belief, new = Jury().fit(votes.take(fit)), votes.take(test)
-    right = belief.predict(new) == new.truths
-    assert metrics.ece(belief.confidence(new), right) < 0.04
+    calibrator, new = Jury().fit(votes.take(fit)), votes.take(test)
+    right = calibrator.predict(new) == new.truths
+    assert metrics.ece(calibrator.confidence(new), right) < 0.04
     assert right.mean() > (new.base == new.truths).mean()
-    assert (metrics.auroc(belief.confidence(new), right) or 0) > 0.8
+    assert (metrics.auroc(calibrator.confidence(new), right) or 0) > 0.8
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -197,10 +197,10 @@ def test_a_truth_that_no_class_can_be_is_an_error_that_names_the_picture() -> No
 
 
 def test_views_that_were_not_asked_add_nothing(learned: tuple[Jury, LabelledVotes]) -> None:
-    belief, votes = learned
+    calibrator, votes = learned
     silent = replace(votes, views=np.full_like(votes.views, MISSING))
-    odds = belief.weights[0] - belief.none[0]
-    np.testing.assert_allclose(belief.confidence(silent), 1 / (1 + np.exp(-odds)))
+    odds = calibrator.weights[0] - calibrator.none[0]
+    np.testing.assert_allclose(calibrator.confidence(silent), 1 / (1 + np.exp(-odds)))
 
 
 def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:
@@ -213,8 +213,8 @@ def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:
 def test_chosen_strength_has_the_least_held_out_loss() -> None:
     votes = simulated(200, 6, 10, seed=10)
     patterns, fold = jury.tabulate(votes), jury.folds(200)
-    held = {s: jury.held_out_losses(patterns, fold, s).sum() for s in jury.STRENGTHS}
-    assert jury.choose_strength(patterns, fold) == min(held, key=lambda s: held[s])
+    held = {s: jury.held_out_losses(patterns, fold, s).sum() for s in jury.SHRINKAGES}
+    assert jury.choose_shrinkage(patterns, fold) == min(held, key=lambda s: held[s])
 
 
 def test_held_out_losses_are_those_of_a_jury_that_never_saw_the_picture() -> None:
@@ -244,11 +244,11 @@ def test_the_work_does_not_grow_with_the_number_of_classes() -> None:
 def test_the_base_ballot_keeps_the_base_answer_and_says_how_likely_it_is(
     learned: tuple[Jury, LabelledVotes],
 ) -> None:
-    belief, votes = learned
-    keeper = replace(belief, ballot="base")
+    calibrator, votes = learned
+    keeper = replace(calibrator, ballot="base")
     assert (keeper.predict(votes) == votes.base).all()
-    np.testing.assert_allclose(keeper.confidence(votes), belief.distribution(votes).of(votes.base))
-    assert (keeper.confidence(votes) <= belief.confidence(votes) + 1e-12).all()
+    np.testing.assert_allclose(keeper.confidence(votes), calibrator.distribution(votes).of(votes.base))
+    assert (keeper.confidence(votes) <= calibrator.confidence(votes) + 1e-12).all()
 
 
 def test_a_jury_without_views_knows_the_accuracy() -> None:
@@ -263,7 +263,7 @@ def test_the_last_prefix_is_the_whole_jury_and_the_first_hears_the_base_alone() 
     juries = jury.fit_prefixes(votes)
     assert [len(j.weights) for j in juries] == [1, 2, 3, 4, 5]
     whole = Jury().fit(votes)
-    assert juries[-1].strength == whole.strength
+    assert juries[-1].shrinkage == whole.shrinkage
     np.testing.assert_allclose(juries[-1].weights, whole.weights, atol=1e-4)
 
 
@@ -273,15 +273,15 @@ def stopped(votes: Votes, asked: NDArray[np.intp]) -> Votes:
 
 def test_a_stopped_picture_is_judged_by_the_jury_of_the_views_it_was_asked() -> None:
     votes = simulated(300, 4, 10, seed=15)
-    belief = Prefixes().fit(votes)
+    calibrator = Prefixes().fit(votes)
     asked = np.random.default_rng(0).integers(5, size=300)
     early = stopped(votes, asked)
-    distribution, (low, high) = belief.distribution(early), belief.interval(early)
-    for count, own in enumerate(belief.juries):
+    distribution, (low, high) = calibrator.distribution(early), calibrator.interval(early)
+    for count, own in enumerate(calibrator.juries):
         rows = np.flatnonzero(asked == count)
         part = votes.take(rows).under(range(count))
-        np.testing.assert_allclose(belief.confidence(early)[rows], own.confidence(part))
-        assert (belief.predict(early)[rows] == own.predict(part)).all()
+        np.testing.assert_allclose(calibrator.confidence(early)[rows], own.confidence(part))
+        assert (calibrator.predict(early)[rows] == own.predict(part)).all()
         np.testing.assert_allclose(np.array([low[rows], high[rows]]), own.interval(part))
         np.testing.assert_allclose(distribution.brier(votes.truths)[rows], own.distribution(part).brier(part.truths))
 
@@ -292,23 +292,23 @@ def test_prefixes_with_the_base_ballot_keep_the_base_answer() -> None:
 
 
 @pytest.mark.parametrize("family", [Jury, Prefixes])
-def test_a_fitted_belief_survives_json(family: type[Jury | Prefixes]) -> None:
+def test_a_fitted_calibrator_survives_json(family: type[Jury | Prefixes]) -> None:
     votes = simulated(100, 3, 10, seed=17)
-    belief = family().fit(votes)
-    again = TypeAdapter(family).validate_python(json.loads(json.dumps(asdict(belief))))
-    assert again == belief
-    assert (again.confidence(votes) == belief.confidence(votes)).all()
+    calibrator = family().fit(votes)
+    again = TypeAdapter(family).validate_python(json.loads(json.dumps(asdict(calibrator))))
+    assert again == calibrator
+    assert (again.confidence(votes) == calibrator.confidence(votes)).all()
 
 
-@pytest.mark.parametrize("belief", [Jury(), Prefixes()])
-def test_what_cannot_be_judged_is_a_clear_error(belief: Jury | Prefixes) -> None:
+@pytest.mark.parametrize("calibrator", [Jury(), Prefixes()])
+def test_what_cannot_be_judged_is_a_clear_error(calibrator: Jury | Prefixes) -> None:
     votes = simulated(30, 3, 10, seed=18)
     with pytest.raises(FitError, match="has not been fitted"):
-        belief.confidence(votes)
+        calibrator.confidence(votes)
     with pytest.raises(FitError, match="no labelled pictures"):
-        belief.fit(votes.take(slice(0, 0)))
+        calibrator.fit(votes.take(slice(0, 0)))
     with pytest.raises(DataError, match="fitted on 3 views and cannot judge votes of 2"):
-        belief.fit(votes).confidence(votes.under([0, 1]))
+        calibrator.fit(votes).confidence(votes.under([0, 1]))
 
 
 def test_a_pooled_jury_gives_every_view_the_mean_weight_and_its_uncertainty(

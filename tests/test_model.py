@@ -334,7 +334,7 @@ def test_an_evaluation_is_a_frame_a_table_and_figures(profile: Profile) -> None:
     assert "40 pictures" in found._repr_html_()
     for drawing in (found.plot_reliability(), found.plot_risk_coverage(), profile.plot_reliability()):
         assert drawing._repr_svg_().startswith("<svg")
-    assert profile.to_frame().belief.tolist()[-1] == "jury, early stopping" or len(profile.to_frame()) == 4
+    assert profile.to_frame().calibrator.tolist()[-1] == "jury, early stopping" or len(profile.to_frame()) == 4
 
 
 def test_html_is_escaped() -> None:

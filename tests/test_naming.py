@@ -83,7 +83,7 @@ def test_other_renames_ask_nothing_again_and_the_ledger_has_the_words_of_the_ser
     server: Running, collection: Path, tmp_path: Path
 ) -> None:
     ledger, profile, out = tmp_path / "ledger.db", tmp_path / "profile.json", tmp_path / "answers.csv"
-    fit = ("fit", collection, "--views", "mirror zoom:1.2", "--belief", "probit", "--ledger", ledger, "-o", profile)
+    fit = ("fit", collection, "--views", "mirror zoom:1.2", "--calibrator", "probit", "--ledger", ledger, "-o", profile)
     plain = server.describe(tmp_path, price="0.0015")
     assert run(*fit, "-c", plain).returncode == 0
     asked = server.stats()["requests"]
@@ -164,7 +164,7 @@ def test_a_profile_with_other_names_is_refused_and_says_which() -> None:
     with Model(str(DEMO / "fashion.toml")) as fitted:
         with np.load(DEMO / "pictures.npz") as file:
             images, truths = file["images"][:60], [model().labels[code] for code in file["labels"][:60]]
-        profile = fitted.fit(images, truths, views="mirror", belief="probit")
+        profile = fitted.fit(images, truths, views="mirror", calibrator="probit")
     assert profile.renames["#0"] == model().labels[0]
     profile.check(profile.fingerprint, profile.renames)
     with pytest.raises(ProfileError, match="'#0' was called 'T-shirt/top', and the description now calls it 'top'"):

@@ -1,4 +1,4 @@
-"""Views through an open model: the figures are those of the definition, to the digit, and reach the belief."""
+"""Views through an open model: the figures are those of the definition, to the digit, and reach the calibrator."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def test_the_open_model_is_shown_what_a_closed_one_would_be(
     clothes: list[Picture], found: list[Probe], model: OnnxModel
 ) -> None:
     asker = Asker(connect(DEMO / "fashion.toml"))
-    polled = asyncio.run(learn.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
-    assert polled.votes.base.tolist() == [item.readings[1].label for item in found]
-    assert polled.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
+    collected = asyncio.run(learn.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
+    assert collected.votes.base.tolist() == [item.readings[1].label for item in found]
+    assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
 
 
 # The same to the digit
@@ -284,13 +284,13 @@ def test_the_command_speaks_json(folder: Path) -> None:
 
 
 def test_noise_that_was_measured_makes_a_profile(folder: Path) -> None:
-    arguments = ["fit", DEMO / "pictures.npz", "--take", ":60", "-c", DEMO / "fashion.toml", "--belief", "transfer"]
+    arguments = ["fit", DEMO / "pictures.npz", "--take", ":60", "-c", DEMO / "fashion.toml", "--calibrator", "transfer"]
     told = run(*arguments, "--noise", "noise.json", "--views", "rotation:20*6", cwd=folder)
     assert told.returncode == 0, told.stderr
-    belief = restore(Profile.load(folder / "profile.json").belief)
-    assert isinstance(belief, Transfer)
-    assert belief.noise == NoiseFile.load(folder / "noise.json").noises[1].noise.cumulative
-    assert belief.a is not None
+    calibrator = restore(Profile.load(folder / "profile.json").calibrator)
+    assert isinstance(calibrator, Transfer)
+    assert calibrator.noise == NoiseFile.load(folder / "noise.json").noises[1].noise.cumulative
+    assert calibrator.a is not None
     alone = run(*arguments, "--views", "rotation:20*6", cwd=folder)
     assert (alone.returncode, "belong together" in alone.stderr) == (1, True)
     other = run(*arguments, "--noise", "noise.json", cwd=folder)
@@ -306,13 +306,18 @@ def test_the_prescription_is_one_command(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     result = json.loads(told.stdout)
     assert result["view"] in ("gaussian:0.1", "rotation:20")
-    assert [row["belief"] for row in result["results"]][2:] == ["gaussian", "probit", "jury, general panel", "transfer"]
+    assert [row["calibrator"] for row in result["results"]][2:] == [
+        "gaussian",
+        "probit",
+        "jury, general panel",
+        "transfer",
+    ]
     assert set(result["differences"]) == {"gaussian", "probit", "jury, general panel"}
     assert Profile.load(tmp_path / "profile.json").panel == f"{result['view']}*5"
 
 
 def outcome(name: str, brier: Floats) -> Outcome:
-    """A belief that fared like this."""
+    """A calibrator that fared like this."""
     base = np.zeros(len(brier), np.int32)
     votes = Votes(tuple(map(str, range(len(brier)))), (), ("yes", "no"), base, np.empty((len(brier), 0), np.int32), 2)
     return replace(crossfit.outcome(Naive(), votes.labelled(["yes"] * len(brier))), name=name, brier=brier)

@@ -197,7 +197,7 @@ def test_turning_the_phone_takes_a_burst_that_is_judged_as_one(visit: Visit) -> 
     visit.verdict()
     expect(page.locator("#camera-dialog")).to_be_hidden()
     expect(page.locator("#fan li")).to_have_count(7)
-    expect(page.locator("#decision")).to_have_text("No promise for bursts")
+    expect(page.locator("#decision")).to_have_text("No guarantee for bursts")
     page.click("#camera")
     playing(page)
     page.click("#snap")
@@ -317,7 +317,7 @@ def test_the_second_tab_tells_how_far_to_trust_it(visit: Visit) -> None:
     page = visit.page
     page.click("#tab-trust")
     expect(page.locator("#figure svg title").first).to_have_text("Confidence and how often it was right")
-    expect(page.locator("#promise")).to_contain_text("%")
+    expect(page.locator("#guarantee")).to_contain_text("%")
     expect(page.locator("#results tbody tr")).to_have_count(3)
     expect(page.locator("#panel li")).to_have_count(len(PANEL))
 

@@ -34,7 +34,7 @@ from looktwice.model import AsyncModel, Model
 from looktwice.pictures.collection import find
 from looktwice.pictures.image import encode_png
 from looktwice.service.replies import VerdictReply
-from looktwice.service.server import promising
+from looktwice.service.server import guaranteeing
 from looktwice.verdicts import look as looking
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions
@@ -136,7 +136,7 @@ def read(path: Path) -> list[Told]:
 @pytest.mark.parametrize("options", ROWS)
 def test_the_service(place: Path, options: DecisionKeywords) -> None:
     # Without --max-error a service chooses the guarantee itself; it is the one difference between the doors.
-    decide = promising(DecisionOptions(**options), Profile.load(place / "profile.json"))
+    decide = guaranteeing(DecisionOptions(**options), Profile.load(place / "profile.json"))
     expected, files = judged(place, decide), sorted((place / "pictures").iterdir())
     words = ("--profile", place / "profile.json", "--port", 0, *arguments(options))
     with started(command("serve", *words)) as service:

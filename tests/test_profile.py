@@ -10,13 +10,13 @@ import pytest
 from workshop import write_pictures
 
 from looktwice.asking.asker import Asker
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import FAMILIES
 from looktwice.calibration.paper import Cumulative, Transfer
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts import learn
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
@@ -34,41 +34,43 @@ def brightest(image: np.ndarray) -> str:
 
 
 @pytest.fixture(scope="module")
-def polled(tmp_path_factory: pytest.TempPathFactory) -> Polled:
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     pictures = write_pictures(tmp_path_factory.mktemp("pictures") / "pictures.npz", 60)
     asker = Asker(PythonClassifier(brightest))
     answers = asyncio.run(learn.collect(asker, pictures, Panel.parse("mirror rotation:15*3")))
     labelled = answers.votes.labelled("nw" if i % 3 else "se" for i in range(60))
-    return Polled(labelled, (), answers.panel, answers.fingerprint, 0)
+    return Collected(labelled, (), answers.panel, answers.fingerprint, 0)
 
 
-def every_belief() -> list[Belief]:
+def every_calibrator() -> list[Calibrator]:
     noise = Cumulative((-1.0, 0.0, 1.0), (0.1, 0.5, 0.9))
     return [family(noise=noise) if family is Transfer else family() for family in FAMILIES.values()]
 
 
-@pytest.mark.parametrize("belief", every_belief(), ids=lambda belief: belief.name)
-def test_a_profile_of_every_belief_survives_its_file(tmp_path: Path, polled: Polled, belief: Belief) -> None:
-    profile = learn.learn(polled, belief, "python:tests:brightest")
+@pytest.mark.parametrize("calibrator", every_calibrator(), ids=lambda calibrator: calibrator.name)
+def test_a_profile_of_every_calibrator_survives_its_file(
+    tmp_path: Path, collected: Collected, calibrator: Calibrator
+) -> None:
+    profile = learn.learn(collected, calibrator, "python:tests:brightest")
     profile.save(tmp_path / "profile.json")
     again = Profile.load(tmp_path / "profile.json")
     assert again == profile
-    assert again.believer().confidence(polled.votes) == pytest.approx(profile.believer().confidence(polled.votes))
+    assert again.believer().confidence(collected.votes) == pytest.approx(profile.believer().confidence(collected.votes))
     assert str(again.views()) == "mirror rotation:15*3"
 
 
-def test_the_figures_are_those_of_held_out_folds(polled: Polled) -> None:
-    profile = learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
-    assert [result.belief for result in profile.results] == ["naive", "constant", "probit"]
+def test_the_figures_are_those_of_held_out_folds(collected: Collected) -> None:
+    profile = learn.learn(collected, FAMILIES["probit"](), "python:tests:brightest")
+    assert [result.calibrator for result in profile.results] == ["naive", "constant", "probit"]
     assert len(profile.held_out.confidence) == profile.pictures == 60
-    words, labelled = polled.votes.vocabulary, polled.labelled()
+    words, labelled = collected.votes.vocabulary, collected.labelled()
     accuracy = np.mean([t == words[c] for t, c in zip(labelled.words, labelled.base, strict=True)])
     assert profile.accuracy() == pytest.approx(float(accuracy), abs=1e-6)
 
 
-def written(folder: Path, polled: Polled) -> tuple[Path, dict[str, object]]:
+def written(folder: Path, collected: Collected) -> tuple[Path, dict[str, object]]:
     path = folder / "profile.json"
-    learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest").save(path)
+    learn.learn(collected, FAMILIES["probit"](), "python:tests:brightest").save(path)
     return path, json.loads(path.read_text())
 
 
@@ -79,17 +81,17 @@ def written(folder: Path, polled: Polled) -> tuple[Path, dict[str, object]]:
         ({"schema_version": "one"}, "malformed at schema_version"),
         ({"surprise": True}, "malformed at surprise"),
         ({"panel": "spiral:3"}, "malformed: .*spiral"),
-        ({"belief": {"family": "oracle"}}, "malformed: no belief is called 'oracle'"),
-        ({"belief": {"family": "probit", "a": float("nan")}}, "malformed: .*not finite"),
+        ({"calibrator": {"family": "oracle"}}, "malformed: no calibrator is called 'oracle'"),
+        ({"calibrator": {"family": "probit", "a": float("nan")}}, "malformed: .*not finite"),
         ({"classes": 1}, "malformed at classes"),
         ({"renderer": "0"}, "was fitted with renderer 0"),
         ({"held_out": {"confidence": [2.0], "correct": [True]}}, "malformed at held_out.confidence.0"),
     ],
 )
 def test_a_profile_that_is_newer_or_malformed_is_refused(
-    tmp_path: Path, polled: Polled, change: dict[str, object], words: str
+    tmp_path: Path, collected: Collected, change: dict[str, object], words: str
 ) -> None:
-    path, values = written(tmp_path, polled)
+    path, values = written(tmp_path, collected)
     path.write_text(json.dumps({**values, **change}))
     with pytest.raises(ProfileError, match=words):
         Profile.load(path)
@@ -108,9 +110,9 @@ def test_a_profile_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> Non
 
 
 def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_against_a_borrowed_one(
-    tmp_path: Path, polled: Polled
+    tmp_path: Path, collected: Collected
 ) -> None:
-    profile = learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+    profile = learn.learn(collected, FAMILIES["probit"](), "python:tests:brightest")
     asker, pictures = Asker(PythonClassifier(brightest)), write_pictures(tmp_path / "pictures.npz", 5)
     strange, known = ([replace(picture, truth=truth) for picture in pictures] for truth in ("1", "nw"))
     with pytest.raises(DataError, match=r"none of the truths \('1'\) is among the labels"):
@@ -120,8 +122,8 @@ def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_again
     assert asyncio.run(learn.poll(asker, known, borrowed)).labelled().words == ("nw",) * 5
 
 
-def test_another_classifier_is_refused(polled: Polled) -> None:
-    profile = learn.learn(polled, FAMILIES["probit"](), "python:tests:brightest")
+def test_another_classifier_is_refused(collected: Collected) -> None:
+    profile = learn.learn(collected, FAMILIES["probit"](), "python:tests:brightest")
     with pytest.raises(ProfileError, match="was fitted on classifier python:"):
         profile.check("onnx:another", {})
 

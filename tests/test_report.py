@@ -21,7 +21,7 @@ from workshop import run
 
 from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, storage, votes
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
@@ -30,14 +30,14 @@ from looktwice.cli.evaluate import report
 from looktwice.errors import DataError, ImageError, LookTwiceError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
-from looktwice.report import Material, findings, gallery, page, write
+from looktwice.report import ReportInputs, findings, gallery, page, write
 from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.verdicts import evaluate, learn, planning, risk
-from looktwice.verdicts.learn import Polled
-from looktwice.verdicts.policy import DecisionOptions, Practice
+from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.policy import DecisionOptions, Policy
 from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.views import Panel
 
@@ -65,9 +65,9 @@ class Noise:
         return Image.of(rng.integers(0, 256, (self.side, self.side * 2, 3), np.uint8))
 
 
-def polled(
+def collected(
     count: int, labels: Sequence[str] = ANIMALS, panel: str = PANEL, seed: int = 0, ease: float = 3, prefix: str = "p"
-) -> Polled:
+) -> Collected:
     """Answers of a classifier that is the more often wrong the harder the picture, and of its views, likewise."""
     rng, views = np.random.default_rng(seed), Panel.parse(panel)
     truth, hard = rng.integers(0, len(labels), count), rng.beta(1, ease, count)
@@ -79,7 +79,7 @@ def polled(
     asked = np.stack([say() for _ in views], axis=1) if len(views) else np.empty((count, 0), np.int32)
     names, words = tuple(f"{prefix}{i}.png" for i in range(count)), tuple(map(str, views))
     said = Votes(names, words, tuple(labels), say(), asked, len(labels))
-    return Polled(said.labelled(labels[i] for i in truth), (), views, "test:1", 0)
+    return Collected(said.labelled(labels[i] for i in truth), (), views, "test:1", 0)
 
 
 def bare(told: Votes) -> Votes:
@@ -87,28 +87,30 @@ def bare(told: Votes) -> Votes:
     return Votes(told.names, told.panel, told.vocabulary, told.base, told.views, told.classes)
 
 
-def profiled(teachers: Polled, belief: Belief | None = None, description: str = "python:zoo:label") -> Profile:
-    return learn.learn(teachers, belief or Jury(), description)
+def profiled(
+    n_selection: Collected, calibrator: Calibrator | None = None, description: str = "python:zoo:label"
+) -> Profile:
+    return learn.learn(n_selection, calibrator or Jury(), description)
 
 
-def material(tested: Polled, profile: Profile, **more: object) -> Material:
-    return replace(Material(profile, tested.votes), **more)  # type: ignore[arg-type]
+def inputs(tested: Collected, profile: Profile, **more: object) -> ReportInputs:
+    return replace(ReportInputs(profile, tested.votes), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return profiled(polled(400, seed=1))
+    return profiled(collected(400, seed=1))
 
 
 @pytest.fixture(scope="module")
-def tested() -> Polled:
-    return polled(600, seed=2)
+def tested() -> Collected:
+    return collected(600, seed=2)
 
 
 @pytest.fixture(scope="module")
-def read(profile: Profile, tested: Polled) -> Read:
+def read(profile: Profile, tested: Collected) -> Read:
     """The page about the tested pictures."""
-    return Read(page(material(tested, profile)))
+    return Read(page(inputs(tested, profile)))
 
 
 VOID = {"meta", "img", "br", "wbr"}
@@ -169,22 +171,22 @@ def near(text: str) -> str:
 # The numbers
 
 
-def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Polled) -> None:
-    read = Read(page(material(tested, profile, results=())))
+def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Collected) -> None:
+    read = Read(page(inputs(tested, profile, results=())))
     for result in evaluate.assess(tested, profile):
-        cells = read.row("Figures", result.belief)
+        cells = read.row("Figures", result.calibrator)
         assert cells[1] == str(result.queries)
         for cell, key in zip(cells[2:], ("accuracy", "ece", "auroc", "brier", "nll"), strict=True):
             figure = result.figures[key]
             assert cell == f"{figure.value:.3f}{figure.low:.3f} to {figure.high:.3f}"
 
 
-def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Polled) -> None:
+def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Collected) -> None:
     outcome = crossfit.outcome(profile.believer(), tested.labelled())
     threshold = risk.threshold(outcome.confidence, outcome.correct, 0.1)
     assert threshold is not None
     kept = outcome.confidence >= threshold
-    text = near(Read(page(material(tested, profile, max_error=0.1))).text)
+    text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
     said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
     assert said is not None
     assert threshold <= float(said[1]) < threshold + 0.001
@@ -192,9 +194,9 @@ def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, 
     assert f"of such answers {100 * (~outcome.correct[kept]).mean():.1f} % were wrong here" in text
 
 
-def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Polled, read: Read) -> None:
+def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Collected, read: Read) -> None:
     outcome = crossfit.outcome(profile.believer(), tested.labelled())
-    table = read.tables["Promises"]
+    table = read.tables["Guarantees"]
     assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
     for row in table[1:]:
         threshold = risk.threshold(outcome.confidence, outcome.correct, float(row[0].split()[0]) / 100)
@@ -205,47 +207,47 @@ def test_every_promise_of_the_table_is_one_that_can_be_made(profile: Profile, te
 
 
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
-    few = polled(60, seed=3, ease=60)
+    few = collected(60, seed=3, ease=60)
     outcome = crossfit.outcome(profile.believer(), few.labelled())
     least = min(need.labels for need in planning.needs(0.02, held_out=HeldOut.of(outcome, outcome)))
-    text = near(Read(page(material(few, profile))).text)
-    assert "No promise yet: at most 2 % wrong" in text
+    text = near(Read(page(inputs(few, profile))).text)
+    assert "No guarantee yet: at most 2 % wrong" in text
     assert f"About {roughly(least)} would be needed" in text
 
 
-def test_a_promise_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
-    poor = polled(400, seed=4, ease=0.7)
-    text = near(Read(page(material(poor, profile, max_error=0.01))).text)
+def test_a_guarantee_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
+    poor = collected(400, seed=4, ease=0.7)
+    text = near(Read(page(inputs(poor, profile, max_error=0.01))).text)
     assert "Out of reach: at most 1 % wrong" in text
     assert "would be needed" not in text
 
 
-def test_the_profiles_own_promise_is_held_against_new_pictures(profile: Profile, tested: Polled) -> None:
+def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profile, tested: Collected) -> None:
     threshold = profile.threshold(0.1)
     assert threshold is not None
     confidence = profile.believer().confidence(tested.votes)
-    text = near(Read(page(material(tested, profile, max_error=0.1))).text)
+    text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
     assert "the profile itself, from the pictures it was fitted on, accepts" in text
     assert f"here that is {100 * (confidence >= threshold).mean():.1f} % of the pictures" in text
 
 
-def test_pictures_that_taught_are_judged_by_beliefs_that_have_not_seen_them() -> None:
-    taught = polled(300, seed=5)
-    for belief in (Jury(), Probit()):
-        profile = profiled(taught, belief)
-        judged = judge(material(taught, profile))
+def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them() -> None:
+    taught = collected(300, seed=5)
+    for calibrator in (Jury(), Probit()):
+        profile = profiled(taught, calibrator)
+        judged = judge(inputs(taught, profile))
         assert judged is not None
         assert judged.taught
         np.testing.assert_allclose(judged.confidence, profile.held_out.confidence, atol=1e-3)
         assert not np.allclose(judged.confidence, profile.believer().confidence(taught.votes), atol=1e-3)
-        evidence = weigh(material(taught, profile), judged)
-        assert evidence.source == "300 pictures it was fitted on, each judged by a belief fitted on others"
+        evidence = weigh(inputs(taught, profile), judged)
+        assert evidence.source == "300 pictures it was fitted on, each judged by a calibrator fitted on others"
 
 
 def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
-    taught = polled(400, seed=6)
-    profile = learn.learn(taught, Jury(), "python:zoo:label", teachers=100)
-    judged = judge(material(taught, profile))
+    taught = collected(400, seed=6)
+    profile = learn.learn(taught, Jury(), "python:zoo:label", n_selection=100)
+    judged = judge(inputs(taught, profile))
     assert judged is not None
     assert judged.taught
     labelled = judged.labelled()
@@ -255,23 +257,23 @@ def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
 
 
 def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
-    taught = polled(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
-    judged = judge(material(taught, learn.learn(taught, Jury(), "python:zoo:label", fixed=4)))
+    taught = collected(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
+    judged = judge(inputs(taught, learn.learn(taught, Jury(), "python:zoo:label", fixed=4)))
     assert judged is not None
     assert judged.taught
 
 
-@pytest.mark.parametrize("belief", [Jury(), Probit(), Gaussian()])
-def test_as_many_other_pictures_are_not_taken_for_those_that_taught(belief: Belief) -> None:
-    judged = judge(material(polled(200, seed=7), profiled(polled(200, seed=1), belief)))
+@pytest.mark.parametrize("calibrator", [Jury(), Probit(), Gaussian()])
+def test_as_many_other_pictures_are_not_taken_for_those_that_taught(calibrator: Calibrator) -> None:
+    judged = judge(inputs(collected(200, seed=7), profiled(collected(200, seed=1), calibrator)))
     assert judged is not None
     assert not judged.taught
 
 
 def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_panel(
-    profile: Profile, tested: Polled, read: Read
+    profile: Profile, tested: Collected, read: Read
 ) -> None:
-    judged = judge(material(tested, profile))
+    judged = judge(inputs(tested, profile))
     assert judged is not None
     steps = findings.steps(profile.believer(), judged)
     assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
@@ -284,11 +286,11 @@ def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_pa
 
 
 def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:
-    lost = polled(500, seed=8)
+    lost = collected(500, seed=8)
     rng = np.random.default_rng(0)
     blind = replace(lost.votes, views=rng.integers(0, 5, lost.votes.views.shape).astype(np.int32))
     blind_poll = replace(lost, votes=blind)
-    judged = judge(material(blind_poll, profiled(replace(blind_poll, votes=blind))))
+    judged = judge(inputs(blind_poll, profiled(replace(blind_poll, votes=blind))))
     assert judged is not None
     steps = findings.steps(Jury(), judged)
     assert steps[-1].brier > steps[0].brier - 0.005
@@ -296,8 +298,8 @@ def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:
 
 
 def test_a_long_panel_is_shown_by_some_of_its_prefixes_and_its_draws_together() -> None:
-    long = polled(60, panel="rotation:20*40", seed=9)
-    material_of = material(long, profiled(polled(60, panel="rotation:20*40", seed=10), Isotonic()))
+    long = collected(60, panel="rotation:20*40", seed=9)
+    material_of = inputs(long, profiled(collected(60, panel="rotation:20*40", seed=10), Isotonic()))
     judged = judge(material_of)
     assert judged is not None
     queries = [step.queries for step in findings.steps(Isotonic(), judged)]
@@ -309,7 +311,7 @@ def test_a_long_panel_is_shown_by_some_of_its_prefixes_and_its_draws_together() 
     assert "rotation:20 × 40" in table[2][1]
 
 
-def test_the_weights_on_the_page_are_the_jurys(profile: Profile, tested: Polled, read: Read) -> None:
+def test_the_weights_on_the_page_are_the_jurys(profile: Profile, tested: Collected, read: Read) -> None:
     jury = profile.believer()
     assert isinstance(jury, Jury)
     table = read.tables["Views"]
@@ -323,8 +325,8 @@ def test_classes_are_counted_by_hand_and_the_surely_poor_come_first() -> None:
     base = np.array([0] * 50 + [1] * 30 + [0] * 20 + [2] * 4, np.int32)
     truths = ("ant",) * 50 + ("bee",) * 50 + ("cow",) * 4
     said = Votes(tuple(map(str, range(104))), ("mirror",), ("ant", "bee", "cat"), base, base[:, None], 4)
-    polled_zoo = Polled(said.labelled(truths), (), Panel.parse("mirror"), "test:1", 0)
-    read = Read(page(material(polled_zoo, profiled(polled_zoo, Probit()))))
+    polled_zoo = Collected(said.labelled(truths), (), Panel.parse("mirror"), "test:1", 0)
+    read = Read(page(inputs(polled_zoo, profiled(polled_zoo, Probit()))))
     assert [row[0] for row in read.tables["Classes"][1:]] == ["cow", "bee", "ant"]
     cow, bee, ant = read.tables["Classes"][1:]
     assert near(cow[2]).startswith("0.0 %")
@@ -336,8 +338,8 @@ def test_classes_are_counted_by_hand_and_the_surely_poor_come_first() -> None:
 
 
 def test_many_classes_are_cut_to_the_worst() -> None:
-    zoo = polled(600, labels=[f"animal {i}" for i in range(50)], seed=11)
-    read = Read(page(material(zoo, profiled(zoo, Naive()))))
+    zoo = collected(600, labels=[f"animal {i}" for i in range(50)], seed=11)
+    read = Read(page(inputs(zoo, profiled(zoo, Naive()))))
     assert len(read.tables["Classes"]) == 1 + findings.CLASSES
     assert "30 more are left out" in near(read.text)
 
@@ -345,12 +347,12 @@ def test_many_classes_are_cut_to_the_worst() -> None:
 # The pictures
 
 
-def shots(tested: Polled, side: int = 40) -> list[Picture]:
+def shots(tested: Collected, side: int = 40) -> list[Picture]:
     return [Picture(name, None, Noise(side)) for name in tested.votes.names]
 
 
-def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Profile, tested: Polled) -> None:
-    judged = judge(material(tested, profile))
+def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Profile, tested: Collected) -> None:
+    judged = judge(inputs(tested, profile))
     assert judged is not None
     assert judged.outcome is not None
     doubtful, wrong, rescued = gallery.galleries(judged, shots(tested))
@@ -364,8 +366,8 @@ def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Prof
 
 
 def test_a_picture_that_is_broken_or_missing_is_named_instead(profile: Profile) -> None:
-    test = polled(60, seed=12, prefix="broken")
-    html = page(material(test, profile, pictures=shots(test)[:30]))
+    test = collected(60, seed=12, prefix="broken")
+    html = page(inputs(test, profile, pictures=shots(test)[:30]))
     assert '<div class="none"><bdi>broken' in html
 
 
@@ -392,9 +394,9 @@ def decoded(uri: str) -> NDArray[np.uint8]:
     return np.asarray(picture[:, :, ::-1], np.uint8)
 
 
-def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Polled) -> None:
+def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Collected) -> None:
     pictures = shots(tested, side=30)
-    rows = gallery.panel(Practice.whole(profile), profile.seed, None, gallery.sample(pictures))
+    rows = gallery.panel(Policy.whole(profile), profile.seed, None, gallery.sample(pictures))
     before, mirrored = (decoded(row.thumbnails[0].uri) for row in rows[:2])
     np.testing.assert_array_equal(mirrored, before[:, ::-1])
 
@@ -403,97 +405,97 @@ def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Polled) 
 
 
 def test_a_profile_alone_makes_a_page(profile: Profile) -> None:
-    read = Read(page(Material(profile)))
+    read = Read(page(ReportInputs(profile)))
     assert read.row("Figures", "jury")[5].startswith(f"{profile.results[2].figures['brier'].value:.3f}")
     assert "Classes" not in read.tables
     assert len(read.tables["Queries"]) == 1 + len(profile.curve)
     assert "400 pictures it was fitted on" in near(read.text)
 
 
-def test_without_truths_promises_rest_on_the_profile_and_shares_are_of_these_pictures(
-    profile: Profile, tested: Polled
+def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_pictures(
+    profile: Profile, tested: Collected
 ) -> None:
     threshold = profile.threshold(0.1)
     assert threshold is not None
     confidence = profile.believer().confidence(tested.votes)
-    read = Read(page(material(tested, profile, votes=bare(tested.votes), max_error=0.1)))
-    assert near(read.row("Promises", "10\N{NO-BREAK SPACE}%")[2]) == f"{100 * (confidence >= threshold).mean():.1f} %"
+    read = Read(page(inputs(tested, profile, votes=bare(tested.votes), max_error=0.1)))
+    assert near(read.row("Guarantees", "10\N{NO-BREAK SPACE}%")[2]) == f"{100 * (confidence >= threshold).mean():.1f} %"
     assert "Most doubtful" in read.text
     assert "Confidently wrong" not in read.text
     assert "Classes" not in read.tables
     assert "The truths of the 600 pictures that were asked about are not known" in near(read.text)
 
 
-@pytest.mark.parametrize("belief", [Naive(), Probit()])
-def test_beliefs_without_weights_have_a_page(belief: Belief, tested: Polled) -> None:
-    text = near(Read(page(material(tested, profiled(polled(100, seed=13), belief)))).text)
+@pytest.mark.parametrize("calibrator", [Naive(), Probit()])
+def test_calibrators_without_weights_have_a_page(calibrator: Calibrator, tested: Collected) -> None:
+    text = near(Read(page(inputs(tested, profiled(collected(100, seed=13), calibrator)))).text)
     assert "Every view has the same say" in text
-    assert ("What more queries bring" in text) == isinstance(belief, Probit)
+    assert ("What more queries bring" in text) == isinstance(calibrator, Probit)
 
 
 def test_a_panel_without_views_has_a_page() -> None:
-    bare = polled(100, panel="", seed=14)
-    assert "the picture itself" in Read(page(material(bare, profiled(bare, Probit())))).text
+    bare = collected(100, panel="", seed=14)
+    assert "the picture itself" in Read(page(inputs(bare, profiled(bare, Probit())))).text
 
 
-def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Profile, tested: Polled) -> None:
+def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Profile, tested: Collected) -> None:
     views = tested.votes.views.copy()
     views[::2, 2:] = MISSING
     early = replace(tested, votes=replace(tested.votes, views=views))
-    practice = Practice.thrifty(profile)
-    judged = judge(material(early, profile, practice=practice))
+    policy = Policy.thrifty(profile)
+    judged = judge(inputs(early, profile, policy=policy))
     assert judged is not None
-    np.testing.assert_array_equal(judged.confidence, practice.belief.confidence(early.votes))
-    evidence = weigh(material(early, profile, practice=practice), judged)
+    np.testing.assert_array_equal(judged.confidence, policy.calibrator.confidence(early.votes))
+    evidence = weigh(inputs(early, profile, policy=policy), judged)
     assert evidence.believed.queries == pytest.approx(4.0)
-    text = near(Read(page(material(early, profile, practice=practice))).text)
+    text = near(Read(page(inputs(early, profile, policy=policy))).text)
     assert f"{600 + 600 * 4 - 300 * 2:,} queries about 600 pictures" in text
 
 
 def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> None:
-    longer = polled(100, panel=f"{PANEL} blur:1", seed=20)
-    judged = judge(material(longer, profile))
+    longer = collected(100, panel=f"{PANEL} blur:1", seed=20)
+    judged = judge(inputs(longer, profile))
     assert judged is not None
     assert judged.votes.panel == longer.votes.panel[:4]
 
 
 def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
-    taught = polled(200, seed=21)
+    taught = collected(200, seed=21)
     profile = profiled(taught)
     with pytest.raises(DataError, match="leave out --adaptive"):
-        page(material(taught, profile, practice=Practice.thrifty(profile)))
+        page(inputs(taught, profile, policy=Policy.thrifty(profile)))
 
 
-def test_what_does_not_fit_is_said(profile: Profile, tested: Polled) -> None:
+def test_what_does_not_fit_is_said(profile: Profile, tested: Collected) -> None:
     with pytest.raises(DataError, match=r"of 2 views \(mirror, blur:1\) and the profile asks 4"):
-        page(material(polled(60, panel="mirror blur:1"), profile))
+        page(inputs(collected(60, panel="mirror blur:1"), profile))
     with pytest.raises(DataError, match="labels such as 'oak' and the profile knows labels such as 'ant'"):
-        page(material(polled(60, labels=["oak", "elm", "ash"]), profile))
+        page(inputs(collected(60, labels=["oak", "elm", "ash"]), profile))
     with pytest.raises(DataError, match=r"none of the truths \('oak'\) is among the labels"):
-        page(material(tested, profile, votes=tested.votes.labelled(["oak"] * 600)))
+        page(inputs(tested, profile, votes=tested.votes.labelled(["oak"] * 600)))
     with pytest.raises(DataError, match="about no picture"):
-        page(material(replace(tested, votes=tested.votes.take(slice(0, 0))), profile))
+        page(inputs(replace(tested, votes=tested.votes.take(slice(0, 0))), profile))
     with pytest.raises(DataError, match=r"none of the pictures is in the votes.*'other0.png'.*'p0.png'"):
-        page(material(tested, profile, pictures=[Picture("other0.png", None, Noise(9))]))
+        page(inputs(tested, profile, pictures=[Picture("other0.png", None, Noise(9))]))
     with pytest.raises(DataError, match="max_error is 2"):
-        page(material(tested, profile, max_error=2.0))
+        page(inputs(tested, profile, max_error=2.0))
 
 
 def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="could not be written"):
-        write(tmp_path / "file" / "report.html", Material(profile))
-    write(tmp_path / "report.html", Material(profile))
+        write(tmp_path / "file" / "report.html", ReportInputs(profile))
+    write(tmp_path / "report.html", ReportInputs(profile))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "report.html"]
 
 
 # Cost and noise
 
 
-def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Polled) -> None:
+def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Collected) -> None:
     days = [DayCost("test:1", "zoo", date(2026, 3, 1 + i), 100, 250_000, 90, 8, 2) for i in range(20)]
     days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0, 0))
-    read = Read(page(material(tested, profile, days=days)))
+    read = Read(page(inputs(tested, profile, days=days)))
     table = read.tables["Ledger"]
     assert len(table) == 1 + 14 + 1
     assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800", "160", "40"]
@@ -513,7 +515,7 @@ def test_noise_of_an_open_model_is_drawn_and_tabled(profile: Profile) -> None:
     noise = describe(Cumulatives.of(np.random.default_rng(0).normal(-1, 2, (50, 20))))
     measured = Measured("rotation:20", 0.8, noise, noise, 0.1, 0.2)
     file = NoiseFile(model="open.onnx", fingerprint="f", seed=0, pictures=50, digest="0", draws=20, noises=(measured,))
-    html = page(Material(profile, noise=file))
+    html = page(ReportInputs(profile, noise=file))
     row = Read(html).row("Latent noise", "rotation:20")
     assert row[1:3] == [f"{noise.var:.3f}", f"{noise.normal.ks:.3f}"]
     assert row[5] == f"{noise.normal.a:.3g}"
@@ -526,14 +528,14 @@ def test_noise_of_an_open_model_is_drawn_and_tabled(profile: Profile) -> None:
 @pytest.fixture(scope="module")
 def hostile() -> str:
     """A page about labels, names, a classifier and a title that all want to be markup."""
-    test = polled(300, labels=HOSTILE, seed=15, prefix="\"'<b>")
+    test = collected(300, labels=HOSTILE, seed=15, prefix="\"'<b>")
     names = tuple(f"{name}&amp;<img src=x onerror=alert(4)>" for name in test.votes.names)
     test = replace(test, votes=replace(test.votes, names=names))
     profile = profiled(
-        polled(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
+        collected(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
     )
     days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, 1, 1, 0, 0)]
-    return page(material(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
+    return page(inputs(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
 
 
 def test_labels_names_and_descriptions_stay_text(hostile: str) -> None:
@@ -560,18 +562,18 @@ def test_the_page_asks_a_browser_to_fetch_nothing(hostile: str) -> None:
     assert anchors <= {value for _, name, value in read.attributes if name == "id"}
 
 
-def test_the_same_material_gives_the_same_bytes(profile: Profile, tested: Polled) -> None:
-    assert page(material(tested, profile)) == page(material(tested, profile))
+def test_the_same_material_gives_the_same_bytes(profile: Profile, tested: Collected) -> None:
+    assert page(inputs(tested, profile)) == page(inputs(tested, profile))
 
 
 # Size
 
 
 def test_a_report_about_10000_pictures_is_below_3_megabytes(profile: Profile, tmp_path: Path) -> None:
-    many = polled(10_000, labels=[f"kind of animal number {i}" for i in range(1000)], seed=17)
+    many = collected(10_000, labels=[f"kind of animal number {i}" for i in range(1000)], seed=17)
     panel = "mirror zoom:1.15 turn:-8 turn:8"
-    own = profiled(polled(400, labels=many.votes.vocabulary, panel=panel, seed=18))
-    html = page(material(many, own, pictures=shots(many, side=300)))
+    own = profiled(collected(400, labels=many.votes.vocabulary, panel=panel, seed=18))
+    html = page(inputs(many, own, pictures=shots(many, side=300)))
     assert html.count("data:image/jpeg") > 30
     assert len(html.encode()) < 3_000_000
     (tmp_path / "report.html").write_text(html, "utf-8")
@@ -594,8 +596,8 @@ def console_errors(path: Path) -> list[str]:
 
 
 def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
-    many = polled(50_000, seed=19)
-    html = page(material(many, profile, results=profile.results, pictures=shots(many)))
+    many = collected(50_000, seed=19)
+    html = page(inputs(many, profile, results=profile.results, pictures=shots(many)))
     assert "50,000 pictures that took no part in fitting" in near(html)
     assert len(html) < 1_000_000
 
@@ -604,9 +606,9 @@ def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dispatcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a profile of the embedded classifier and the votes that taught it."""
-    folder, demo = tmp_path_factory.mktemp("desk"), Path(str(files("looktwice") / "demo"))
+    folder, demo = tmp_path_factory.mktemp("dispatcher"), Path(str(files("looktwice") / "demo"))
     views = ["--views", "mirror turn:8", "--votes", "taught.npz", "--ledger", "ledger.db", "--price", "0.001"]
     clothes = shutil.copy(demo / "pictures.npz", folder / "clothes.npz")
     done = run("fit", clothes, "--take", ":200", "-c", demo / "fashion.toml", *views, cwd=folder)
@@ -614,38 +616,38 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(desk: Path) -> None:
+def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(dispatcher: Path) -> None:
     asking = ["--take", "200:400", "--votes", "votes.npz", "--ledger", "ledger.db", "--price", "0.001"]
-    done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=desk)
+    done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=dispatcher)
     assert done.returncode == 0, done.stderr
     assert "Report: first.html" in done.stderr
     given = ["--votes", "votes.npz", "--pictures", "clothes.npz", "--ledger", "ledger.db", "--max-error", "0.2"]
-    again = run("report", *given, "-o", "second.html", cwd=desk)
+    again = run("report", *given, "-o", "second.html", cwd=dispatcher)
     assert again.returncode == 0, again.stderr
-    first, second = (Read((desk / name).read_text("utf-8")) for name in ("first.html", "second.html"))
+    first, second = (Read((dispatcher / name).read_text("utf-8")) for name in ("first.html", "second.html"))
     assert first.tables == second.tables
     assert first.tables["Ledger"][-1][1] == "1,200"
     assert "600 queries about 200 pictures, 0.6000 at 0.0010 each" in near(first.text)
     assert "clothes.npz#" in first.text
 
 
-def test_tune_reports_on_the_pictures_it_did_not_choose_on(desk: Path) -> None:
+def test_tune_reports_on_the_pictures_it_did_not_choose_on(dispatcher: Path) -> None:
     toml = str(files("looktwice") / "demo" / "fashion.toml")
     given = ["--take", ":260", "-c", toml, "--max-queries", "3", "-o", "tuned.json", "--report", "tuned.html"]
-    done = run("tune", "clothes.npz", *given, cwd=desk)
+    done = run("tune", "clothes.npz", *given, cwd=dispatcher)
     assert done.returncode == 0, done.stderr
-    judged = len(Profile.load(desk / "tuned.json").held_out.confidence)
+    judged = len(Profile.load(dispatcher / "tuned.json").held_out.confidence)
     assert judged < 260
-    read = Read((desk / "tuned.html").read_text("utf-8"))
-    assert f"{judged} pictures it was fitted on, each judged by a belief fitted on others" in near(read.text)
+    read = Read((dispatcher / "tuned.html").read_text("utf-8"))
+    assert f"{judged} pictures it was fitted on, each judged by a calibrator fitted on others" in near(read.text)
     assert sum(int(row[1]) for row in read.tables["Classes"][1:]) == judged
 
 
-def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path) -> None:
-    storage.save(desk / "bare.npz", bare(storage.load(desk / "taught.npz")))
-    done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=desk)
+def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher: Path) -> None:
+    storage.save(dispatcher / "bare.npz", bare(storage.load(dispatcher / "taught.npz")))
+    done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=dispatcher)
     assert done.returncode == 0, done.stderr
-    assert "Classes" in Read((desk / "bare.html").read_text("utf-8")).tables
+    assert "Classes" in Read((dispatcher / "bare.html").read_text("utf-8")).tables
 
 
 @pytest.mark.parametrize(
@@ -660,16 +662,16 @@ def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(desk: Path
         ("out", "profile.json/report.html", "there is no folder"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_said(desk: Path, option: str, value: str, words: str) -> None:
+def test_what_cannot_be_read_or_written_is_said(dispatcher: Path, option: str, value: str, words: str) -> None:
     given = {"profile_path": "profile.json", "out": "report.html", option: value}
     names = ("profile_path", "votes", "pictures", "noise", "books", "out")
-    paths = {name: desk / given[name] if name in given else None for name in names}
+    paths = {name: dispatcher / given[name] if name in given else None for name in names}
     with pytest.raises(LookTwiceError, match=words):
         report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]
 
 
-def test_an_error_is_one_line_and_an_exit_code(desk: Path) -> None:
-    done = run("report", "--votes", "clothes.npz", cwd=desk)
+def test_an_error_is_one_line_and_an_exit_code(dispatcher: Path) -> None:
+    done = run("report", "--votes", "clothes.npz", cwd=dispatcher)
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
     assert "is not a votes file" in done.stderr

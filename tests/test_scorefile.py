@@ -33,9 +33,9 @@ def photos(tmp_path: Path) -> Sequence[Picture]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
-    (tmp_path / "desk").mkdir()
-    return tmp_path / "desk"
+def dispatcher(tmp_path: Path) -> Path:
+    (tmp_path / "dispatcher").mkdir()
+    return tmp_path / "dispatcher"
 
 
 def verdict(picture: Picture, confidence: float = 0.5) -> Verdict:
@@ -49,9 +49,9 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_result_is_in_the_order_of_the_pictures_whatever_the_order_of_verdicts(
-    photos: Sequence[Picture], desk: Path
+    photos: Sequence[Picture], dispatcher: Path
 ) -> None:
-    out = desk / "out.csv"
+    out = dispatcher / "out.csv"
     file = ScoreFile(out, HEADER, photos)
     for place, picture in enumerate([2, 0, 3, 1]):
         file.add(verdict(photos[picture], place / 10))
@@ -63,34 +63,36 @@ def test_the_result_is_in_the_order_of_the_pictures_whatever_the_order_of_verdic
         ("d.png", "0.2"),
     ]
     assert file.missing() == 0
-    assert list(desk.iterdir()) == [out]
+    assert list(dispatcher.iterdir()) == [out]
 
 
-def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(photos: Sequence[Picture], desk: Path) -> None:
-    calm = ScoreFile(desk / "calm.csv", HEADER, photos)
+def test_a_run_that_was_ended_goes_on_and_ends_in_the_same_bytes(photos: Sequence[Picture], dispatcher: Path) -> None:
+    calm = ScoreFile(dispatcher / "calm.csv", HEADER, photos)
     for picture in photos:
         calm.add(verdict(picture))
     calm.finish({})
 
-    first = ScoreFile(desk / "out.csv", HEADER, photos)
+    first = ScoreFile(dispatcher / "out.csv", HEADER, photos)
     first.add(verdict(photos[1]))
     first.close()
-    second = ScoreFile(desk / "out.csv", HEADER, photos)
+    second = ScoreFile(dispatcher / "out.csv", HEADER, photos)
     assert [second.done(place) for place in range(4)] == [False, True, False, False]
     second.add(verdict(photos[0]))
     second.add(verdict(photos[3]))
     second.finish({"c.png": Unscored("c.png", Cause.BUDGET, "late")})
     assert second.missing() == 1
-    missing = rows(desk / "out.csv")[2]
+    missing = rows(dispatcher / "out.csv")[2]
     assert (missing["cause"], missing["message"]) == ("budget", "late")
-    third = ScoreFile(desk / "out.csv", HEADER, photos)
+    third = ScoreFile(dispatcher / "out.csv", HEADER, photos)
     third.add(verdict(photos[2]))
     third.finish({})
-    assert (desk / "out.csv").read_bytes() == (desk / "calm.csv").read_bytes()
+    assert (dispatcher / "out.csv").read_bytes() == (dispatcher / "calm.csv").read_bytes()
 
 
-def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(photos: Sequence[Picture], desk: Path) -> None:
-    out, part = desk / "out.csv", desk / "out.csv.part"
+def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(
+    photos: Sequence[Picture], dispatcher: Path
+) -> None:
+    out, part = dispatcher / "out.csv", dispatcher / "out.csv.part"
     file = ScoreFile(out, HEADER, [photos[0], replace(photos[1], name="gone.png")])
     file.add(verdict(photos[0]))
     file.add(replace(verdict(photos[1]), name="gone.png"))
@@ -107,9 +109,9 @@ def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(photos: Seq
     other.close()
 
 
-def test_a_verdict_is_of_a_picture_as_it_was(photos: Sequence[Picture], desk: Path) -> None:
+def test_a_verdict_is_of_a_picture_as_it_was(photos: Sequence[Picture], dispatcher: Path) -> None:
     """The file tells if it has been untouched since before the run, and the pixels tell where it cannot."""
-    folder, out = desk.parent / "photos", desk / "out.csv"
+    folder, out = dispatcher.parent / "photos", dispatcher / "out.csv"
     for name in NAMES:
         os.utime(folder / name, (1e9, 1e9))
     os.utime(folder / "d.png")  # too fresh for its stamp to be trusted

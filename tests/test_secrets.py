@@ -386,7 +386,8 @@ def test_no_file_screen_or_reply_shows_a_key(
 
     api.spelling = "JSON with escaped slashes"
     done("check", "api.toml", *place)
-    done("fit", "pictures.npz", "-c", tmp_path / "api.toml", "--views", "mirror", "--belief", "probit", "-o", "p.json",
+    done("fit", "pictures.npz", "-c", tmp_path / "api.toml", "--views", "mirror", "--calibrator", "probit",
+         "-o", "p.json",
          "--votes", "votes.npz", *place)  # fmt: skip
     done("score", "pictures.npz", "-p", "p.json", "-o", "scores.csv", *place)
     done("evaluate", "pictures.npz", "-p", "p.json", "--report", "report.html", *place)

@@ -628,7 +628,7 @@ async def test_canaries_that_reach_nobody_cost_nothing(tmp_path: Path) -> None:
         await asyncio.wrap_future(ledger.flush())
         spent = ledger.spent(classifier.fingerprint)
     await classifier.close()
-    assert not asker.trust.due(0)  # the canaries were asked about
+    assert not asker.canaries.due(0)  # the canaries were asked about
     assert (spent.queries, spent.answered, spent.micros) == (15, 15, 150_000)
     assert asker.progress.sent == 0
 

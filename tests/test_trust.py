@@ -55,7 +55,7 @@ async def test_the_same_classifier_is_asked_again_three_times_and_goes_on(tmp_pa
         await everything(Asker(Says(), ledger, HURRY, canaries=3), pictures[:10])
         asker = Asker(Says(), ledger, HURRY, canaries=3)
         await everything(asker, pictures)
-    assert (asker.trust.asked, asker.trust.flipped) == (3, 0)
+    assert (asker.canaries.asked, asker.canaries.flipped) == (3, 0)
     assert asker.progress.sent == 50 + 3
 
 
@@ -74,8 +74,8 @@ async def test_a_classifier_that_rolls_dice_is_reported_not_refused(tmp_path: Pa
         await everything(Asker(Dice(), ledger, HURRY), pictures[:20])
         asker = Asker(Dice(), ledger, HURRY, canaries=10)
         await everything(asker, pictures)
-    assert asker.trust.asked >= 10
-    assert 0.1 < (asker.trust.flip_rate() or 0.0) < 0.9
+    assert asker.canaries.asked >= 10
+    assert 0.1 < (asker.canaries.flip_rate() or 0.0) < 0.9
 
 
 async def test_canaries_stay_within_the_budget(tmp_path: Path) -> None:

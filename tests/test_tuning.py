@@ -128,37 +128,37 @@ def clothes() -> list[Picture]:
 
 
 @pytest.fixture(scope="module")
-def chosen(clothes: list[Picture]) -> tuple[pilot.Chosen, int, panels.Plan]:
+def chosen(clothes: list[Picture]) -> tuple[pilot.Selection, int, panels.Plan]:
     asker = Asker(connect(MODEL))
     plan = panels.plan(len(clothes), len(CANDIDATES), 4)
     found = asyncio.run(pilot.choose(asker, clothes, plan, CANDIDATES, GENERAL))
     return found, asker.progress.sent, plan
 
 
-def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Chosen, int, panels.Plan]) -> None:
+def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Selection, int, panels.Plan]) -> None:
     _, sent, plan = chosen
     assert sent <= plan.queries()
 
 
 def test_the_pilot_pictures_come_first_and_all_have_their_truth(
-    chosen: tuple[pilot.Chosen, int, panels.Plan], clothes: list[Picture]
+    chosen: tuple[pilot.Selection, int, panels.Plan], clothes: list[Picture]
 ) -> None:
     found, _, plan = chosen
     assert found.pilot == plan.pilot()
-    assert found.polled.votes.names == tuple(picture.name for picture in pilot.shuffled(clothes))
+    assert found.collected.votes.names == tuple(picture.name for picture in pilot.shuffled(clothes))
     truths = {picture.name: picture.truth for picture in clothes}
-    assert found.polled.labelled().words == tuple(truths[name] for name in found.polled.votes.names)
-    assert len(found.polled.panel) == 4
+    assert found.collected.labelled().words == tuple(truths[name] for name in found.collected.votes.names)
+    assert len(found.collected.panel) == 4
     assert 0 <= found.knee <= 4
 
 
 def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
-    chosen: tuple[pilot.Chosen, int, panels.Plan], clothes: list[Picture]
+    chosen: tuple[pilot.Selection, int, panels.Plan], clothes: list[Picture]
 ) -> None:
     found, _, _ = chosen
-    alone = asyncio.run(learn.collect(Asker(connect(MODEL)), pilot.shuffled(clothes), found.polled.panel))
-    words, own = found.polled.votes.vocabulary, alone.votes.vocabulary
-    assert [[words[c] for c in row] for row in found.polled.votes.views] == [
+    alone = asyncio.run(learn.collect(Asker(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
+    words, own = found.collected.votes.vocabulary, alone.votes.vocabulary
+    assert [[words[c] for c in row] for row in found.collected.votes.views] == [
         [own[c] for c in row] for row in alone.votes.views
     ]
 
@@ -168,8 +168,8 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
     one = Votes(("p",), ("mirror", "turn:5"), ("x", "y"), np.array([1], np.int32), np.array([[0, -1]], np.int32), 2)
     two = Votes(("q",), ("turn:5",), ("z",), np.array([0], np.int32), np.array([[0]], np.int32), 2)
     parts = [
-        learn.Polled(one.labelled(["x"]), (), panel, "f", 0),
-        learn.Polled(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
+        learn.Collected(one.labelled(["x"]), (), panel, "f", 0),
+        learn.Collected(two.labelled(["z"]), (), Panel.parse("turn:5"), "f", 0),
     ]
     joined = pilot.joined(parts, Panel.parse("turn:5"))
     words = joined.votes.vocabulary
@@ -185,7 +185,7 @@ def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes:
     found, settings = asyncio.run(pilot.search(asker, clothes[:120], grid, draws=3))
     assert asker.progress.sent <= pilot.search_queries(120, 2, 3) + 60
     best = min(settings, key=lambda setting: setting.brier)
-    assert str(found.polled.panel) == f"{best.view}*3"
+    assert str(found.collected.panel) == f"{best.view}*3"
     assert found.pilot == 60
 
 
@@ -218,7 +218,7 @@ def test_the_papers_search_is_a_command_too(tmp_path: Path) -> None:
     done = run(*command, "-o", tmp_path / "p.json")
     assert done.returncode == 0, done.stderr
     assert "rotation:60" in done.stdout
-    assert json.loads((tmp_path / "p.json").read_text())["belief"]["family"] == "gaussian"
+    assert json.loads((tmp_path / "p.json").read_text())["calibrator"]["family"] == "gaussian"
     done = run(*command[:-4], "--paper", "spiral")
     assert done.returncode == 1
     assert "the paper has no transformation 'spiral'" in done.stderr

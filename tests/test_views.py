@@ -1,4 +1,4 @@
-"""Views: one text each, pixels that depend on the question alone, and the change that each promises."""
+"""Views: one text each, pixels that depend on the question alone, and the change that each guarantees."""
 
 import json
 import sys

@@ -35,8 +35,8 @@ def write_pictures(path: Path, count: int, seed: int = 0) -> Sequence[Picture]:
 
 
 def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> Profile:
-    """A profile for this classifier whose belief was given rather than fitted."""
-    accuracy = Result(belief="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
+    """A profile for this classifier whose calibrator was given rather than fitted."""
+    accuracy = Result(calibrator="naive", queries=1, figures={"accuracy": Figure(value=0.9, low=0.8, high=1.0)})
     profile = Profile(
         looktwice="test",
         classifier=str(description),
@@ -46,7 +46,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
         panel=str(panel),
         seed=0,
         renderer=renderer(panel),
-        belief=dump(Probit(a=1.0, b=0.5)),
+        calibrator=dump(Probit(a=1.0, b=0.5)),
         pictures=100,
         results=(accuracy,),
         held_out=HeldOut(confidence=(0.9,), correct=(True,)),

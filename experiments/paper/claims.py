@@ -43,7 +43,7 @@ def printed() -> dict[str, Rows]:
     for line in published.lines():
         row = {"model": f"{line.dataset} {line.model}", "method": line.method, "ballot": PAPER, "objective": "ece"}
         row |= {name: str(value) for name, value in line.values.items()}
-        row |= {"belief": "naive" if line.method == "Naive" else "gaussian"}
+        row |= {"calibrator": "naive" if line.method == "Naive" else "gaussian"}
         row |= {"cumulative": "F_n" if line.method.endswith("Fn") else "Φ"}
         tables[f"table{line.table}"].append(row)
     for told in published.correlations():
@@ -79,7 +79,7 @@ def _gain(metric: str, better: dict[str, str], worse: dict[str, str]) -> float:
 
 
 def _paper(rows: Rows) -> list[dict[str, str]]:
-    return [row for row in rows if row["belief"] == "gaussian"]
+    return [row for row in rows if row["calibrator"] == "gaussian"]
 
 
 def _name(row: dict[str, str]) -> str:

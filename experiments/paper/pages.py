@@ -113,8 +113,8 @@ def fill(page: Path, folder: Path) -> None:
 
 def _method(row: dict[str, str]) -> str:
     setting = row["view"].partition(":")[2]
-    name = row["method"] if row["belief"] != "probit" else f"{row['method']}, Probit"
-    return f"{name} {setting}" if setting and row["belief"] == "gaussian" else name
+    name = row["method"] if row["calibrator"] != "probit" else f"{row['method']}, Probit"
+    return f"{name} {setting}" if setting and row["calibrator"] == "gaussian" else name
 
 
 def _interval(row: dict[str, str], metric: str) -> str:

@@ -15,7 +15,7 @@ from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
 from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.base import Ballot, Belief
+from looktwice.calibration.base import Ballot, Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -39,9 +39,9 @@ class Parts:
     fit: LabelledVotes
     test: LabelledVotes
 
-    def outcome(self, belief: Belief) -> tuple[Belief, Outcome]:
-        """The belief as fitted on one part, and how it fares on the other."""
-        fitted = belief.fit(self.fit)
+    def outcome(self, calibrator: Calibrator) -> tuple[Calibrator, Outcome]:
+        """The calibrator as fitted on one part, and how it fares on the other."""
+        fitted = calibrator.fit(self.fit)
         return fitted, crossfit.outcome(fitted, self.test)
 
     def under(self, views: int) -> Parts:
@@ -135,8 +135,8 @@ def _white_box(study: Study, make: _Maker) -> Iterator[Row]:
     output, truths = study.answers.logits(np.concatenate([fit, test])), study.subject.truths
     best = _temperature(output[: len(fit)], truths[fit])
     for name, temperature in (("Softmax", 1.0), ("Softmax, temperature", best)):
-        chance = np.exp(log_softmax(output[len(fit) :] / temperature, axis=1))
-        yield make.row(name, "softmax", "base", dense(chance, truths[test]), {"a": 1.0 / temperature})
+        probability = np.exp(log_softmax(output[len(fit) :] / temperature, axis=1))
+        yield make.row(name, "softmax", "base", dense(probability, truths[test]), {"a": 1.0 / temperature})
 
 
 def _temperature(output: Floats, truths: Codes) -> float:
@@ -147,13 +147,13 @@ def _temperature(output: Floats, truths: Codes) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x))
 
 
-def dense(chance: Floats, truths: Codes) -> Outcome:
+def dense(probability: Floats, truths: Codes) -> Outcome:
     """A full table of probabilities (n, K) as an outcome."""
-    labels = np.broadcast_to(np.arange(chance.shape[1], dtype=np.int32), chance.shape)
-    told = Distribution(labels, chance, chance.shape[1])
-    label = chance.argmax(axis=1).astype(np.int32)
+    labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
+    told = Distribution(labels, probability, probability.shape[1])
+    label = probability.argmax(axis=1).astype(np.int32)
     brier, nll = told.brier(truths), told.nll(truths)
-    return Outcome("softmax", 1, label, chance.max(axis=1), label == truths, brier, nll, told.of(truths))
+    return Outcome("softmax", 1, label, probability.max(axis=1), label == truths, brier, nll, told.of(truths))
 
 
 def _noise(readings: Readings) -> Row:
@@ -177,7 +177,7 @@ def _gap(name: str, found: Outcome, other: Outcome | None) -> Row:
 
 
 COLUMNS = (
-    *("dataset", "model", "method", "belief", "ballot", "view", "S", "queries", "a", "labelled", "tested"),
+    *("dataset", "model", "method", "calibrator", "ballot", "view", "S", "queries", "a", "labelled", "tested"),
     *(f"{metric}{end}" for metric in ("acc", "ece", "auroc", "brier") for end in ("", "_low", "_high")),
     *("brier_full", "var", "ks", "centred_var", "centred_ks", "noise_pictures", "noise_draws"),
     *("brier_less_naive", "less_naive_low", "less_naive_high"),
@@ -193,7 +193,7 @@ class _Maker:
     study: Study
     naive: Outcome
 
-    def row(self, method: str, belief: str, ballot: Ballot, found: Outcome, more: Row | None = None) -> Row:
+    def row(self, method: str, calibrator: str, ballot: Ballot, found: Outcome, more: Row | None = None) -> Row:
         subject, size = self.study.subject, self.study.size
         even = metrics.brier_even_losses(found.confidence, found.correct, len(subject.labels))
         full, found = float(found.brier.mean()), replace(found, brier=even)
@@ -201,7 +201,7 @@ class _Maker:
             "dataset": subject.dataset,
             "model": subject.title,
             "method": method,
-            "belief": belief,
+            "calibrator": calibrator,
             "ballot": ballot,
             "S": round(found.queries) - 1,
             "queries": found.queries,
@@ -209,11 +209,11 @@ class _Maker:
             "tested": len(found.correct),
             "brier_full": full,
         }
-        told |= _figures(found) | _gap("naive", found, self.naive) | self._paper(method, belief) | (more or {})
+        told |= _figures(found) | _gap("naive", found, self.naive) | self._paper(method, calibrator) | (more or {})
         return {column: told.get(column, "") for column in COLUMNS}
 
-    def _paper(self, method: str, belief: str) -> Row:
-        if belief not in ("naive", "gaussian"):
+    def _paper(self, method: str, calibrator: str) -> Row:
+        if calibrator not in ("naive", "gaussian"):
             return {}
         subject = self.study.subject
         dataset = "CIFAR-10" if subject.dataset == "Fashion-MNIST" else subject.dataset
@@ -283,9 +283,9 @@ def transfer(source: Study, target: Study) -> Iterator[Row]:
 def _transferred(source: Study, target: Study, objective: Objective, ballot: Ballot, cumulative: str) -> Row:
     views = target.size.settings["gaussian"]
     rows = target.subject.labelled(target.size)[: target.size.grid]
-    beliefs = {view: _believed(source, view, cumulative, ballot, objective) for view in views}
-    view = min(views, key=lambda one: _loss(target, one, beliefs[one], rows))
-    fitted, found = target.parts(draws_of(view, TRANSFERRED)).outcome(beliefs[view])
+    calibrators = {view: _believed(source, view, cumulative, ballot, objective) for view in views}
+    view = min(views, key=lambda one: _loss(target, one, calibrators[one], rows))
+    fitted, found = target.parts(draws_of(view, TRANSFERRED)).outcome(calibrators[view])
     own = target.noise(view).plain
     learned = source.noise(view).plain.cumulative
     return {
@@ -310,10 +310,10 @@ def _believed(source: Study, view: View, cumulative: str, ballot: Ballot, object
     return Transfer(noise=source.noise(view).plain.cumulative, ballot=ballot, objective=objective)
 
 
-def _loss(target: Study, view: View, belief: Gaussian | Transfer, rows: Rows) -> float:
+def _loss(target: Study, view: View, calibrator: Gaussian | Transfer, rows: Rows) -> float:
     said = target.answers.votes(draws_of(view, TRANSFERRED), rows)
-    scores = crossfit.outcome(belief.fit(said), said).scores()
-    return scores.ece if belief.objective == "ece" else scores.brier
+    scores = crossfit.outcome(calibrator.fit(said), said).scores()
+    return scores.ece if calibrator.objective == "ece" else scores.brier
 
 
 def gap(one: Cumulative, other: Cumulative) -> float:
@@ -327,7 +327,7 @@ def gap(one: Cumulative, other: Cumulative) -> float:
 
 def correlations(rows: Iterable[dict[str, str]]) -> Iterator[Row]:
     """Pearson's r and p of Var and KS with ECE, AUROC and Brier over runs, of each dataset and of all together."""
-    runs = [row for row in rows if row["belief"] == "gaussian" and row["var"]]
+    runs = [row for row in rows if row["calibrator"] == "gaussian" and row["var"]]
     for ballot in BALLOTS:
         mine = [row for row in runs if row["ballot"] == ballot]
         for statistic in ("var", "ks", "centred_var", "centred_ks"):

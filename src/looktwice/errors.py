@@ -4,7 +4,7 @@ LookTwiceError
 ├── ImageError            a file that is not a picture we can use
 ├── DataError             pictures and truths that do not fit together, votes that cannot be read
 ├── ViewError             a view that cannot be read or rendered
-├── FitError              labelled pictures that a belief cannot learn from
+├── FitError              labelled pictures that a calibrator cannot learn from
 │   └── UnscoredError     none of them could be scored
 ├── ProfileError          a profile that is malformed, newer or not for this classifier
 ├── LedgerError           a ledger that cannot be opened, read or written
@@ -47,7 +47,7 @@ class ViewError(LookTwiceError):
 
 
 class FitError(LookTwiceError):
-    """Labelled pictures that a belief cannot learn from."""
+    """Labelled pictures that a calibrator cannot learn from."""
 
 
 class UnscoredError(FitError):

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from looktwice.asking.session import AskOptions, Money
 from looktwice.calibration import calibrators
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.votes import Codes, Floats, Votes
 from looktwice.classifiers.base import Classifier
 from looktwice.classifiers.living import PerObject
@@ -22,7 +22,7 @@ from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
@@ -47,7 +47,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classifier: A description such as `onnx:model.onnx`, a TOML file, a function of one picture (or of a `batch`),
             or a connected classifier, which clones share.
         views: The panel; the general one where None.
-        belief: The name of a belief, or a belief.
+        calibrator: The name of a calibrator, or a calibrator.
         seed: Seed of the random views.
         ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
             path, or none if the classifier is local.
@@ -77,7 +77,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         classifier: Source | None = None,
         views: Panel | str | None = None,
-        belief: Belief | str = "jury",
+        calibrator: Calibrator | str = "jury",
         seed: int = 0,
         ledger: str | None = "memory",
         budget: int | str | None = None,
@@ -90,7 +90,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.classifier = classifier
         self.views = views
-        self.belief = belief
+        self.calibrator = calibrator
         self.seed = seed
         self.ledger = ledger
         self.budget = budget
@@ -110,9 +110,9 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         truths = column_or_1d(y, warn=True)
         check_classification_targets(truths)
         pictures = with_truths(_pictures(X), _texts(truths))
-        panel, belief = panel_of(self.views), calibrators.named(self.belief)
+        panel, calibrator = panel_of(self.views), calibrators.named(self.calibrator)
         with self._opened(None, self.seed) as model:
-            self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), belief)
+            self.profile_ = model.learn(_complete(model.ask(pictures, views=panel)), calibrator)
         self.classes_ = np.unique(truths)
         return self
 
@@ -207,8 +207,8 @@ def _texts(labels: NDArray[np.generic]) -> list[str]:
     return [str(label) for label in (labels.astype(np.int64) if labels.dtype.kind == "f" else labels).tolist()]
 
 
-def _complete(polled: Polled) -> Polled:
+def _complete(collected: Collected) -> Collected:
     """The answers about all pictures; an error about the first that has none. What was answered is in the ledger."""
-    if polled.unscored:
-        raise polled.unscored[0].error()
-    return polled
+    if collected.unscored:
+        raise collected.unscored[0].error()
+    return collected

@@ -24,7 +24,7 @@ from looktwice.asking.check import Checkup
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, panels, paper
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.classifiers.naming import names_of
 from looktwice.classifiers.registry import Source, connect, describe
 from looktwice.errors import DataError, FitError, ProfileError
@@ -33,10 +33,10 @@ from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, ma
 from looktwice.pictures.image import Image
 from looktwice.verdicts import evaluate, learn, look, pilot
 from looktwice.verdicts.evaluate import Evaluation
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.pilot import Chosen, Setting
-from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Practice
+from looktwice.verdicts.pilot import Selection, Setting
+from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 
@@ -54,8 +54,8 @@ class Tuned:
     """What choosing the views found, and the profile that was fitted with them."""
 
     profile: Profile
-    chosen: Chosen
-    polled: Polled
+    chosen: Selection
+    collected: Collected
     """The answers that the profile was fitted on."""
     settings: tuple[Setting, ...] = ()
     """For the paper's search: how each setting fared on the pilot."""
@@ -90,7 +90,7 @@ class AsyncModel:
         self._progress, self._on_answer = progress, on_answer
         self._asker: Asker | None = None
         self._practised: Profile | None = None
-        self._practices: dict[DecisionOptions, Practice] = {}
+        self._practices: dict[DecisionOptions, Policy] = {}
 
     @classmethod
     def load(
@@ -149,7 +149,7 @@ class AsyncModel:
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
-    ) -> Polled:
+    ) -> Collected:
         """The answers about every picture under a panel, with truths where all are known.
 
         Without `views` it is the profile's panel, with codes of the profile's vocabulary, or the general one.
@@ -169,7 +169,7 @@ class AsyncModel:
         **decision: Unpack[DecisionKeywords],
     ) -> Estimate:
         """What asking about these pictures would cost at the most; nothing is asked."""
-        panel = self.practice(options, **decision).panel if views is None else panel_of(views)
+        panel = self.policy(options, **decision).panel if views is None else panel_of(views)
         return await self.asker.estimate(pictures if isinstance(pictures, Iterator) else many(pictures), panel)
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
@@ -185,7 +185,7 @@ class AsyncModel:
         labels: Sequence[object] | None = None,
         *,
         views: Panel | str | None = None,
-        belief: Belief | str = "jury",
+        calibrator: Calibrator | str = "jury",
         adaptive: bool = False,
         max_error: float | None = None,
     ) -> Profile:
@@ -195,17 +195,17 @@ class AsyncModel:
         official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
         about unsure pictures; `max_error` lets them stop by whether an answer would still be accepted at that error.
         """
-        family = calibrators.named(belief)
+        family = calibrators.named(calibrator)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
         learn.check_teachable(found)
-        polled = await self._polled(found, panel)
-        return self.learn(polled, family, fixed=None if views else len(GENERAL), max_error=max_error)
+        collected = await self._polled(found, panel)
+        return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
     def learn(
-        self, polled: Polled, belief: Belief, *, fixed: int | None = None, max_error: float | None = None
+        self, collected: Collected, calibrator: Calibrator, *, fixed: int | None = None, max_error: float | None = None
     ) -> Profile:
         """Fit on answers that `ask` gave; costs no query."""
-        self.profile = learn.learn(polled, belief, self.description, fixed=fixed, max_error=max_error)
+        self.profile = learn.learn(collected, calibrator, self.description, fixed=fixed, max_error=max_error)
         return self.profile
 
     async def tune(
@@ -221,9 +221,9 @@ class AsyncModel:
         async with self._showing(len(found)) as asker:
             chosen = await pilot.choose(asker, found, plan, CANDIDATES, GENERAL)
             _check_complete(asker)
-        polled, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
+        collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
-        return Tuned(profile, chosen, polled)
+        return Tuned(profile, chosen, collected)
 
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
@@ -239,8 +239,8 @@ class AsyncModel:
         async with self._showing(len(grid) * len(found)) as asker:
             chosen, settings = await pilot.search(asker, found, grid, draws)
             _check_complete(asker)
-        self.profile = learn.learn(chosen.polled, paper.Gaussian(), self.description, teachers=chosen.pilot)
-        return Tuned(self.profile, chosen, chosen.polled, tuple(settings))
+        self.profile = learn.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
+        return Tuned(self.profile, chosen, chosen.collected, tuple(settings))
 
     # Verdicts --------------------------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class AsyncModel:
             raise ProfileError("this model has no profile yet; call fit with labelled pictures, or load one")
         return self.profile
 
-    def practice(self, options: DecisionOptions = EVERYTHING, /, **decision: Unpack[DecisionKeywords]) -> Practice:
+    def policy(self, options: DecisionOptions = EVERYTHING, /, **decision: Unpack[DecisionKeywords]) -> Policy:
         """What these options mean for the profile; kept, since it is the same for every picture."""
         profile, options = self.fitted(), replace(options, **decision)
         if self._practised is not profile:
@@ -290,10 +290,10 @@ class AsyncModel:
         **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
         """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for."""
-        profile, practice = self.fitted(), self.practice(options, **decision)
+        profile, policy = self.fitted(), self.policy(options, **decision)
         found = pictures if isinstance(pictures, Iterator) else many(pictures)
         total = None if isinstance(found, Iterator) else len(found)
-        async with self._showing(total) as asker, aclosing(look.look(asker, found, profile, practice)) as verdicts:
+        async with self._showing(total) as asker, aclosing(look.look(asker, found, profile, policy)) as verdicts:
             async for verdict in verdicts:
                 yield verdict
 
@@ -305,24 +305,24 @@ class AsyncModel:
         **decision: Unpack[DecisionKeywords],
     ) -> Evaluation:
         """How good the confidences are on labelled pictures that took no part in fitting."""
-        practice, found = self.practice(options, **decision), _labelled(pictures, labels)
+        policy, found = self.policy(options, **decision), _labelled(pictures, labels)
         async with self._showing(len(found)) as asker:
-            polled = await learn.poll(asker, found, self.fitted(), practice)
-        return evaluate.evaluation(polled, self.fitted(), practice)
+            collected = await learn.poll(asker, found, self.fitted(), policy)
+        return evaluate.evaluation(collected, self.fitted(), policy)
 
-    async def _polled(self, pictures: Sequence[Picture], panel: Panel) -> Polled:
+    async def _polled(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
         async with self._showing(len(pictures)) as asker:
-            polled = await learn.collect(asker, pictures, panel)
+            collected = await learn.collect(asker, pictures, panel)
             _check_complete(asker)
-        if polled.unscored:
-            first = polled.unscored[0]
-            told = f"{len(polled.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
+        if collected.unscored:
+            first = collected.unscored[0]
+            told = f"{len(collected.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
             warnings.warn(f"{told}: {first.message}", stacklevel=2)
-        if disputed := polled.distinct().disputed:
+        if disputed := collected.distinct().disputed:
             one, other = disputed[0]
             told = f"{len(disputed)} pictures are the same as others and have another truth, such as {other} and {one}"
             warnings.warn(f"{told}: the first truth counts", stacklevel=2)
-        return polled
+        return collected
 
     @asynccontextmanager
     async def _showing(self, pictures: int | None) -> AsyncIterator[Asker]:
@@ -504,10 +504,10 @@ class Model:
         self._model.save(path)
 
     def learn(
-        self, polled: Polled, belief: Belief, *, fixed: int | None = None, max_error: float | None = None
+        self, collected: Collected, calibrator: Calibrator, *, fixed: int | None = None, max_error: float | None = None
     ) -> Profile:
         """Fit on answers that `ask` gave; costs no query."""
-        return self._model.learn(polled, belief, fixed=fixed, max_error=max_error)
+        return self._model.learn(collected, calibrator, fixed=fixed, max_error=max_error)
 
     def __enter__(self) -> Self:
         return self

@@ -74,8 +74,8 @@ async def test_labels_are_those_of_the_model_behind_it(opened: Opened) -> None:
 @pytest.mark.parametrize("case", EVERY)
 async def test_a_price_among_the_options_is_what_the_ledger_books(opened: Opened, tmp_path: Path) -> None:
     async with AsyncModel(opened.connect(), ledger=str(tmp_path / "ledger.db"), price="0.002") as asking:
-        polled = await asking.ask([pictures()[0]], views="mirror")
-        assert len(polled.votes) == 1
+        collected = await asking.ask([pictures()[0]], views="mirror")
+        assert len(collected.votes) == 1
         assert asking.asker.spent().micros == asking.asked.micros == 2 * 2_000
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from looktwice.asking.canaries import Canary, Trust
+from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
 from looktwice.asking.outcome import Cause, Failure, Unscored
@@ -126,7 +126,7 @@ class Asker:
         self.terms = terms or classifier.terms
         self.seed = seed
         self.tell: Tell | None = None
-        self.trust = Trust(canaries if ledger else 0)
+        self.canaries = Canaries(canaries if ledger else 0)
         self._ledger = ledger or Unrecorded()
         if rate is None and self.terms.per_second:
             rate = Rate(self.terms.per_second)
@@ -295,12 +295,12 @@ class Asker:
     async def _know(self, opened: list[_Open]) -> None:
         """Keep a few pictures whose answers are known, to ask about them again."""
         for item in opened:
-            if not self.trust.wants():
+            if not self.canaries.wants():
                 return
             job = item.jobs[0]
             if label := item.label(job.answer):
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.trust.keep(Canary(job.entry.key, prepared, label))
+                self.canaries.keep(Canary(job.entry.key, prepared, label))
 
     async def _round(self, todo: list[tuple[_Open, int]]) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
@@ -368,10 +368,10 @@ class Asker:
     # Canaries ------------------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        if not self.trust.due(self.progress.sent):
+        if not self.canaries.due(self.progress.sent):
             return
         try:
-            await self.trust.check(self._ask_again, self.progress.sent)
+            await self.canaries.check(self._ask_again, self.progress.sent)
         except PassingError as error:
             self._sender.blame(error)
         except ClassifierError as error:

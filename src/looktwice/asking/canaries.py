@@ -24,7 +24,7 @@ class Canary:
 
 
 @dataclass
-class Trust:
+class Canaries:
     """Keeps the first canaries it is shown and asks them again every so often."""
 
     canaries: int = 3

@@ -46,10 +46,10 @@ async def shown(asker: Asker, total: int | None, show: Show | None = None) -> As
     finally:
         display.cancel()
         await asyncio.gather(display, return_exceptions=True)
-        if asker.trust.flipped:
+        if asker.canaries.flipped:
             say(
-                f"The classifier is random: {asker.trust.flipped} of {asker.trust.asked} questions that were asked "
-                f"again got another answer ({asker.trust.flip_rate():.0%})."
+                f"The classifier is random: {asker.canaries.flipped} of {asker.canaries.asked} questions asked "
+                f"again got another answer ({asker.canaries.flip_rate():.0%})."
             )
 
 

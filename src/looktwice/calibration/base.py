@@ -20,13 +20,13 @@ Ballot = Literal["base", "vote"]
 TALLIES = {"base": base_tally, "vote": vote_tally}
 
 
-class Belief(Protocol):
+class Calibrator(Protocol):
     """One way to turn votes into a probability."""
 
     name: ClassVar[str]
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The same belief, learned from pictures whose truth is known."""
+        """The same calibrator, learned from pictures whose truth is known."""
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the label that is believed."""
@@ -42,8 +42,8 @@ class Belief(Protocol):
 
 
 @dataclass(frozen=True)
-class ShareBelief(ABC):
-    """A belief that looks at one number a picture: the share of views that agree."""
+class ShareCalibrator(ABC):
+    """A calibrator that looks at one number a picture: the share of views that agree."""
 
     name: ClassVar[str]
     ballot: Ballot = field(default="base", kw_only=True)
@@ -79,11 +79,11 @@ class ShareBelief(ABC):
     def _curve(self, share: Floats) -> Floats: ...
 
 
-def fitted(value: float | None, belief: ShareBelief) -> float:
+def fitted(value: float | None, calibrator: ShareCalibrator) -> float:
     if value is None:
-        raise unfitted(belief)
+        raise unfitted(calibrator)
     return value
 
 
-def unfitted(belief: ShareBelief) -> FitError:
-    return FitError(f"the belief {belief.name} has not been fitted; call fit(labelled_votes) first")
+def unfitted(calibrator: ShareCalibrator) -> FitError:
+    return FitError(f"the calibrator {calibrator.name} has not been fitted; call fit(labelled_votes) first")

@@ -6,53 +6,53 @@ from inspect import signature
 
 import numpy as np
 
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Beta, Constant, Isotonic, Probit
 from looktwice.errors import DataError, FitError
 from looktwice.pictures.image import shown
 
-FAMILIES: dict[str, type[Belief]] = {
+FAMILIES: dict[str, type[Calibrator]] = {
     family.name: family for family in (Naive, Constant, Gaussian, Transfer, Probit, Beta, Isotonic, Jury, Prefixes)
 }
-"""Every belief by its name."""
+"""Every calibrator by its name."""
 
 
-def named(belief: Belief | str) -> Belief:
-    """The belief of a name, with its usual settings; a belief as it is."""
-    if not isinstance(belief, str):
-        return belief
-    if belief not in FAMILIES:
-        raise FitError(f"no belief is called {belief!r}; there are {', '.join(FAMILIES)}")
-    return FAMILIES[belief]()
+def named(calibrator: Calibrator | str) -> Calibrator:
+    """The calibrator of a name, with its usual settings; a calibrator as it is."""
+    if not isinstance(calibrator, str):
+        return calibrator
+    if calibrator not in FAMILIES:
+        raise FitError(f"no calibrator is called {calibrator!r}; there are {', '.join(FAMILIES)}")
+    return FAMILIES[calibrator]()
 
 
-def dump(belief: Belief) -> dict[str, object]:
-    """The belief as plain JSON values; `restore` makes it again."""
+def dump(calibrator: Calibrator) -> dict[str, object]:
+    """The calibrator as plain JSON values; `restore` makes it again."""
     from pydantic import TypeAdapter
 
-    return {"family": belief.name, **TypeAdapter(type(belief)).dump_python(belief, mode="json")}
+    return {"family": calibrator.name, **TypeAdapter(type(calibrator)).dump_python(calibrator, mode="json")}
 
 
-def restore(fields: dict[str, object]) -> Belief:
-    """The belief that `dump` wrote; a DataError says what is wrong with the values."""
+def restore(fields: dict[str, object]) -> Calibrator:
+    """The calibrator that `dump` wrote; a DataError says what is wrong with the values."""
     from pydantic import TypeAdapter, ValidationError
 
     family = FAMILIES.get(str(fields.get("family")))
     if family is None:
-        raise DataError(f"no belief is called {fields.get('family')!r}; there are {', '.join(FAMILIES)}")
+        raise DataError(f"no calibrator is called {fields.get('family')!r}; there are {', '.join(FAMILIES)}")
     values = {key: value for key, value in fields.items() if key != "family"}
     unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
-        raise DataError(f"the belief {family.name} has no {shown(', '.join(unknown))}")
+        raise DataError(f"the calibrator {family.name} has no {shown(', '.join(unknown))}")
     if not _finite(values):
-        raise DataError(f"the belief {family.name} holds a number that is not finite")
+        raise DataError(f"the calibrator {family.name} holds a number that is not finite")
     try:
         return TypeAdapter(family).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise DataError(f"the belief {family.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise DataError(f"the calibrator {family.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def _finite(value: object) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
-from looktwice.calibration.base import Belief
-from looktwice.calibration.distribution import chance_of_truth
+from looktwice.calibration.base import Calibrator
+from looktwice.calibration.distribution import true_label_probability
 from looktwice.calibration.jury import asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.paper import Naive
@@ -24,7 +24,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a belief said about labelled pictures, and how it turned out."""
+    """What a calibrator said about labelled pictures, and how it turned out."""
 
     name: str
     queries: float
@@ -34,7 +34,7 @@ class Outcome:
     correct: NDArray[np.bool_]
     brier: Floats
     nll: Floats
-    chance: Floats
+    true_probability: Floats
     """The probability of what came true, all labels that nobody named being one option."""
 
     def scores(self) -> Scores:
@@ -50,19 +50,19 @@ class Outcome:
         return replace(self, **{field: getattr(self, field)[start:] for field in ARRAYS})
 
 
-def outcome(belief: Belief, labelled: LabelledVotes, name: str | None = None) -> Outcome:
-    """How a fitted belief fares on pictures it was not fitted on."""
-    distribution, truths = belief.distribution(labelled), labelled.truths
-    label = belief.predict(labelled)
+def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:
+    """How a fitted calibrator fares on pictures it was not fitted on."""
+    distribution, truths = calibrator.distribution(labelled), labelled.truths
+    label = calibrator.predict(labelled)
     return Outcome(
-        name or belief.name,
-        1 if belief.name in (Naive.name, Constant.name) else _queries(labelled),
+        name or calibrator.name,
+        1 if calibrator.name in (Naive.name, Constant.name) else _queries(labelled),
         label,
-        belief.confidence(labelled),
+        calibrator.confidence(labelled),
         label == truths,
         distribution.brier(truths),
         distribution.nll(truths),
-        chance_of_truth(distribution, truths),
+        true_label_probability(distribution, truths),
     )
 
 
@@ -72,14 +72,14 @@ def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
         raise FitError(f"{pictures} labelled pictures are too few; give at least {least}, better 200")
 
 
-def cross_fit(belief: Belief, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> Outcome:
-    """How the belief fares on each fifth of the pictures when it is fitted on the others.
+def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_selection: int = 0) -> Outcome:
+    """How the calibrator fares on each fifth of the pictures when it is fitted on the others.
 
-    The first `teachers` pictures are in every fit and never judged: those on which something was chosen.
+    The first `n_selection` pictures are in every fit and never judged: those on which something was chosen.
     """
     parts = []
-    for train, test in folds(len(labelled), teachers, seed):
-        fitted = belief.fit(labelled.take(train))
+    for train, test in folds(len(labelled), n_selection, seed):
+        fitted = calibrator.fit(labelled.take(train))
         parts.append((outcome(fitted, labelled.take(test)), test))
     return joined(parts)
 
@@ -89,10 +89,10 @@ def baselines(labelled: LabelledVotes) -> list[Outcome]:
 
     The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
     """
-    return [outcome(belief.fit(labelled), labelled) for belief in (Naive(), Constant())]
+    return [outcome(calibrator.fit(labelled), labelled) for calibrator in (Naive(), Constant())]
 
 
-ARRAYS = ("label", "confidence", "correct", "brier", "nll", "chance")
+ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability")
 
 
 def _queries(votes: Votes) -> float:
@@ -105,12 +105,12 @@ def _plain(number: float) -> float:
     return int(number) if number.is_integer() else number
 
 
-def folds(pictures: int, teachers: int, seed: int) -> list[tuple[Places, Places]]:
-    """Places to fit on and to judge: each picture but the first `teachers` is judged once."""
-    judged = np.arange(teachers, pictures)
+def folds(pictures: int, n_selection: int, seed: int) -> list[tuple[Places, Places]]:
+    """Places to fit on and to judge: each picture but the first `n_selection` is judged once."""
+    judged = np.arange(n_selection, pictures)
     check_count(len(judged))
     fold = np.random.default_rng(seed).permutation(len(judged)) % FOLDS
-    fold = np.concatenate([np.full(teachers, FOLDS), fold])
+    fold = np.concatenate([np.full(n_selection, FOLDS), fold])
     return [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(FOLDS)]
 
 

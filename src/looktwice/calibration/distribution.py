@@ -9,7 +9,7 @@ import numpy as np
 from looktwice.calibration.votes import MISSING, Codes, Floats
 
 
-def chance_of_truth(distribution: Distribution, truths: Codes) -> Floats:
+def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
     """(n,): the probability of the option that came true, all labels that nobody named being one."""
     hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
     return np.where(hit.any(axis=1), (distribution.named * hit).sum(axis=1), distribution.rest())

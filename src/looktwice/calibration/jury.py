@@ -1,7 +1,7 @@
 """The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
 
 P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each named label c, and
-P(someone else) ∝ exp(b₀ + b₁·log(number of named labels)), spread evenly over the classes that nobody named.
+P(unnamed class) ∝ exp(b₀ + b₁·log(number of named labels)), spread evenly over the classes that nobody named.
 
 The parameters are always in the order w₀, w_1 … w_S, b₀, b₁. A fit sees each distinct way of agreeing once, and of
 it only the labels that were named: its arrays don't grow with the number of classes.
@@ -23,7 +23,7 @@ from looktwice.errors import DataError, FitError
 Places = NDArray[np.intp]
 Ballot = Literal["base", "vote"]
 
-STRENGTHS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
+SHRINKAGES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
@@ -35,14 +35,14 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Jury:
-    """A weight for the base label, one for each view of the panel, and two figures for *someone else*."""
+    """A weight for the base label, one for each view of the panel, and two figures for the *unnamed class*."""
 
     name: ClassVar[str] = "jury"
     weights: tuple[float, ...] = ()
     """w₀ of the base label, then w_s of each view, in the order of the panel."""
     none: tuple[float, float] = (0.0, 0.0)
-    """b₀ and b₁ of *someone else*."""
-    strength: float = STRENGTHS[0]
+    """b₀ and b₁ of the *unnamed class*."""
+    shrinkage: float = SHRINKAGES[0]
     """How strongly the views' weights were drawn together."""
     covariance: tuple[tuple[float, ...], ...] = ()
     """Of w₀, w_1 … w_S, b₀, b₁: how uncertain the labelled pictures leave them."""
@@ -50,10 +50,10 @@ class Jury:
     """Whose label is believed: the picture's own answer, or the most probable one."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The jury learned from these pictures; the strength is the one that does best on held-out folds."""
+        """The jury learned from these pictures; the shrinkage is the one that does best on held-out folds."""
         patterns = tabulate(labelled)
-        strength = choose_strength(patterns, folds(len(labelled)))
-        return self._holding(patterns, strength, descend(patterns, strength))
+        shrinkage = choose_shrinkage(patterns, folds(len(labelled)))
+        return self._holding(patterns, shrinkage, descend(patterns, shrinkage))
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable named label, or the base label for that ballot."""
@@ -79,7 +79,7 @@ class Jury:
         return _sigmoid(odds - half), _sigmoid(odds + half)
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of every label that was named; the rest is for someone else."""
+        """The probability of every label that was named; the rest is for the unnamed class."""
         hearing = self._hear(votes)
         return Distribution(hearing.labels(), _softmax(hearing.scores)[:, :-1], votes.classes)
 
@@ -98,18 +98,18 @@ class Jury:
         weights = (mixing[:-2, :-2] @ np.array(self.weights)).tolist()
         return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())))
 
-    def _holding(self, patterns: Patterns, strength: float, theta: Floats) -> Self:
+    def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats) -> Self:
         return replace(
             self,
             weights=tuple(theta[:-2].tolist()),
             none=(float(theta[-2]), float(theta[-1])),
-            strength=strength,
-            covariance=tuple(map(tuple, _covariance(patterns, strength, theta).tolist())),
+            shrinkage=shrinkage,
+            covariance=tuple(map(tuple, _covariance(patterns, shrinkage, theta).tolist())),
         )
 
     def _hear(self, votes: Votes) -> _Hearing:
         if not self.weights:
-            raise FitError("the belief jury has not been fitted; call fit(labelled_votes) first")
+            raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
         return _hear(votes, np.array([*self.weights, *self.none]))
@@ -158,7 +158,7 @@ class Prefixes:
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of every label that was named; the rest is for someone else."""
+        """The probability of every label that was named; the rest is for the unnamed class."""
         labels = np.full((len(votes), len(votes.panel) + 1), MISSING, np.int32)
         named = np.zeros(labels.shape)
         for rows, jury, heard in self._sittings(votes):
@@ -174,13 +174,13 @@ class Prefixes:
     def pooled(self, views: int) -> Jury:
         """The jury for so many views that are none of the panel's, from the one for about as many that are."""
         if not self.juries:
-            raise FitError("the belief prefixes has not been fitted; call fit(labelled_votes) first")
+            raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
         return replace(self.juries[min(views, len(self.juries) - 1)], ballot=self.ballot).pooled(views)
 
     def _sittings(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """The pictures with each number of views asked, the jury for it, and what it has heard."""
         if not self.juries:
-            raise FitError("the belief prefixes has not been fitted; call fit(labelled_votes) first")
+            raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
         counts = asked(votes)
@@ -197,15 +197,15 @@ def asked(votes: Votes) -> Places:
 def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
     """A jury for the first 0, 1 … S views of the panel, for pictures about which one stopped asking.
 
-    They share the strength that suits the whole panel best, and each starts from the one before.
+    They share the shrinkage that suits the whole panel best, and each starts from the one before.
     """
     whole = tabulate(labelled)
-    strength = choose_strength(whole, folds(len(labelled)))
+    shrinkage = choose_shrinkage(whole, folds(len(labelled)))
     theta, juries = np.zeros(3), []
     for views in range(len(labelled.panel) + 1):
         patterns = tabulate(labelled.under(range(views)))
-        theta = descend(patterns, strength, start=theta if views == 0 else widen(theta))
-        juries.append(Jury()._holding(patterns, strength, theta))
+        theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta))
+        juries.append(Jury()._holding(patterns, shrinkage, theta))
     return tuple(juries)
 
 
@@ -218,7 +218,7 @@ def _other_panel(fitted: int, given: int) -> DataError:
 class Patterns:
     """The distinct ways in which base and views agreed, and what came true: all that a fit needs.
 
-    A pattern has one option for each named label and one for *someone else*, unless every class was named.
+    A pattern has one option for each named label and one for the *unnamed class*, unless every class was named.
     """
 
     options: Floats
@@ -230,7 +230,7 @@ class Patterns:
     truth: Places
     """(n,): the option that came true for each picture."""
     spread: Floats
-    """(n,): log of how many classes share *someone else* if that came true, otherwise 0."""
+    """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
 
     def hits(self, rows: NDArray[np.bool_] | None = None) -> Floats:
         """(r,): how often each option came true, over the pictures of `rows`, or all."""
@@ -261,24 +261,24 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
 
 
-def choose_strength(patterns: Patterns, fold: Places) -> float:
-    """The strength whose juries are least surprised by the truths of the folds they did not see."""
+def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
+    """The shrinkage whose juries are least surprised by the truths of the folds they did not see."""
     if patterns.options.shape[1] < 5 or fold.max(initial=0) == 0:
-        return STRENGTHS[0]
-    loss = np.zeros(len(STRENGTHS))
+        return SHRINKAGES[0]
+    loss = np.zeros(len(SHRINKAGES))
     for part in range(int(fold.max()) + 1):
         theta, hits = None, patterns.hits(fold != part)
-        for i, strength in enumerate(STRENGTHS):
-            theta = descend(patterns, strength, hits, theta)
+        for i, shrinkage in enumerate(SHRINKAGES):
+            theta = descend(patterns, shrinkage, hits, theta)
             loss[i] += losses(patterns, theta)[fold == part].sum()
-    return STRENGTHS[int(loss.argmin())]
+    return SHRINKAGES[int(loss.argmin())]
 
 
-def held_out_losses(patterns: Patterns, fold: Places, strength: float, start: Floats | None = None) -> Floats:
+def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
     """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
     held = np.zeros(len(fold))
     for part in range(int(fold.max()) + 1):
-        theta = descend(patterns, strength, patterns.hits(fold != part), start)
+        theta = descend(patterns, shrinkage, patterns.hits(fold != part), start)
         held[fold == part] = losses(patterns, theta)[fold == part]
     return held
 
@@ -309,12 +309,12 @@ def widen(theta: Floats) -> Floats:
     return np.insert(theta, -2, weight)
 
 
-def descend(patterns: Patterns, strength: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
+def descend(patterns: Patterns, shrinkage: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
     """(S + 3,): the parameters of greatest penalised likelihood, by Newton's method.
 
     `hits` says how often each option came true, by default over all pictures; `start` is where to begin.
     """
-    bowl = _Bowl.of(patterns, strength, patterns.hits() if hits is None else hits)
+    bowl = _Bowl.of(patterns, shrinkage, patterns.hits() if hits is None else hits)
     theta = np.zeros(patterns.options.shape[1]) if start is None else start
     value, gradient, curvature = bowl.at(theta)
     for _ in range(100):
@@ -337,13 +337,13 @@ class _Bowl:
     pull: Floats
 
     @classmethod
-    def of(cls, patterns: Patterns, strength: float, hits: Floats) -> _Bowl:
+    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> _Bowl:
         """One picture more, its pattern and truth drawn evenly, keeps certainty away: Jeffreys' half counts."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
         smooth = hits + (extra / sizes)[patterns.owner]
-        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], strength))
+        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage))
 
     def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
         """The loss, its gradient and its curvature."""
@@ -384,17 +384,17 @@ def _descent(
     return theta - size * step, point
 
 
-def _pull(width: int, strength: float) -> Floats:
-    """(S + 3, S + 3): the curvature of ½·strength·Σ_s (w_s − mean w)² and of the faint pull to zero."""
+def _pull(width: int, shrinkage: float) -> Floats:
+    """(S + 3, S + 3): the curvature of ½·shrinkage·Σ_s (w_s − mean w)² and of the faint pull to zero."""
     pull = FLOOR * np.eye(width)
     views = width - 3
     if views:
-        pull[1:-2, 1:-2] += strength * (np.eye(views) - 1.0 / views)
+        pull[1:-2, 1:-2] += shrinkage * (np.eye(views) - 1.0 / views)
     return pull
 
 
-def _covariance(patterns: Patterns, strength: float, theta: Floats) -> Floats:
-    curvature = _Bowl.of(patterns, strength, patterns.hits()).at(theta)[2]
+def _covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
+    curvature = _Bowl.of(patterns, shrinkage, patterns.hits()).at(theta)[2]
     inverse = np.linalg.inv(curvature)
     return (inverse + inverse.T) / 2
 

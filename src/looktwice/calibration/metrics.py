@@ -97,7 +97,7 @@ class RiskCoverage:
 def score(confidence: Floats, correct: Bools, brier: Floats, nll: Floats) -> Scores:
     """The headline figures; `brier` and `nll` are the losses of each picture, (n,).
 
-    They come from the belief's full distribution, or from `brier_even_losses` and `nll_even_losses`.
+    They come from the calibrator's full distribution, or from `brier_even_losses` and `nll_even_losses`.
     """
     confidence, correct = _pictures(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))

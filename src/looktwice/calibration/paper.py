@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
-from looktwice.calibration.base import ShareBelief, fitted
+from looktwice.calibration.base import ShareCalibrator, fitted
 from looktwice.calibration.votes import Floats, Tally
 from looktwice.errors import DataError, FitError
 
@@ -27,7 +27,7 @@ PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True)
-class Naive(ShareBelief):
+class Naive(ShareCalibrator):
     """Full trust in every answer: what one has after a single query."""
 
     name: ClassVar[str] = "naive"
@@ -40,7 +40,7 @@ class Naive(ShareBelief):
 
 
 @dataclass(frozen=True)
-class MarginBelief(ShareBelief):
+class MarginCalibrator(ShareCalibrator):
     """σ(a · margin(p_A)): the margin in latent space that a share of agreeing views tells of."""
 
     a: float | None = None
@@ -69,7 +69,7 @@ class MarginBelief(ShareBelief):
 
 
 @dataclass(frozen=True)
-class Gaussian(MarginBelief):
+class Gaussian(MarginCalibrator):
     """σ(a · Φ⁻¹(p_A)), the paper's Equation 3, with p_A = k/S as it stands there: 0 and 1 stay 0 and 1."""
 
     name: ClassVar[str] = "gaussian"
@@ -85,7 +85,7 @@ class Gaussian(MarginBelief):
 
 
 @dataclass(frozen=True)
-class Transfer(MarginBelief):
+class Transfer(MarginCalibrator):
     """σ(−a · F_n⁻¹(1 − p_A)), the paper's Equation 5, with a cumulative F_n learned on an open model."""
 
     name: ClassVar[str] = "transfer"

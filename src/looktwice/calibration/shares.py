@@ -8,12 +8,12 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.base import ShareBelief, fitted, unfitted
+from looktwice.calibration.base import ShareCalibrator, fitted, unfitted
 from looktwice.calibration.votes import Floats
 
 
 @dataclass(frozen=True)
-class Constant(ShareBelief):
+class Constant(ShareCalibrator):
     """The accuracy on the labelled pictures, for every picture: well calibrated, and it knows nothing."""
 
     name: ClassVar[str] = "constant"
@@ -27,7 +27,7 @@ class Constant(ShareBelief):
 
 
 @dataclass(frozen=True)
-class Probit(ShareBelief):
+class Probit(ShareCalibrator):
     """σ(a · Φ⁻¹((k+½)/(S+1)) + b), with a ≥ 0 by maximum likelihood: two figures, never certain."""
 
     name: ClassVar[str] = "probit"
@@ -43,7 +43,7 @@ class Probit(ShareBelief):
 
 
 @dataclass(frozen=True)
-class Beta(ShareBelief):
+class Beta(ShareCalibrator):
     """σ(a·ln p − b·ln(1−p) + c) with a, b ≥ 0 (Kull et al. 2017): bends more freely than Probit."""
 
     name: ClassVar[str] = "beta"
@@ -62,7 +62,7 @@ class Beta(ShareBelief):
 
 
 @dataclass(frozen=True)
-class Isotonic(ShareBelief):
+class Isotonic(ShareCalibrator):
     """The best curve that never falls through the accuracy at each share, each drawn to the mean a little."""
 
     name: ClassVar[str] = "isotonic"

@@ -199,7 +199,7 @@ class Votes:
 
 @dataclass(frozen=True, eq=False)
 class LabelledVotes(Votes):
-    """Votes about pictures whose truth is known: what a belief is fitted and judged on."""
+    """Votes about pictures whose truth is known: what a calibrator is fitted and judged on."""
 
     truths: Codes
     """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""

@@ -100,8 +100,8 @@ def fit(
     ask: "AskOptions",
     output: "Output",
     views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
-    belief: Annotated[str, Help(help="How votes become a probability.")] = "jury",
-    noise: Annotated[Path | None, Help(help="For --belief transfer: what `looktwice noise` measured.")] = None,
+    calibrator: Annotated[str, Help(help="How votes become a probability.")] = "jury",
+    noise: Annotated[Path | None, Help(help="For --calibrator transfer: what `looktwice noise` measured.")] = None,
     adaptive: Annotated[bool, Help(help=ADAPTIVE)] = False,
     max_error: Annotated[float | None, Help(help=DECIDING, min=0, max=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
@@ -116,14 +116,14 @@ def fit(
 
       looktwice fit photos/ -c onnx:model.onnx
 
-      looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --belief probit
+      looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --calibrator probit
     """
     from looktwice.cli import inputs
     from looktwice.cli.fit import FitOptions, fit
     from looktwice.model import AsyncModel
 
     labelled = inputs.labelled(pictures, truths, truths_column, take)
-    options = FitOptions(views, belief, noise, adaptive, max_error, out, votes)
+    options = FitOptions(views, calibrator, noise, adaptive, max_error, out, votes)
     _exit(fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
 
@@ -168,11 +168,11 @@ def tune(
 @app.command()
 def plan(
     max_error: Annotated[float, Help(help="How often accepted answers may be wrong, such as 0.02.", min=0, max=1)],
-    level: Annotated[float, Help(help="How certain the promise is to be.", min=0, max=1)] = 0.95,
+    level: Annotated[float, Help(help="How certain the guarantee is to be.", min=0, max=1)] = 0.95,
     profile: Annotated[Path | None, Help("--profile", "-p", help="What is known already, from a first fit.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """How many labelled pictures a promise needs; asks nothing.
+    """How many labelled pictures a guarantee needs; asks nothing.
 
     [bold]Examples[/bold]
 

@@ -126,15 +126,15 @@ def exit_code(usual: int) -> int:
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
-    """Figures with their 95 % intervals, one belief a row."""
+    """Figures with their 95 % intervals, one calibrator a row."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("belief")
+    table.add_column("calibrator")
     table.add_column("queries", justify="right")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     for result in results:
         cells = [_cell(result.figures[key]) for key in COLUMNS]
-        table.add_row(safe(result.belief), f"{result.queries:.3g}", *cells)
+        table.add_row(safe(result.calibrator), f"{result.queries:.3g}", *cells)
     return table
 
 

@@ -17,7 +17,7 @@ from looktwice import report
 from looktwice.asking import session
 from looktwice.asking.progress import say
 from looktwice.calibration import crossfit, storage
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
@@ -27,14 +27,14 @@ from looktwice.files import folder as make_folder
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GENERAL, Panel
 
 FIT = 1000
 DRAWS = 10
 MAX_ERROR = 0.08
-"""The promise that the report is about: 1,000 pictures are enough for it, though not for a much stricter one."""
+"""The guarantee that the report is about: 1,000 pictures are enough for it, though not for a much stricter one."""
 PAPER = {
     "noise": ("gaussian:0.05", "gaussian:0.1", "gaussian:0.2"),
     "affine": ("affine:0,0.1,0.1", "affine:10,0,0.1", "affine:10,0.1,0.1"),
@@ -60,12 +60,12 @@ class Demo:
 class _Halves:
     """The answers under one panel about the pictures that teach and those that test."""
 
-    train: Polled
-    test: Polled
+    train: Collected
+    test: Collected
 
-    def outcome(self, belief: Belief, name: str) -> Outcome:
-        """How the belief, fitted on one half, fares on the other."""
-        return crossfit.outcome(belief.fit(self.train.labelled()), self.test.labelled(), name)
+    def outcome(self, calibrator: Calibrator, name: str) -> Outcome:
+        """How the calibrator, fitted on one half, fares on the other."""
+        return crossfit.outcome(calibrator.fit(self.train.labelled()), self.test.labelled(), name)
 
 
 def run(folder: Path) -> Demo:
@@ -83,10 +83,10 @@ def run(folder: Path) -> Demo:
     return demo
 
 
-def _material(profile: Profile, demo: Demo, polled: Polled, title: str) -> report.Material:
-    return report.Material(
+def _material(profile: Profile, demo: Demo, collected: Collected, title: str) -> report.ReportInputs:
+    return report.ReportInputs(
         profile,
-        polled.votes,
+        collected.votes,
         pictures=demo.tested,
         results=demo.results,
         max_error=MAX_ERROR,
@@ -118,12 +118,12 @@ async def _ask(model: AsyncModel, panel: Panel, clothes: list[Picture]) -> _Halv
 async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
     """The setting that does best on the held-out folds of the pictures that teach, asked about the others too."""
     trained = [await model.ask(clothes[:FIT], views=f"{view}*{DRAWS}") for view in views]
-    best = min(trained, key=lambda polled: _held_out(Gaussian(), polled))
+    best = min(trained, key=lambda collected: _held_out(Gaussian(), collected))
     return _Halves(best, await model.ask(clothes[FIT:], views=best.panel))
 
 
-def _held_out(belief: Belief, polled: Polled) -> float:
-    return float(crossfit.cross_fit(belief, polled.labelled()).brier.mean())
+def _held_out(calibrator: Calibrator, collected: Collected) -> float:
+    return float(crossfit.cross_fit(calibrator, collected.labelled()).brier.mean())
 
 
 def show(demo: Demo, json: bool) -> None:

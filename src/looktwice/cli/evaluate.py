@@ -13,13 +13,13 @@ from looktwice.calibration import storage
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
-from looktwice.cli.inputs import check_places, complain, practice_of
+from looktwice.cli.inputs import check_places, complain, policy_of
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture
-from looktwice.report import MAX_ERROR, Material, write
+from looktwice.report import MAX_ERROR, ReportInputs, write
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import planning
 from looktwice.verdicts.evaluate import Evaluation
@@ -37,9 +37,9 @@ def evaluate(
 ) -> bool:
     """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
     check_places(None, votes, report)
-    practice = practice_of(model, decide)
+    policy = policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, practice.panel, output)
+        estimate(model, pictures, policy.panel, output)
         return True
 
     async def work() -> Evaluation:
@@ -47,23 +47,23 @@ def evaluate(
             return await model.evaluate(pictures, None, decide)
 
     found = run(work)
-    polled, judged = found.polled, len(found.outcome.label)
+    collected, judged = found.collected, len(found.outcome.label)
     if votes:
-        storage.save(votes, polled.votes)
-    complain(polled.unscored)
-    tell_duplicates(polled)
+        storage.save(votes, collected.votes)
+    complain(collected.unscored)
+    tell_duplicates(collected)
     if report:
         price = model.terms.price_micros
-        material = Material(found.profile, polled.votes, pictures, practice, price_micros=price)
-        _write(report, replace(material, days=_own_days(model)), decide)
+        inputs = ReportInputs(found.profile, collected.votes, pictures, policy, price_micros=price)
+        _write(report, replace(inputs, days=_own_days(model)), decide)
     if output.json:
         figures = [result.model_dump() for result in found.results]
-        print_json({"pictures": judged, "results": figures, "promises": asdict(found.promises)})
+        print_json({"pictures": judged, "results": figures, "guarantees": asdict(found.guarantees)})
     else:
         OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
-        for line in found.promises.lines():
+        for line in found.guarantees.lines():
             OUT.print(line, highlight=False)
-    return not polled.unscored
+    return not collected.unscored
 
 
 def report(
@@ -80,7 +80,7 @@ def report(
     check_places(None, report=out)
     profile, saved = Profile.load(profile_path), storage.load(votes) if votes else None
     shown = _shown(pictures) if pictures else []
-    material = Material(
+    inputs = ReportInputs(
         profile,
         _labelled(saved, shown) if saved else None,
         shown,
@@ -89,11 +89,11 @@ def report(
         days=ledger.stats(books) if books else (),
         price_micros=micros(price) if price else 0,
     )
-    _write(out, material, decide)
+    _write(out, inputs, decide)
 
 
-def _write(out: Path, material: Material, decide: DecisionOptions) -> None:
-    write(out, replace(material, max_error=decide.max_error or MAX_ERROR, level=decide.level))
+def _write(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
+    write(out, replace(inputs, max_error=decide.max_error or MAX_ERROR, level=decide.level))
     say(f"Report: {safe(str(out))}")
 
 
@@ -121,7 +121,7 @@ def _own_days(model: AsyncModel) -> list[ledger.DayCost]:
 
 
 def plan(max_error: float, level: float, profile_path: Path | None, json: bool) -> None:
-    """Say how many labelled pictures a promise needs."""
+    """Say how many labelled pictures a guarantee needs."""
     profile = Profile.load(profile_path) if profile_path else None
     needs = planning.needs(max_error, level, profile.held_out if profile else None)
     if json:

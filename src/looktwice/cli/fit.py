@@ -17,7 +17,7 @@ from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import learn
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.views import GENERAL, Panel
 
 
@@ -26,7 +26,7 @@ class FitOptions:
     """How `fit` learns, and where it puts what it learned."""
 
     views: str
-    belief: str
+    calibrator: str
     noise: Path | None
     adaptive: bool
     max_error: float | None
@@ -37,35 +37,35 @@ class FitOptions:
 def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, output: Output) -> bool:
     """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
     panel = panel_of(options.views, options.adaptive)
-    belief = _belief(options.belief, options.noise, panel)
+    calibrator = _calibrator(options.calibrator, options.noise, panel)
     learn.check_teachable(pictures)
     check_places(options.out, options.votes)
     if output.dry_run:
         estimate(model, pictures, panel, output)
         return True
 
-    async def work() -> Polled:
+    async def work() -> Collected:
         async with watched(model, len(pictures), output):
             return await model.ask(pictures, views=panel)
 
-    polled = run(work)
-    complain(polled.unscored)
+    collected = run(work)
+    complain(collected.unscored)
     if options.votes:
-        storage.save(options.votes, polled.votes)
-    _warn_of_strangers(polled.labelled())
-    tell_duplicates(polled)
+        storage.save(options.votes, collected.votes)
+    _warn_of_label_mismatch(collected.labelled())
+    tell_duplicates(collected)
     fixed = len(panel) if options.views else len(GENERAL)
-    profile = model.learn(polled, belief, fixed=fixed, max_error=options.max_error)
+    profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
     if output.json:
         print_json({"profile": str(options.out), "results": [result.model_dump() for result in profile.results]})
     else:
         OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
         say(f"Profile: {options.out}")
-    return not polled.unscored
+    return not collected.unscored
 
 
-def _warn_of_strangers(labelled: LabelledVotes) -> None:
+def _warn_of_label_mismatch(labelled: LabelledVotes) -> None:
     """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
     truths, said = set(labelled.words), set(labelled.vocabulary)
     if truths - said and said - truths:
@@ -74,15 +74,15 @@ def _warn_of_strangers(labelled: LabelledVotes) -> None:
         say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
 
 
-def _belief(name: str, noise: Path | None, panel: Panel) -> base.Belief:
+def _calibrator(name: str, noise: Path | None, panel: Panel) -> base.Calibrator:
     if (noise is not None) != (name == paper.Transfer.name):
-        raise FitError("the belief transfer and --noise, the file that `looktwice noise` makes, belong together")
+        raise FitError("the calibrator transfer and --noise, the file that `looktwice noise` makes, belong together")
     return calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
 
 
-def tell_duplicates(polled: Polled) -> None:
+def tell_duplicates(collected: Collected) -> None:
     """Say how many pictures are copies of others, and which of them have another truth."""
-    found = polled.distinct()
+    found = collected.distinct()
     if found.repeated:
         total = len(found.votes) + found.repeated
         say(f"{found.repeated:,} of {total:,} pictures are duplicates of others: each picture counts once.")

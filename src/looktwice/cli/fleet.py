@@ -20,14 +20,14 @@ from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import OFF, AskOptions, ledger_name
 from looktwice.classifiers.base import Terms
 from looktwice.cli.console import Output, print_json, safe, show_estimate, stop, stopping_signals
-from looktwice.cli.inputs import practice_of
+from looktwice.cli.inputs import policy_of
 from looktwice.cli.look import DRIFT
 from looktwice.errors import DataError, FleetError
 from looktwice.fleet.driver import Cluster, Run, running
 from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.worker import Job
 from looktwice.model import AsyncModel
-from looktwice.verdicts.policy import DecisionOptions, Practice
+from looktwice.verdicts.policy import DecisionOptions, Policy
 
 ENOUGH = 1000
 """Pictures after which a share of bad ones says something."""
@@ -103,14 +103,14 @@ def score(
         raise DataError("--verify is for one machine; on Ray name another folder to have everything looked at again")
     _keep_apart(paths, out)
     model = AsyncModel.load(profile_path, classifier, options=ask)
-    practice = practice_of(model, decide)
+    policy = policy_of(model, decide)
     max_bad = MaxBad.parse(machines.max_bad)
     with _prepared(model, out, decide, machines, output.dry_run) as job:
         run = Run(paths, machines.shard, job)
         if output.dry_run:
             _estimated(run, model, output.json)
             return True
-        watch = Watch(practice, max_bad, output.json_log)
+        watch = Watch(policy, max_bad, output.json_log)
         with _interruptible(run) as interrupted:
             watch.follow(run)
     if failure := watch.failure or max_bad.exceeded(watch.tally, enough=1):
@@ -185,12 +185,12 @@ def crew(terms: Terms, cluster: Cluster, machines: Machines) -> tuple[int, int]:
 class Watch:
     """Looks after a run: shows how it gets on, and stops it when something is wrong."""
 
-    def __init__(self, practice: Practice, max_bad: MaxBad, json_log: bool) -> None:
+    def __init__(self, policy: Policy, max_bad: MaxBad, json_log: bool) -> None:
         self.tally = Tally()
         self.done = set[str]()
         """The units that were heard of."""
         self.failure: str | None = None
-        self._drift = practice.drift()
+        self._drift = policy.drift()
         self._max_bad, self._json_log = max_bad, json_log
         self._started = time.monotonic()
 
@@ -214,7 +214,7 @@ class Watch:
     def _count(self, summary: Summary) -> None:
         self.tally.add(summary)
         self.done.add(summary.identity)
-        self._drift = self._drift.update(summary.kinds) if self._drift else None
+        self._drift = self._drift.update(summary.agreement_bins) if self._drift else None
         self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
 
     def _shown(self, underway: Progress) -> Tally:

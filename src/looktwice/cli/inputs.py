@@ -17,7 +17,7 @@ from looktwice.pictures import collection as picture
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture
 from looktwice.report import ENDINGS as REPORTS
-from looktwice.verdicts.policy import NEVER, DecisionOptions, Practice
+from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 
 
 def labelled(path: Path, truths: Path | None, column: str, take: str | None) -> Sequence[Picture]:
@@ -37,16 +37,16 @@ def check_places(profile: Path | None, votes: Path | None = None, report: Path |
             ready(path, endings)
 
 
-def practice_of(model: AsyncModel, decide: DecisionOptions) -> Practice:
-    """The practice that the options mean; says so if they promise what the profile cannot back."""
-    practice = model.practice(decide)
-    if practice.accept == NEVER:
-        many = f"{len(practice.held_out.confidence)} labelled pictures"
+def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
+    """The policy that the options mean; says so if they guarantee what the profile cannot back."""
+    policy = model.policy(decide)
+    if policy.accept == NEVER:
+        many = f"{len(policy.held_out.confidence)} labelled pictures"
         say(
             f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
             f"{decide.max_error:g}; see how many could: looktwice plan --max-error {decide.max_error:g}"
         )
-    return practice
+    return policy
 
 
 def _some(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:

@@ -10,7 +10,7 @@ from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
-from looktwice.cli.inputs import complain, practice_of
+from looktwice.cli.inputs import complain, policy_of
 from looktwice.errors import DataError
 from looktwice.files import ready
 from looktwice.model import AsyncModel
@@ -31,9 +31,9 @@ DECISIONS = {"accept": "green", "review": "yellow"}
 
 def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
     """Print a verdict for each picture; whether all have one."""
-    practice = practice_of(model, decide)
+    policy = policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, practice.panel, output)
+        estimate(model, pictures, policy.panel, output)
         return True
 
     async def work() -> list[Verdict | Unscored]:
@@ -49,7 +49,7 @@ def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions
 def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
     """Print the one verdict that several photos of one thing give; whether there is one."""
     if decide != DecisionOptions():
-        raise DataError("a burst is judged as a whole and nothing is promised about it; leave the options to act out")
+        raise DataError("a burst is judged as a whole and nothing is guaranteed about it; leave the options to act out")
     if output.dry_run:
         estimate(model, photos, Panel(()), output)
         return True
@@ -69,9 +69,9 @@ def score(
     """Write the verdicts of all pictures; whether all have one."""
     ready(out, files.ENDINGS)
     profile = model.fitted()
-    practice = practice_of(model, decide)
+    policy = policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, practice.panel, output)
+        estimate(model, pictures, policy.panel, output)
         return True
     header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
     file, todo = ScoreFile(out, header, pictures, verify=verify), pictures
@@ -82,7 +82,7 @@ def score(
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     unscored: dict[str, Unscored] = {}
-    kinds: list[int] = []
+    agreement_bins: list[int] = []
 
     async def work() -> None:
         async with watched(model, len(todo), output):
@@ -91,15 +91,15 @@ def score(
                     unscored[verdict.name] = verdict
                 else:
                     file.add(verdict)
-                    kinds.append(practice.kind(verdict.base, [label for _, label in verdict.votes]))
+                    agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
 
     try:
         run(work)
     finally:
         file.finish(unscored)
     complain(list(unscored.values()))
-    drift = practice.drift()
-    drifted = drift is not None and drift.update(kinds).alarm
+    drift = policy.drift()
+    drifted = drift is not None and drift.update(agreement_bins).alarm
     if drifted:
         say(DRIFT)
     if output.json:

@@ -16,7 +16,7 @@ from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import run
 from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
@@ -33,7 +33,7 @@ from looktwice.transfer.borrow import Pupil, fit_towards
 from looktwice.transfer.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
 from looktwice.verdicts import learn
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import GENERAL, Panel, View, parse, renderer
 
@@ -68,10 +68,10 @@ def noise(
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """How a belief that was learned on an open model fares on a closed one, on held-out fifths of its pictures."""
+    """How a calibrator that was learned on an open model fares on a closed one, on held-out fifths of its pictures."""
 
     chosen: Measured
-    belief: Outcome
+    calibrator: Outcome
     others: tuple[Outcome, ...]
     """Naive and constant trust, then Gaussian and Probit on the same votes, then the jury on its own."""
 
@@ -98,12 +98,12 @@ def transfer(
     chosen = min(file.noises, key=lambda item: item.transfer_error)
     if not output.json:
         OUT.print(_noise_table(file))
-    say(f"Chosen on the open model: {chosen.view}, whose F_n tells the model's own probability best.")
+    say(f"Selection on the open model: {chosen.view}, whose F_n tells the model's own probability best.")
     if output.dry_run:
         estimate(model, pictures, Panel.parse(f"{chosen.view}*{draws} {GENERAL}"), output)
         return True
 
-    async def work() -> tuple[Polled, Polled]:
+    async def work() -> tuple[Collected, Collected]:
         async with watched(model, 2 * len(pictures), output):
             told = await model.ask(pictures, views=Panel.parse(f"{chosen.view}*{draws}"))
             return told, await model.ask(pictures, views=GENERAL)
@@ -113,15 +113,15 @@ def transfer(
     tell_duplicates(told)
     found = compare(chosen, told, jury)
     model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
-    results = [Result.of(outcome) for outcome in (*found.others, found.belief)]
+    results = [Result.of(outcome) for outcome in (*found.others, found.calibrator)]
     if output.json:
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
         print_json({"profile": str(out), "view": chosen.view, **figures})
     else:
-        OUT.print(results_table(results, f"On held-out fifths of {len(found.belief.label)} pictures"))
+        OUT.print(results_table(results, f"On held-out fifths of {len(found.calibrator.label)} pictures"))
         for line in judged(found):
             OUT.print(line, highlight=False, soft_wrap=True)
-        say(f"Profile of the transferred belief: {out}")
+        say(f"Profile of the transferred calibrator: {out}")
     return not told.unscored
 
 
@@ -141,15 +141,15 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     unscored: tuple[Unscored, ...] = ()
     if pictures:
 
-        async def work() -> Polled:
+        async def work() -> Collected:
             async with watched(model, len(pictures), output):
                 return await model.ask(pictures, views=taught_by.views())
 
-        polled = run(work)
-        unscored = polled.unscored
+        collected = run(work)
+        unscored = collected.unscored
         complain(unscored)
-        tell_duplicates(polled)
-        profile = taught(prior, polled, model.description)
+        tell_duplicates(collected)
+        profile = taught(prior, collected, model.description)
     else:
         profile = untaught(taught_by, model)
     profile.save(out)
@@ -159,7 +159,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     if profile.results:
         OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
     else:
-        say("No picture was labelled, so nothing is known of how good it is here, and nothing is promised.")
+        say("No picture was labelled, so nothing is known of how good it is here, and nothing is guaranteed.")
     say(f"Profile: {out}")
     return not unscored
 
@@ -177,49 +177,49 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
         panel=teacher.panel,
         seed=model.options.seed or 0,
         renderer=renderer(teacher.views()),
-        belief=teacher.belief,
+        calibrator=teacher.calibrator,
         pictures=0,
         results=(),
         held_out=HeldOut(confidence=(), correct=()),
     )
 
 
-def taught(prior: Jury, polled: Polled, description: str) -> Profile:
+def taught(prior: Jury, collected: Collected, description: str) -> Profile:
     """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
-    profile = learn.learn(polled, Pupil(prior), description)
-    return profile.model_copy(update={"belief": dump(fit_towards(prior, polled.labelled()))})
+    profile = learn.learn(collected, Pupil(prior), description)
+    return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})
 
 
 def _jury_of(profile: Profile, path: Path) -> Jury:
-    belief = profile.believer()
-    if not isinstance(belief, Jury):
-        family = profile.belief["family"]
+    calibrator = profile.believer()
+    if not isinstance(calibrator, Jury):
+        family = profile.calibrator["family"]
         raise DataError(f"the profile {str(path)!r} holds a {family}, and only a jury can be borrowed; fit it as one")
-    return belief
+    return calibrator
 
 
-def compare(chosen: Measured, told: Polled, jury: Polled) -> Transferred:
-    """How the transferred belief and the others fare on pictures that they were not fitted on."""
+def compare(chosen: Measured, told: Collected, jury: Collected) -> Transferred:
+    """How the transferred calibrator and the others fare on pictures that they were not fitted on."""
     labelled = told.labelled()
     if jury.votes.names != told.votes.names:
         raise DataError("some pictures were answered under one panel only; run the same command again")
 
-    def held_out(belief: Belief) -> Outcome:
-        return crossfit.cross_fit(belief, labelled)
+    def held_out(calibrator: Calibrator) -> Outcome:
+        return crossfit.cross_fit(calibrator, labelled)
 
-    others = [held_out(belief) for belief in (Naive(), Constant(), Gaussian(), Probit())]
+    others = [held_out(calibrator) for calibrator in (Naive(), Constant(), Gaussian(), Probit())]
     others.append(replace(crossfit.cross_fit(Jury(), jury.labelled()), name="jury, general panel"))
     return Transferred(chosen, held_out(Transfer(noise=chosen.noise.cumulative)), tuple(others))
 
 
 def judged(found: Transferred) -> list[str]:
-    """A sentence for each other belief: whether the transferred one has the better Brier score."""
+    """A sentence for each other calibrator: whether the transferred one has the better Brier score."""
     return [_sentence(name, difference) for name, difference in _differences(found).items()]
 
 
 def _differences(found: Transferred) -> dict[str, metrics.Difference]:
     return {
-        other.name: metrics.paired_difference(found.belief.brier, other.brier)
+        other.name: metrics.paired_difference(found.calibrator.brier, other.brier)
         for other in found.others
         if other.name not in (Naive.name, Constant.name)
     }
@@ -228,19 +228,19 @@ def _differences(found: Transferred) -> dict[str, metrics.Difference]:
 def _sentence(name: str, difference: metrics.Difference) -> str:
     figures = f"Brier {difference.mean:+.4f}, 95 % between {difference.low:+.4f} and {difference.high:+.4f}"
     verdict = "beats" if difference.high < 0 else "loses to" if difference.low > 0 else "cannot be told from"
-    return f"The transferred belief [bold]{verdict}[/bold] {name} ({figures})."
+    return f"The transferred calibrator [bold]{verdict}[/bold] {name} ({figures})."
 
 
 def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, seed: int) -> NoiseFile:
     open_model = open_onnx(model)
-    kinds = _kinds(views)
-    found = _shown(probes(open_model, pictures, kinds, draws, seed), len(pictures))
-    survey = fold(found, kinds, draws)
+    random_views = _random_views(views)
+    found = _shown(probes(open_model, pictures, random_views, draws, seed), len(pictures))
+    survey = fold(found, random_views, draws)
     _tell_unread(survey)
     return filed(survey, open_model, model, seed)
 
 
-def _kinds(views: str) -> list[View]:
+def _random_views(views: str) -> list[View]:
     return [parse(word) for word in dict.fromkeys((views or COMMON).split())]
 
 

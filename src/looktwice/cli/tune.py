@@ -20,10 +20,10 @@ from looktwice.model import AsyncModel, Tuned
 from looktwice.pictures.collection import Picture
 from looktwice.plots import figures
 from looktwice.plots.figures import Line
-from looktwice.report import Material, write
+from looktwice.report import ReportInputs, write
 from looktwice.verdicts import pilot
 from looktwice.verdicts.learn import check_teachable
-from looktwice.verdicts.pilot import Chosen
+from looktwice.verdicts.pilot import Selection
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel
 
@@ -56,11 +56,11 @@ def tune(
             print_json(_figures(plan))
         return True
     profile, chosen = tuned.profile, tuned.chosen
-    complain(chosen.polled.unscored)
-    tell_duplicates(chosen.polled)
+    complain(chosen.collected.unscored)
+    tell_duplicates(chosen.collected)
     profile.save(out)
     if report:
-        write(report, Material(profile, tuned.polled.votes, pictures, price_micros=price))
+        write(report, ReportInputs(profile, tuned.collected.votes, pictures, price_micros=price))
         say(f"Report: {report}")
     files.write(out.with_suffix(".svg"), curve_svg(profile.curve))
     if output.json:
@@ -68,7 +68,7 @@ def tune(
     else:
         _show(profile, price, chosen)
         say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
-    return not chosen.polled.unscored
+    return not chosen.collected.unscored
 
 
 def search(
@@ -96,12 +96,12 @@ def search(
             return await model.search(pictures, family=family, draws=draws)
 
     tuned = run(work)
-    profile, polled = tuned.profile, tuned.polled
-    complain(polled.unscored)
-    tell_duplicates(polled)
+    profile, collected = tuned.profile, tuned.collected
+    complain(collected.unscored)
+    tell_duplicates(collected)
     profile.save(out)
     if report:
-        write(report, Material(profile, polled.votes, pictures))
+        write(report, ReportInputs(profile, collected.votes, pictures))
         say(f"Report: {report}")
     if output.json:
         settings = {str(setting.view): setting.brier for setting in tuned.settings}
@@ -110,7 +110,7 @@ def search(
         OUT.print(_settings_table(tuned.settings))
         OUT.print(results_table(profile.results, _judged(profile, tuned.chosen)))
         say(f"Profile: {out}")
-    return not polled.unscored
+    return not collected.unscored
 
 
 def _lines(plan: Plan, price: int) -> list[str]:
@@ -167,8 +167,8 @@ def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str
     return figures.lines_svg(lines, title=title, x_label="queries a picture", y_label=label)
 
 
-def _show(profile: Profile, price: int, chosen: Chosen) -> None:
-    OUT.print(_curve_table(profile.curve, str(chosen.polled.panel), len(profile.views()), price))
+def _show(profile: Profile, price: int, chosen: Selection) -> None:
+    OUT.print(_curve_table(profile.curve, str(chosen.collected.panel), len(profile.views()), price))
     gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f}"
     if chosen.gain.convincing():
         say(f"The chosen views gain {gain} in log loss over the general panel, on pictures they were not chosen on.")
@@ -177,7 +177,7 @@ def _show(profile: Profile, price: int, chosen: Chosen) -> None:
     OUT.print(results_table(profile.results, _judged(profile, chosen)))
 
 
-def _judged(profile: Profile, chosen: Chosen) -> str:
+def _judged(profile: Profile, chosen: Selection) -> str:
     return f"On {profile.pictures - chosen.pilot} pictures that took no part in choosing"
 
 

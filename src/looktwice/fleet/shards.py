@@ -22,7 +22,7 @@ from looktwice.verdicts.files import write_parquet
 
 HEADER = "_looktwice.json"
 NOTE = "looktwice"
-KEPT = ("identity", "pictures", "unscored", "bad", "kinds")
+KEPT = ("identity", "pictures", "unscored", "bad", "agreement_bins")
 """What is kept of a unit's summary beside its verdicts."""
 
 
@@ -36,7 +36,7 @@ class Summary:
     """Pictures without a verdict."""
     bad: int = 0
     """Those of them that cannot be read; asking again would not change that."""
-    kinds: tuple[int, ...] = ()
+    agreement_bins: tuple[int, ...] = ()
     """By which drift is seen."""
     before: bool = False
     """Whether an earlier run had done it."""
@@ -57,7 +57,9 @@ class Summary:
     def read(cls, text: str) -> Summary:
         """The summary that `text` gave."""
         values = json.loads(text)
-        return cls(**{name: values[name] for name in KEPT} | {"kinds": tuple(values["kinds"])}, before=True)
+        return cls(
+            **{name: values[name] for name in KEPT} | {"agreement_bins": tuple(values["agreement_bins"])}, before=True
+        )
 
 
 class Shards:

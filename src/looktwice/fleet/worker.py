@@ -79,17 +79,17 @@ class Scorer:
         return Summary(unit.identity, estimate=await model.estimate(iter(unit.pictures()), self._job.decide))
 
     async def _score(self, model: AsyncModel, unit: Unit) -> Summary:
-        bad, records, kinds = 0, list[dict[str, object]](), list[int]()
-        practice = model.practice(self._job.decide)
+        bad, records, agreement_bins = 0, list[dict[str, object]](), list[int]()
+        policy = model.policy(self._job.decide)
         async for verdict in model.score(iter(unit.pictures()), self._job.decide):
             if isinstance(verdict, Unscored):
                 bad += verdict.cause is Cause.UNREADABLE
                 records.append(unscored_record(verdict))
             else:
                 records.append(record(verdict))
-                kinds.append(practice.kind(verdict.base, [label for _, label in verdict.votes]))
+                agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
         if model.asker.stopped:
             return Summary(unit.identity, stopped=True)
-        summary = Summary(unit.identity, len(records), len(records) - len(kinds), bad, tuple(kinds))
+        summary = Summary(unit.identity, len(records), len(records) - len(agreement_bins), bad, tuple(agreement_bins))
         await asyncio.to_thread(Shards(self._job.out).add, summary, records)
         return summary

@@ -1,6 +1,6 @@
 """One self-contained page from saved votes and a profile; asks nothing and fetches nothing."""
 
-from looktwice.report.inputs import MAX_ERROR, Material
+from looktwice.report.inputs import MAX_ERROR, ReportInputs
 from looktwice.report.page import ENDINGS, page, write
 
-__all__ = ["ENDINGS", "MAX_ERROR", "Material", "page", "write"]
+__all__ = ["ENDINGS", "MAX_ERROR", "ReportInputs", "page", "write"]

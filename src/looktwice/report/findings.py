@@ -1,4 +1,4 @@
-"""What a report says, as numbers: promises, what more queries bring, classes, and the cost."""
+"""What a report says, as numbers: guarantees, what more queries bring, classes, and the cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, metrics
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes, folds
 from looktwice.calibration.paper import Naive
@@ -19,11 +19,11 @@ from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, V
 from looktwice.errors import DataError
 from looktwice.report.inputs import Bools, Evidence, Judged
 from looktwice.verdicts import planning, risk
-from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import HeldOut, Profile
 
 MAX_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""The promises that are tried beside the one that was asked for."""
+"""The guarantees that are tried beside the one that was asked for."""
 CURVE_PICTURES = 5_000
 """As many tell what each view adds; more would only take longer."""
 CURVE_LEAST = 50
@@ -34,53 +34,53 @@ MISTAKES = 2
 """Other labels that are named for a class."""
 
 
-# What may be promised ------------------------------------------------------------------------------------------------
+# What may be guaranteed ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Promise:
-    """Whether accepted answers can be promised to be wrong at most so often."""
+class Guarantee:
+    """Whether accepted answers can be guaranteed to be wrong at most so often."""
 
     max_error: float
     threshold: float | None
-    """The least confidence to accept; None if nothing can be promised."""
+    """The least confidence to accept; None if nothing can be guaranteed."""
     accepted: float
     """The share of the judged pictures that reach the threshold."""
     wrong: float | None
     """The share of wrong answers among the accepted; None where no outcome is known or none is accepted."""
     needed: int | None
-    """How many labelled pictures the promise would take where it fails; None if more labels would not help."""
+    """How many labelled pictures the guarantee would take where it fails; None if more labels would not help."""
 
 
-def promises(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Promise]:
+def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float) -> list[Guarantee]:
     """One for each allowed error, the strictest first; `max_error` is among them.
 
     `asked` are the confidences of the pictures of which a share is accepted.
     """
-    return [_promise(evidence, asked, error, level) for error in sorted({*MAX_ERRORS, max_error})]
+    return [_guarantee(evidence, asked, error, level) for error in sorted({*MAX_ERRORS, max_error})]
 
 
-def kept(promise: HeldOut, evidence: Evidence, max_error: float, level: float) -> Promise | None:
-    """What becomes of a promise that was made on other pictures; None if they allow none."""
-    threshold = promise.threshold(max_error, level)
+def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float) -> Guarantee | None:
+    """What becomes of a guarantee that was made on other pictures; None if they allow none."""
+    threshold = guarantee.threshold(max_error, level)
     return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
 
 
-def _promise(evidence: Evidence, asked: Floats, max_error: float, level: float) -> Promise:
+def _guarantee(evidence: Evidence, asked: Floats, max_error: float, level: float) -> Guarantee:
     threshold = risk.threshold(evidence.confidence, evidence.correct, max_error, level)
     if threshold is None:
-        return Promise(max_error, None, 0.0, None, _needed(evidence, max_error, level))
+        return Guarantee(max_error, None, 0.0, None, _needed(evidence, max_error, level))
     return _above(threshold, evidence, asked, max_error)
 
 
-def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float) -> Promise:
+def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float) -> Guarantee:
     wrong = ~evidence.correct[evidence.confidence >= threshold]
     share = float(wrong.mean()) if len(wrong) else None
-    return Promise(max_error, threshold, float((asked >= threshold).mean()), share, None)
+    return Guarantee(max_error, threshold, float((asked >= threshold).mean()), share, None)
 
 
 def _needed(evidence: Evidence, max_error: float, level: float) -> int | None:
-    """The fewest labels that would make the promise, whatever share is accepted."""
+    """The fewest labels that would make the guarantee, whatever share is accepted."""
     try:
         found = planning.needs(max_error, level, evidence.held_out())
     except DataError:
@@ -98,12 +98,12 @@ class Sets:
     """How often the truth is in its set; None where the truths are not known."""
 
 
-def sets(practice: Practice, judged: Judged | None) -> Sets | None:
-    """The sets of these pictures; None if none were asked for, or the belief has seen these pictures before."""
-    if practice.sets is None or judged is None or judged.taught:
+def sets(policy: Policy, judged: Judged | None) -> Sets | None:
+    """The sets of these pictures; None if none were asked for, or the calibrator has seen these pictures before."""
+    if policy.sets is None or judged is None or judged.taught:
         return None
-    distribution = practice.belief.distribution(judged.votes)
-    found = practice.sets.sets(distribution)
+    distribution = policy.calibrator.distribution(judged.votes)
+    found = policy.sets.sets(distribution)
     labelled = judged.labelled()
     hold = float(found.hold(distribution, labelled.truths).mean()) if labelled is not None else None
     return Sets(float(found.sizes().mean()), hold)
@@ -126,13 +126,13 @@ class Step:
     """The 95 % interval of the Brier score; both are the score itself where it is not known."""
 
 
-def steps(belief: Belief, judged: Judged) -> list[Step]:
-    """What the first 0, 1 … views of the panel reach if the belief is fitted on them alone, by folds.
+def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
+    """What the first 0, 1 … views of the panel reach if the calibrator is fitted on them alone, by folds.
 
-    Nothing where the belief does not look at views or the pictures are too few; for long panels only some prefixes.
+    Nothing where the calibrator does not look at views or the pictures are too few; for long panels only some prefixes.
     """
     labelled = judged.labelled()
-    if isinstance(belief, Naive | Constant) or labelled is None or not labelled.panel:
+    if isinstance(calibrator, Naive | Constant) or labelled is None or not labelled.panel:
         return []
     # Pictures about which one stopped early would make the last prefixes look like the earlier ones.
     whole = np.flatnonzero((labelled.views != MISSING).all(axis=1))
@@ -140,7 +140,7 @@ def steps(belief: Belief, judged: Judged) -> list[Step]:
         return []
     rows = whole[np.linspace(0, len(whole) - 1, min(len(whole), CURVE_PICTURES)).astype(np.intp)]
     some = labelled.take(rows)
-    family = Jury(ballot=belief.ballot) if isinstance(belief, Prefixes) else belief
+    family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, Prefixes) else calibrator
     sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
     return [_step(_parts(family if size else Constant(), some.under(range(size))), 1 + size) for size in sizes]
 
@@ -163,15 +163,15 @@ def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
     return next(step for step in found if step.brier <= goal)
 
 
-def _parts(belief: Belief, labelled: LabelledVotes) -> list[Outcome]:
-    """How the belief fares on each fold when it is fitted on the others."""
+def _parts(calibrator: Calibrator, labelled: LabelledVotes) -> list[Outcome]:
+    """How the calibrator fares on each fold when it is fitted on the others."""
     fold = folds(len(labelled))
     parts = [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(int(fold.max()) + 1)]
-    return [crossfit.outcome(belief.fit(labelled.take(train)), labelled.take(test)) for train, test in parts]
+    return [crossfit.outcome(calibrator.fit(labelled.take(train)), labelled.take(test)) for train, test in parts]
 
 
 def _step(parts: Sequence[Outcome], queries: int) -> Step:
-    """The figures of all folds together; AUROC within each, since beliefs of different folds are not to be ranked."""
+    """The figures of all folds together; AUROC within each, since different folds have different calibrators."""
     confidence, correct, brier = (
         np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
@@ -20,7 +20,7 @@ from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, encode_jpeg, encode_png
 from looktwice.report.inputs import Judged
-from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render
 
 SIDE = 144
@@ -100,12 +100,12 @@ class ViewRow:
         return None if self.weight is None else float(np.exp(self.weight))
 
 
-def panel(practice: Practice, seed: int, judged: Judged | None, image: Image) -> list[ViewRow]:
+def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> list[ViewRow]:
     """The picture itself, then each view of the panel in its order; draws of one view make one row."""
     places: dict[View, list[int]] = {}
-    for place, view in enumerate(practice.panel):
+    for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
-    weights, small = _Weights.of(practice.belief), Image.of(_scaled(image.pixels, SAMPLE_SIDE))
+    weights, small = _Weights.of(policy.calibrator), Image.of(_scaled(image.pixels, SAMPLE_SIDE))
     itself = (thumbnail(small.pixels),)
     rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
     for view, here in list(places.items())[:VIEWS]:
@@ -123,14 +123,14 @@ def _row(
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """The weights of the picture itself and of each view, and how uncertain they are; none for other beliefs."""
+    """The weights of the picture itself and of each view, and how uncertain they are; none for other calibrators."""
 
     weights: NDArray[np.float64]
     covariance: NDArray[np.float64]
 
     @classmethod
-    def of(cls, belief: Belief) -> _Weights:
-        jury = belief.juries[-1] if isinstance(belief, Prefixes) else belief
+    def of(cls, calibrator: Calibrator) -> _Weights:
+        jury = calibrator.juries[-1] if isinstance(calibrator, Prefixes) else calibrator
         return cls(
             *(
                 (np.array(jury.weights), np.array(jury.covariance))

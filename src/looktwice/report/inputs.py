@@ -19,7 +19,7 @@ from looktwice.errors import DataError
 from looktwice.pictures.collection import Picture
 from looktwice.transfer.borrow import Pupil
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import Panel
 
@@ -32,7 +32,7 @@ MAX_ERROR = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class ReportInputs:
     """What a report is made of; only the profile is needed, and each thing more makes it tell more."""
 
     profile: Profile
@@ -40,10 +40,10 @@ class Material:
     """Answers under the profile's panel; labelled if the truth of every picture is known."""
     pictures: Sequence[Picture] = ()
     """Where the pixels of the votes' pictures are, by their names."""
-    practice: Practice | None = None
+    policy: Policy | None = None
     """How the votes were asked for and are believed; the whole panel if None."""
     results: Sequence[Result] = ()
-    """The rows of the table of figures; the belief beside full and constant trust if empty."""
+    """The rows of the table of figures; the calibrator beside full and constant trust if empty."""
     noise: NoiseFile | None = None
     """What the views do in the latent space of an open model."""
     days: Sequence[DayCost] = ()
@@ -53,12 +53,12 @@ class Material:
     max_error: float = MAX_ERROR
     """How often accepted answers may be wrong."""
     level: float = 0.95
-    """How certain that promise is to be."""
+    """How certain that guarantee is to be."""
     title: str = "How far to trust this classifier"
 
-    def using(self) -> Practice:
+    def using(self) -> Policy:
         """How the profile is put to use."""
-        return self.practice or Practice.whole(self.profile)
+        return self.policy or Policy.whole(self.profile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Judged:
     outcome: Outcome | None
     """How it turned out, where the truths are known."""
     taught: bool
-    """Whether the profile was fitted on these pictures, and each was judged by a belief fitted on others."""
+    """Whether the profile was fitted on these pictures, and each was judged by a calibrator fitted on others."""
 
     def labelled(self) -> LabelledVotes | None:
         """The votes if their truths are known."""
@@ -94,26 +94,26 @@ class Evidence:
         return HeldOut(confidence=tuple(self.confidence.tolist()), correct=tuple(self.correct.tolist()))
 
 
-def judge(material: Material) -> Judged | None:
+def judge(inputs: ReportInputs) -> Judged | None:
     """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile."""
-    if material.votes is None:
+    if inputs.votes is None:
         return None
-    votes = _fitting(material.votes, material.profile, material.using().panel)
+    votes = _fitting(inputs.votes, inputs.profile, inputs.using().panel)
     if isinstance(votes, LabelledVotes):
-        return _judged(material, votes)
-    belief = material.using().belief
-    return Judged(votes, belief.predict(votes), belief.confidence(votes), None, taught=False)
+        return _judged(inputs, votes)
+    calibrator = inputs.using().calibrator
+    return Judged(votes, calibrator.predict(votes), calibrator.confidence(votes), None, taught=False)
 
 
-def weigh(material: Material, judged: Judged | None) -> Evidence:
-    """What the report's promises rest on: the votes where their truths are known, else the profile's own pictures."""
-    profile, name = material.profile, material.using().belief.name
+def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
+    """What the report's guarantees rest on: the votes where their truths are known, else the profile's own pictures."""
+    profile, name = inputs.profile, inputs.using().calibrator.name
     if judged is None or judged.outcome is None:
-        held_out, results = material.using().held_out, tuple(material.results) or profile.results
+        held_out, results = inputs.using().held_out, tuple(inputs.results) or profile.results
         confidence, correct = np.array(held_out.confidence, float), np.array(held_out.correct, bool)
         source = _held_out(len(confidence))
     else:
-        outcome, results = judged.outcome, tuple(material.results) or _results(profile, judged, judged.outcome)
+        outcome, results = judged.outcome, tuple(inputs.results) or _results(profile, judged, judged.outcome)
         confidence, correct = outcome.confidence, outcome.correct
         source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
     if not len(correct) or not results:
@@ -146,19 +146,19 @@ def _columns(asked: Sequence[str], wanted: Sequence[str]) -> list[int]:
     return [places[view].pop() for view in wanted if places[view]]
 
 
-def _judged(material: Material, labelled: LabelledVotes) -> Judged:
-    """How the belief fares on these pictures.
+def _judged(inputs: ReportInputs, labelled: LabelledVotes) -> Judged:
+    """How the calibrator fares on these pictures.
 
-    If the profile was fitted on them, asking its belief about them would flatter it: then each is judged by a belief
-    that was fitted on others, and those on which the panel was chosen are not judged at all.
+    If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
+    calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
     """
     labelled.check()
     labelled = labelled.distinct()
-    practice, fair = material.using(), _fair(material.profile, labelled)
+    policy, fair = inputs.using(), _fair(inputs.profile, labelled)
     if fair is None:
-        outcome = crossfit.outcome(practice.belief, labelled)
+        outcome = crossfit.outcome(policy.calibrator, labelled)
         return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
-    if practice.rounds:
+    if policy.rounds:
         raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
     judged = slice(len(labelled) - len(fair.label), None)
     return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
@@ -167,20 +167,20 @@ def _judged(material: Material, labelled: LabelledVotes) -> Judged:
 def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     """The outcome by folds if these are the pictures that the profile was fitted on.
 
-    They are if fitting anew leads to the same belief, and the answers are right for the same pictures. A jury has so
-    many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
+    They are if fitting anew leads to the same calibrator, and the answers are right for the same pictures. A jury has
+    so many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
     """
-    belief, kept = profile.believer(), profile.held_out
-    if len(labelled) != profile.pictures or isinstance(belief, Naive | Constant):
+    calibrator, kept = profile.believer(), profile.held_out
+    if len(labelled) != profile.pictures or isinstance(calibrator, Naive | Constant):
         return None
     said = labelled.under(range(len(profile.views())))
-    if any(result.belief == Pupil.name for result in profile.results):
-        _check_borrowed(crossfit.outcome(belief, said), kept)
+    if any(result.calibrator == Pupil.name for result in profile.results):
+        _check_borrowed(crossfit.outcome(calibrator, said), kept)
         return None
-    if not np.allclose(belief.fit(said).confidence(said), belief.confidence(said), atol=1e-6):
+    if not np.allclose(calibrator.fit(said).confidence(said), calibrator.confidence(said), atol=1e-6):
         return None
-    fair = crossfit.cross_fit(belief, said, teachers=len(labelled) - len(kept.confidence))
-    same = isinstance(belief, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
+    fair = crossfit.cross_fit(calibrator, said, n_selection=len(labelled) - len(kept.confidence))
+    same = isinstance(calibrator, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
 
 
@@ -191,7 +191,7 @@ def _check_borrowed(outcome: Outcome, kept: HeldOut) -> None:
 
 
 def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result, ...]:
-    """The belief beside full and constant trust; as the profile has it if these are the pictures it was fitted on."""
+    """The calibrator beside naive and constant; as the profile has it if these are the pictures it was fitted on."""
     labelled = judged.labelled()
     if judged.taught or labelled is None:
         return profile.results
@@ -201,12 +201,12 @@ def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result
 
 
 def _row(results: Sequence[Result], name: str) -> Result:
-    """The row of a belief, or the last one, which is the one that the others are compared with."""
-    return next((result for result in results if result.belief == name), results[-1])
+    """The row of a calibrator, or the last one, which is the one that the others are compared with."""
+    return next((result for result in results if result.calibrator == name), results[-1])
 
 
 def _held_out(pictures: int) -> str:
-    return f"{_pictures(pictures)} it was fitted on, each judged by a belief fitted on others"
+    return f"{_pictures(pictures)} it was fitted on, each judged by a calibrator fitted on others"
 
 
 def _pictures(count: int) -> str:

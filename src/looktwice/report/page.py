@@ -21,8 +21,8 @@ from looktwice.errors import DataError
 from looktwice.plots import figures
 from looktwice.plots.figures import Line, upward
 from looktwice.report import findings, gallery
-from looktwice.report.findings import Promise, Step
-from looktwice.report.inputs import Evidence, Judged, Material, judge, weigh
+from looktwice.report.findings import Guarantee, Step
+from looktwice.report.inputs import Evidence, Judged, ReportInputs, judge, weigh
 from looktwice.transfer.noise import drawn
 from looktwice.verdicts.profile import Figure, Profile
 
@@ -46,54 +46,54 @@ ENDINGS = (".html", ".htm")
 """The endings of reports."""
 
 
-def write(path: Path, material: Material) -> None:
+def write(path: Path, inputs: ReportInputs) -> None:
     """Write the page, whole or not at all; a DataError if the place cannot be written."""
-    files.write(path, page(material))
+    files.write(path, page(inputs))
 
 
-def page(material: Material) -> str:
+def page(inputs: ReportInputs) -> str:
     """One self-contained HTML file: no script, and nothing that a browser would have to fetch."""
-    judged = judge(material)
-    evidence = weigh(material, judged)
+    judged = judge(inputs)
+    evidence = weigh(inputs, judged)
     asked = judged.confidence if judged else evidence.confidence
-    promises = findings.promises(evidence, asked, material.max_error, material.level)
-    chosen = next(promise for promise in promises if promise.max_error == material.max_error)
+    guarantees = findings.guarantees(evidence, asked, inputs.max_error, inputs.level)
+    chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
     context = {
-        "material": material,
-        "profile": material.profile,
+        "inputs": inputs,
+        "profile": inputs.profile,
         "evidence": evidence,
         "judged": judged,
-        "promises": promises,
+        "guarantees": guarantees,
         "chosen": chosen,
         "headline": headline(chosen),
-        "kept": _kept(material, judged, evidence),
-        "sets": findings.sets(material.using(), judged),
-        "looser": next((promise for promise in promises if promise.threshold is not None), None),
+        "kept": _kept(inputs, judged, evidence),
+        "sets": findings.sets(inputs.using(), judged),
+        "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
         **_charts(evidence, chosen),
-        **_queries(material, judged),
+        **_queries(inputs, judged),
         **_classes(judged),
-        **_pictures(material, judged),
-        **_cost(material, judged),
-        **_noise(material),
-        "facts": _facts(material),
-        "commands": _commands(material),
+        **_pictures(inputs, judged),
+        **_cost(inputs, judged),
+        **_noise(inputs),
+        "facts": _facts(inputs),
+        "commands": _commands(inputs),
     }
     return _environment().get_template("report.html").render(context)
 
 
-def headline(promise: Promise) -> str:
+def headline(guarantee: Guarantee) -> str:
     """What one may do, in one sentence.
 
-    >>> headline(Promise(0.02, 0.8701, 0.7, 0.011, None)).replace(SPACE, " ")
+    >>> headline(Guarantee(0.02, 0.8701, 0.7, 0.011, None)).replace(SPACE, " ")
     'Accept above 0.871: wrong at most 2 %'
     """
-    error = percent(promise.max_error)
-    if promise.threshold is None:
-        return f"{'No promise yet:' if promise.needed else 'Out of reach:'} at most {error} wrong"
-    if promise.threshold == 0:
+    error = percent(guarantee.max_error)
+    if guarantee.threshold is None:
+        return f"{'No guarantee yet:' if guarantee.needed else 'Out of reach:'} at most {error} wrong"
+    if guarantee.threshold == 0:
         return f"Accept every answer: wrong at most {error}"
-    return f"Accept above {upward(promise.threshold)}: wrong at most {error}"
+    return f"Accept above {upward(guarantee.threshold)}: wrong at most {error}"
 
 
 def percent(share: float | None) -> str:
@@ -118,7 +118,7 @@ def roughly(count: int) -> str:
 # Parts of the page ---------------------------------------------------------------------------------------------------
 
 
-def _charts(evidence: Evidence, chosen: Promise) -> dict[str, object]:
+def _charts(evidence: Evidence, chosen: Guarantee) -> dict[str, object]:
     confidence, correct = evidence.confidence, evidence.correct
     curve = metrics.risk_coverage(confidence, correct)
     return {
@@ -127,17 +127,17 @@ def _charts(evidence: Evidence, chosen: Promise) -> dict[str, object]:
     }
 
 
-def _kept(material: Material, judged: Judged | None, evidence: Evidence) -> Promise | None:
-    """What becomes here of the promise that the profile makes, if these pictures took no part in it."""
+def _kept(inputs: ReportInputs, judged: Judged | None, evidence: Evidence) -> Guarantee | None:
+    """What becomes here of the guarantee that the profile makes, if these pictures took no part in it."""
     if judged is None or judged.outcome is None or judged.taught:
         return None
-    return findings.kept(material.using().held_out, evidence, material.max_error, material.level)
+    return findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level)
 
 
-def _queries(material: Material, judged: Judged | None) -> dict[str, object]:
+def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     """What more queries bring: from the votes where their truths are known, else as the profile kept it."""
     known = judged if judged is not None and judged.outcome is not None else None
-    steps = findings.steps(material.using().belief, known) if known else findings.kept_steps(material.profile)
+    steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
     return {
         "steps": steps,
         "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
@@ -162,36 +162,36 @@ def _classes(judged: Judged | None) -> dict[str, object]:
     return {"classes": rows[: findings.CLASSES], "more_classes": max(0, len(rows) - findings.CLASSES)}
 
 
-def _pictures(material: Material, judged: Judged | None) -> dict[str, object]:
+def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     names = set(judged.votes.names) if judged else set()
-    known = [item for item in material.pictures if item.name in names]
-    if material.pictures and judged and not known:
+    known = [item for item in inputs.pictures if item.name in names]
+    if inputs.pictures and judged and not known:
         raise DataError(
-            f"none of the pictures is in the votes: they begin with {material.pictures[0].name!r} and the votes with "
+            f"none of the pictures is in the votes: they begin with {inputs.pictures[0].name!r} and the votes with "
             f"{judged.votes.names[0]!r}; name the same folder or file as when they were asked about"
         )
-    practice = material.using()
-    rows = gallery.panel(practice, material.profile.seed, judged, gallery.sample(known or material.pictures))
+    policy = inputs.using()
+    rows = gallery.panel(policy, inputs.profile.seed, judged, gallery.sample(known or inputs.pictures))
     top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
     return {
         "panel": rows,
         "top_weight": top,
-        "more_views": len(set(practice.panel)) - len(rows) + 1,
-        "own_sample": bool(material.pictures),
+        "more_views": len(set(policy.panel)) - len(rows) + 1,
+        "own_sample": bool(inputs.pictures),
         "galleries": gallery.galleries(judged, known) if judged else [],
     }
 
 
-def _cost(material: Material, judged: Judged | None) -> dict[str, object]:
-    own = [day for day in material.days if day.fingerprint == material.profile.fingerprint]
-    rate = findings.price(own, material.price_micros)
+def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
+    own = [day for day in inputs.days if day.fingerprint == inputs.profile.fingerprint]
+    rate = findings.price(own, inputs.price_micros)
     return {
         "cost": findings.cost(judged.votes, rate) if judged else None,
         "rate": rate,
         "days": own[-DAYS:],
         "more_days": max(0, len(own) - DAYS),
         "spent": _total(own),
-        "others": len({day.fingerprint for day in material.days} - {material.profile.fingerprint}),
+        "others": len({day.fingerprint for day in inputs.days} - {inputs.profile.fingerprint}),
     }
 
 
@@ -200,11 +200,11 @@ def _total(days: Sequence[DayCost]) -> dict[str, int]:
     return {key: sum(getattr(day, key) for day in days) for key in counts}
 
 
-def _noise(material: Material) -> dict[str, object]:
+def _noise(inputs: ReportInputs) -> dict[str, object]:
     """The cumulatives of the latent noise, where an open model was measured."""
-    measured = material.noise.noises if material.noise else ()
+    measured = inputs.noise.noises if inputs.noise else ()
     return {
-        "noise": material.noise,
+        "noise": inputs.noise,
         "noise_charts": [_drawn(drawn(item.noise, item.view)) for item in measured[:NOISES]],
     }
 
@@ -212,8 +212,8 @@ def _noise(material: Material) -> dict[str, object]:
 # To do it again ------------------------------------------------------------------------------------------------------
 
 
-def _facts(material: Material) -> dict[str, str]:
-    profile = material.profile
+def _facts(inputs: ReportInputs) -> dict[str, str]:
+    profile = inputs.profile
     packages = ", ".join(f"{name} {version(name)}" for name in PARTS)
     return {
         "classifier": profile.classifier,
@@ -222,19 +222,19 @@ def _facts(material: Material) -> dict[str, str]:
         "views": str(profile.views()) or "none",
         "seed of random views": str(profile.seed),
         "renderer": profile.renderer,
-        "belief": str(profile.belief["family"]),
+        "calibrator": str(profile.calibrator["family"]),
         "labelled pictures": f"{profile.pictures:,}",
         "profile made by": f"looktwice {profile.looktwice}",
         "report made by": f"looktwice {__version__}, Python {platform.python_version()}, {packages}",
     }
 
 
-def _commands(material: Material) -> list[str]:
-    profile = material.profile
-    seed, family = ["--seed", str(profile.seed)], str(profile.belief["family"])
-    fit = ["fit", "LABELLED", "-c", profile.classifier, "--views", profile.panel, "--belief", family, *seed]
+def _commands(inputs: ReportInputs) -> list[str]:
+    profile = inputs.profile
+    seed, family = ["--seed", str(profile.seed)], str(profile.calibrator["family"])
+    fit = ["fit", "LABELLED", "-c", profile.classifier, "--views", profile.panel, "--calibrator", family, *seed]
     evaluate = ["evaluate", "OTHERS", *seed, "--votes", "votes.npz"]
-    report = ["report", "--votes", "votes.npz", "--pictures", "OTHERS", "--max-error", f"{material.max_error:g}"]
+    report = ["report", "--votes", "votes.npz", "--pictures", "OTHERS", "--max-error", f"{inputs.max_error:g}"]
     return [f"looktwice {shlex.join(command)}" for command in (fit, evaluate, report)]
 
 
@@ -284,6 +284,8 @@ def _parameters(profile: Profile) -> str:
     """The profile as JSON with one line a field, without what only machines look at."""
     left_out = {"held_out", "adaptive", "curve", "results", "kinds"}
     values = profile.model_dump(mode="json", exclude=left_out)
-    values["belief"] = {key: value for key, value in values["belief"].items() if key not in ("covariance", "juries")}
+    values["calibrator"] = {
+        key: value for key, value in values["calibrator"].items() if key not in ("covariance", "juries")
+    }
     lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join(["{", ",\n".join(lines), "}"])

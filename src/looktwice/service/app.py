@@ -21,7 +21,7 @@ from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Source
 from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
-from looktwice.service.dispatcher import Desk
+from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.guards import Guard, Tokens
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
@@ -50,13 +50,13 @@ class House:
 
 def build(house: House) -> ASGIApp:
     """The application, guarded; the caller closes the model."""
-    desk = Desk(house.model, house.decide, house.limits)
-    metrics, page = Metrics(desk), read_page()
+    dispatcher = Dispatcher(house.model, house.decide, house.limits)
+    metrics, page = Metrics(dispatcher), read_page()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await desk.close()
+        await dispatcher.close()
 
     app = FastAPI(
         title="looktwice",
@@ -66,9 +66,9 @@ def build(house: House) -> ASGIApp:
         docs_url=None,  # they would fetch scripts from elsewhere
         redoc_url=None,
     )
-    described = _Looking(desk, house, metrics).add_to(app)
-    _add_profile(app, desk, house)
-    _add_health(app, desk, metrics)
+    described = _Looking(dispatcher, house, metrics).add_to(app)
+    _add_profile(app, dispatcher, house)
+    _add_health(app, dispatcher, metrics)
     for path, file in page.items():
         app.add_route(path, file.response, include_in_schema=False)
     _add_refusals(app, metrics)
@@ -79,9 +79,9 @@ def build(house: House) -> ASGIApp:
 class _Looking:
     """The routes that give verdicts."""
 
-    def __init__(self, desk: Desk, house: House, metrics: Metrics) -> None:
-        self._desk, self._limits, self._metrics = desk, house.limits, metrics
-        self._panel = desk.practice.panel
+    def __init__(self, dispatcher: Dispatcher, house: House, metrics: Metrics) -> None:
+        self._dispatcher, self._limits, self._metrics = dispatcher, house.limits, metrics
+        self._panel = dispatcher.policy.panel
         self._views = tuple(map(str, self._panel))
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
 
@@ -105,28 +105,28 @@ class _Looking:
 
     async def look(self, request: Request) -> Response:
         """The verdict on one picture."""
-        self._desk.admit(1)
+        self._dispatcher.admit(1)
         upload = await bodies.one(request, self._limits)
-        verdict = await self._timed(self._desk.look(self._opened(upload)))
+        verdict = await self._timed(self._dispatcher.look(self._opened(upload)))
         return _json(VerdictReply.of(verdict, upload.name))
 
     async def looks(self, request: Request) -> Response:
         """The verdicts on several pictures, in their order; a picture that has none says why."""
-        self._desk.admit(1)
+        self._dispatcher.admit(1)
         uploads = await bodies.several(request, self._limits)
-        self._desk.admit(len(uploads))
+        self._dispatcher.admit(len(uploads))
         return _json(LooksReply.model_construct(verdicts=await asyncio.gather(*map(self._verdict, uploads))))
 
     async def burst(self, request: Request) -> Response:
         """The one verdict on several photos of one thing, the first of which is the picture, the others its views."""
-        self._desk.admit(1)
+        self._dispatcher.admit(1)
         uploads = await self._photos(request)
-        verdict = await self._timed(self._desk.burst([self._opened(upload) for upload in uploads]))
+        verdict = await self._timed(self._dispatcher.burst([self._opened(upload) for upload in uploads]))
         return _json(VerdictReply.of(verdict, uploads[0].name))
 
     async def look_events(self, request: Request) -> Response:
         """The same as events: the picture, each answer as it comes, the verdict, and the views as they are drawn."""
-        self._desk.admit(1)
+        self._dispatcher.admit(1)
         upload = await bodies.one(request, self._limits)
         shown = await self._shown(upload, events.PICTURE_SIDE)
 
@@ -134,7 +134,7 @@ class _Looking:
             emit("picture", events.picture_event(shown, upload.name, self._views))
             drawing = asyncio.create_task(self._draw(emit, shown.source))
             try:
-                verdict = await self._timed(self._desk.look(shown.source, events.answers(emit)))
+                verdict = await self._timed(self._dispatcher.look(shown.source, events.answers(emit)))
                 emit("verdict", VerdictReply.of(verdict, upload.name).model_dump())
                 await drawing
             finally:
@@ -144,7 +144,7 @@ class _Looking:
 
     async def burst_events(self, request: Request) -> Response:
         """The same as events: the photos, each answer as it comes, and the verdict."""
-        self._desk.admit(1)
+        self._dispatcher.admit(1)
         uploads = await self._photos(request)
         first = await self._shown(uploads[0], events.PICTURE_SIDE)
         others = [await self._shown(upload, events.VIEW_SIDE) for upload in uploads[1:]]
@@ -154,7 +154,7 @@ class _Looking:
             for place, photo in enumerate(others, 1):
                 emit("view", {"place": place, "picture": photo.thumbnail})
             sources = [photo.source for photo in (first, *others)]
-            verdict = await self._timed(self._desk.burst(sources, events.answers(emit)))
+            verdict = await self._timed(self._dispatcher.burst(sources, events.answers(emit)))
             emit("verdict", VerdictReply.of(verdict, uploads[0].name).model_dump())
 
         return _stream(work)
@@ -162,11 +162,11 @@ class _Looking:
     async def infer(self, request: Request) -> Response:
         """The Open Inference Protocol: pictures in, label and confidence out, or any part of the verdict."""
         try:
-            self._desk.admit(1)
+            self._dispatcher.admit(1)
             body = await bodies.read(request, self._limits)
             asked = await asyncio.to_thread(oip.read, body, request.headers.get(oip.HEADER_LENGTH), self._limits)
-            self._desk.admit(len(asked.sources))
-            verdicts = await asyncio.gather(*(self._timed(self._desk.look(source)) for source in asked.sources))
+            self._dispatcher.admit(len(asked.sources))
+            verdicts = await asyncio.gather(*(self._timed(self._dispatcher.look(source)) for source in asked.sources))
             return asked.reply(verdicts)
         except Refusal as refusal:
             self._metrics.refused(refusal.code)
@@ -174,7 +174,7 @@ class _Looking:
 
     async def _photos(self, request: Request) -> list[Upload]:
         uploads = await bodies.photos(request, self._limits)
-        self._desk.admit(len(uploads))
+        self._dispatcher.admit(len(uploads))
         return uploads
 
     def _opened(self, upload: Upload) -> Source:
@@ -188,11 +188,11 @@ class _Looking:
 
     async def _draw(self, emit: events.Emit, source: Source) -> None:
         async with self._drawing:
-            await events.draw(emit, source, self._panel, self._desk.asker.seed)
+            await events.draw(emit, source, self._panel, self._dispatcher.asker.seed)
 
     async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
         try:
-            return VerdictReply.of(await self._timed(self._desk.look(self._opened(upload))), upload.name)
+            return VerdictReply.of(await self._timed(self._dispatcher.look(self._opened(upload))), upload.name)
         except Refusal as refusal:
             self._metrics.refused(refusal.code)
             return UnscoredReply(name=upload.name, problem=refusal.problem())
@@ -204,13 +204,13 @@ class _Looking:
         return verdict
 
 
-def _add_profile(app: FastAPI, desk: Desk, house: House) -> None:
-    figure = profiles.reliability(desk.practice)
+def _add_profile(app: FastAPI, dispatcher: Dispatcher, house: House) -> None:
+    figure = profiles.reliability(dispatcher.policy)
 
     @app.get("/v1/profile", **documentation.PROFILE)
     async def profile() -> Response:
         """What the verdicts rest on: classifier, views, figures and the threshold."""
-        return _json(profiles.described(desk, house.level))
+        return _json(profiles.described(dispatcher, house.level))
 
     @app.get("/v1/profile/reliability.svg", **documentation.FIGURE)
     async def reliability() -> Response:
@@ -218,17 +218,17 @@ def _add_profile(app: FastAPI, desk: Desk, house: House) -> None:
         return Response(figure, media_type="image/svg+xml")
 
 
-def _add_health(app: FastAPI, desk: Desk, metrics: Metrics) -> None:
+def _add_health(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
     async def alive() -> Response:
         """The process runs."""
         return JSONResponse({"status": "ok"})
 
     async def ready() -> Response:
         """Pictures can be looked at."""
-        state = desk.state()
+        state = dispatcher.state()
         if not state.ready:
             raise Refusal("unavailable", state.reason, state.retry_after)
-        if blocked := await asyncio.to_thread(desk.asker.blocked):
+        if blocked := await asyncio.to_thread(dispatcher.asker.blocked):
             raise Refusal("unavailable", blocked)
         return JSONResponse({"status": "ok"})
 

@@ -1,8 +1,8 @@
 """Where all requests meet: one asker, one budget, one ledger, and verdicts for whoever waits.
 
-A look belongs to the desk, not to the client: one who leaves, or waits too long, ends nothing that was sent, and what
-was answered is in the ledger when the picture is shown again. Looks that come while others are on their way wait, and
-are then asked about together, which costs a fraction of asking one by one.
+A look belongs to the dispatcher, not to the client: one who leaves, or waits too long, ends nothing that was sent, and
+what was answered is in the ledger when the picture is shown again. Looks that come while others are on their way wait,
+and are then asked about together, which costs a fraction of asking one by one.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class State:
     retry_after: float | None = None
 
 
-class Desk:
+class Dispatcher:
     """Looks at pictures for many callers at once."""
 
     def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: Limits) -> None:
         self.model, self.decide, self.limits = model, decide, limits
-        self.asker, self.practice = model.asker, model.practice(decide)
-        self._drift = self.practice.drift()
-        self._kinds: list[int] = []
+        self.asker, self.policy = model.asker, model.policy(decide)
+        self._drift = self.policy.drift()
+        self._agreement_bins: list[int] = []
         self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
         self._numbers = count()
         self._waiting: deque[_Caller] = deque()
@@ -99,9 +99,9 @@ class Desk:
 
     @property
     def drift(self) -> Drift | None:
-        """The test that live pictures are still of the kind that the profile was made from; None if it has no kinds."""
-        if self._drift and self._kinds:
-            self._drift, self._kinds = self._drift.update(self._kinds), []
+        """The test that live pictures are still of the kind that the profile was made from; None if it has none."""
+        if self._drift and self._agreement_bins:
+            self._drift, self._agreement_bins = self._drift.update(self._agreement_bins), []
         return self._drift
 
     def state(self) -> State:
@@ -221,10 +221,10 @@ class Desk:
         self._rested_at = time.monotonic() + (LONG_PAUSE if isinstance(error, QuotaError) else PAUSE)
 
     def _watch(self, verdicts: Sequence[Verdict | Unscored]) -> None:
-        """Remember of which kinds live pictures are; what that means is worked out for many at a time."""
+        """Remember the agreement bins of live pictures; what that means is worked out for many at a time."""
         live = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
-        self._kinds += [self.practice.kind(v.base, [label for _, label in v.votes]) for v in live]
-        if len(self._kinds) >= MANY:
+        self._agreement_bins += [self.policy.agreement_bin(v.base, [label for _, label in v.votes]) for v in live]
+        if len(self._agreement_bins) >= MANY:
             _ = self.drift
 
     def _listen(self, tells: dict[str, Tell]) -> None:

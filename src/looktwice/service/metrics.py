@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from looktwice import __version__
-from looktwice.service.dispatcher import Desk
+from looktwice.service.dispatcher import Dispatcher
 from looktwice.verdicts.look import Verdict
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -17,9 +17,9 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 class Metrics:
-    """Counts what becomes of requests, and reads the rest off the desk when it is asked."""
+    """Counts what becomes of requests, and reads the rest off the dispatcher when it is asked."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self._registry = CollectorRegistry()
         self._verdicts = Counter("looktwice_verdicts", "Verdicts given", ["decision"], registry=self._registry)
         self._refusals = Counter("looktwice_refusals", "Requests without a verdict", ["code"], registry=self._registry)
@@ -30,7 +30,7 @@ class Metrics:
         self._confidence = Histogram(
             "looktwice_confidence", "Confidence of verdicts", buckets=SHARES, registry=self._registry
         )
-        self._registry.register(_Asked(desk))
+        self._registry.register(_Asked(dispatcher))
         ProcessCollector(registry=self._registry)
 
     def gave(self, verdict: Verdict, seconds: float) -> None:
@@ -55,11 +55,11 @@ class Metrics:
 class _Asked(Collector):
     """What the asker and the drift test know."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
 
     def collect(self) -> Iterator[Metric]:
-        asker, progress = self._desk.asker, self._desk.asker.progress
+        asker, progress = self._dispatcher.asker, self._dispatcher.asker.progress
         about = {"version": __version__, "classifier": asker.classifier.fingerprint}
         info = GaugeMetricFamily("looktwice_info", "What runs here", labels=list(about))
         info.add_metric(list(about.values()), 1)
@@ -69,8 +69,8 @@ class _Asked(Collector):
         yield CounterMetricFamily("looktwice_retries", "Questions sent again", progress.retries)
         yield CounterMetricFamily("looktwice_spend", "Money spent, in its currency", progress.micros / 1e6)
         yield GaugeMetricFamily("looktwice_calls_in_flight", "Calls to the classifier now", asker.in_flight)
-        yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", self._desk.looks)
-        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", self._desk.state().ready)
-        if drift := self._desk.drift:
+        yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", self._dispatcher.looks)
+        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", self._dispatcher.state().ready)
+        if drift := self._dispatcher.drift:
             yield GaugeMetricFamily("looktwice_drift_alarm", "Live pictures differ from the profile's", drift.alarm)
             yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from looktwice.calibration import metrics
 from looktwice.plots import figures
-from looktwice.service.dispatcher import Desk
+from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.replies import caption
-from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import Result
 
 
@@ -46,7 +46,7 @@ class ProfileReply(BaseModel):
     panel: list[ViewReply]
     pictures: int = Field(description="how many labelled pictures it was fitted on")
     results: list[Result] = Field(description="on pictures that took no part in fitting")
-    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is promised")
+    threshold: float | None = Field(description="the least confidence that is accepted; null if nothing is guaranteed")
     max_error: float | None = Field(description="accepted answers are wrong at most so often")
     level: float = Field(description="how certain that is")
     coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
@@ -54,21 +54,21 @@ class ProfileReply(BaseModel):
     limits: LimitsReply
 
 
-def described(desk: Desk, level: float) -> ProfileReply:
+def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
     """The public part of a profile, and how it is put to use."""
-    profile, practice, drift, limits = desk.model.fitted(), desk.practice, desk.drift, desk.limits
-    accept = practice.accept
+    profile, policy, drift, limits = dispatcher.model.fitted(), dispatcher.policy, dispatcher.drift, dispatcher.limits
+    accept = policy.accept
     return ProfileReply(
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
         vocabulary=list(profile.vocabulary),
-        panel=[ViewReply(view=str(view), caption=caption(str(view))) for view in practice.panel],
+        panel=[ViewReply(view=str(view), caption=caption(str(view))) for view in policy.panel],
         pictures=profile.pictures,
         results=list(profile.results),
         threshold=None if accept is None or math.isinf(accept) else accept,
-        max_error=desk.decide.max_error,
+        max_error=dispatcher.decide.max_error,
         level=level,
-        coverage=desk.decide.coverage,
+        coverage=dispatcher.decide.coverage,
         drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )
@@ -79,9 +79,9 @@ def public(description: str) -> str:
     return description.replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-def reliability(practice: Practice) -> str:
+def reliability(policy: Policy) -> str:
     """The reliability diagram of what the verdicts rest on, as SVG; an empty one if no labelled picture is known."""
-    held_out = practice.held_out
+    held_out = policy.held_out
     if not held_out.correct:
         return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
     curve = metrics.reliability(np.array(held_out.confidence), np.array(held_out.correct, bool))

@@ -24,7 +24,7 @@ from looktwice.verdicts.policy import NEVER, DecisionOptions
 from looktwice.verdicts.profile import Profile
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""How often accepted answers may be wrong, unless the caller says so: the least of these that can be promised."""
+"""How often accepted answers may be wrong, unless the caller says so: the least of these that can be guaranteed."""
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
 KEEP_ALIVE = 20
@@ -109,12 +109,12 @@ def run(
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
     model = AsyncModel.load(path, classifier, options=ask)
-    house = House(model, promising(decide, model.fitted()), decide.level, limits, tokens, place.names)
+    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names)
     with listen(place.host, place.port) as listening:
         session.run(lambda: serve(house, place, listening))
 
 
-def promising(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
+def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
     """The options with a guarantee: the one they name, or the best that the profile can keep.
 
     Looking for the best one tries several, so each must be that much more certain.

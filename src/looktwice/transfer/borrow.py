@@ -40,7 +40,7 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
 
 @dataclass(frozen=True)
 class Pupil:
-    """A belief that is another classifier's jury until it is fitted, and leans on it from then on."""
+    """A calibrator that is another classifier's jury until it is fitted, and leans on it from then on."""
 
     name: ClassVar[str] = "borrowed jury"
     jury: Jury

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from looktwice.calibration.distribution import Distribution, chance_of_truth
+from looktwice.calibration.distribution import Distribution, true_label_probability
 from looktwice.calibration.votes import MISSING, Bools, Codes, Counts, Floats
 from looktwice.verdicts.risk import check_share
 
@@ -23,16 +23,16 @@ class Conformal:
     @classmethod
     def learn(cls, distribution: Distribution, truths: Codes, coverage: float = 0.9) -> Self:
         """From labelled pictures, by split conformal prediction; `coverage` in (0, 1)."""
-        return cls.of(chance_of_truth(distribution, truths), coverage)
+        return cls.of(true_label_probability(distribution, truths), coverage)
 
     @classmethod
-    def of(cls, chance: Floats, coverage: float = 0.9) -> Self:
-        """The same from what `chance_of_truth` gave for each labelled picture."""
+    def of(cls, true_probability: Floats, coverage: float = 0.9) -> Self:
+        """The same from what `true_label_probability` gave for each labelled picture."""
         check_share("coverage", coverage)
-        chance = np.sort(chance)
+        true_probability = np.sort(true_probability)
         # Of n + 1 pictures in any order, the new one is among the ⌈(n + 1)·coverage⌉ most probable that often.
-        place = len(chance) - math.ceil((len(chance) + 1) * coverage - 1e-9)
-        return cls(float(chance[place]) if place >= 0 else 0.0)
+        place = len(true_probability) - math.ceil((len(true_probability) + 1) * coverage - 1e-9)
+        return cls(float(true_probability[place]) if place >= 0 else 0.0)
 
     def sets(self, distribution: Distribution) -> Sets:
         """The labels of each picture that are probable enough, and the most probable one in any case."""

@@ -25,7 +25,7 @@ class Drift:
     profile's and the live ones before it, with ties broken by lot: if nothing has changed, the ranks are even and
     independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than
     they should wins nothing on average. By Ville's inequality the wager ever reaches 1/alpha with a chance of at
-    most alpha, however long one watches and whatever the kinds' real shares are.
+    most alpha, however long one watches and whatever the bins' real shares are.
     """
 
     reference: tuple[int, ...]
@@ -55,13 +55,15 @@ class Drift:
         """Whether the live pictures have stopped looking like the profile's; it stays once it is raised."""
         return self.peak >= -math.log(self.alpha)
 
-    def update(self, kinds: ArrayLike) -> Self:
-        """The test after more live pictures, of these kinds and in this order."""
-        kind = np.asarray(kinds, np.int64).ravel()
+    def update(self, agreement_bins: ArrayLike) -> Self:
+        """The test after more live pictures, of these agreement bins and in this order."""
+        kind = np.asarray(agreement_bins, np.int64).ravel()
         if not len(kind):
             return self
         if kind.min() < 0 or kind.max() >= len(self.reference):
-            raise DataError(f"drift knows the kinds 0 to {len(self.reference) - 1}, not {kind.min()} to {kind.max()}")
+            raise DataError(
+                f"drift knows the agreement bins 0 to {len(self.reference) - 1}, not {kind.min()} to {kind.max()}"
+            )
         came = np.eye(len(self.reference), dtype=np.int64)[kind].cumsum(axis=0) + self._live()
         low = self._ranks(kind, came)[:, None] < np.array(CUTS)
         below = low.cumsum(axis=0) + np.array(self.below)

@@ -13,27 +13,27 @@ from looktwice.calibration.shares import Constant
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import stopping
-from looktwice.verdicts.learn import Polled
-from looktwice.verdicts.policy import NEVER, Practice
+from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.policy import NEVER, Policy
 from looktwice.verdicts.profile import Profile, Result, results_html
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def assess(polled: Polled, profile: Profile, practice: Practice | None = None) -> list[Result]:
+def assess(collected: Collected, profile: Profile, policy: Policy | None = None) -> list[Result]:
     """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
-    labelled = polled.labelled()
-    belief = (practice or Practice.whole(profile)).belief
-    name = stopping.ADAPTIVE if isinstance(belief, Prefixes) else belief.name
+    labelled = collected.labelled()
+    calibrator = (policy or Policy.whole(profile)).calibrator
+    name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
-    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(belief, labelled, name))]
+    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
 
 
 @dataclass(frozen=True)
-class Promises:
-    """What became of promises on labelled pictures; None where none was asked for."""
+class Guarantees:
+    """What became of guarantees on labelled pictures; None where none was asked for."""
 
     accepted: float | None = None
     """The share of pictures whose answer was accepted."""
@@ -55,16 +55,16 @@ class Promises:
         return found
 
 
-def promises(polled: Polled, practice: Practice) -> Promises:
-    """How the promises of a practice hold on labelled pictures that took no part in fitting."""
-    votes, found = polled.labelled(), Promises()
-    if practice.accept is not None:
-        accepted = practice.belief.confidence(votes) >= practice.accept
-        wrong = (practice.belief.predict(votes) != votes.truths)[accepted]
+def guarantees(collected: Collected, policy: Policy) -> Guarantees:
+    """How the guarantees of a policy hold on labelled pictures that took no part in fitting."""
+    votes, found = collected.labelled(), Guarantees()
+    if policy.accept is not None:
+        accepted = policy.calibrator.confidence(votes) >= policy.accept
+        wrong = (policy.calibrator.predict(votes) != votes.truths)[accepted]
         found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
-    if practice.sets is not None:
-        distribution = practice.belief.distribution(votes)
-        sets = practice.sets.sets(distribution)
+    if policy.sets is not None:
+        distribution = policy.calibrator.distribution(votes)
+        sets = policy.sets.sets(distribution)
         covered, size = sets.hold(distribution, votes.truths).mean(), sets.sizes().mean()
         found = replace(found, covered=float(covered), options=float(size))
     return found
@@ -75,17 +75,17 @@ class Evaluation:
     """How the verdicts of a profile fare on labelled pictures that took no part in fitting."""
 
     profile: Profile
-    practice: Practice
-    polled: Polled
+    policy: Policy
+    collected: Collected
     results: tuple[Result, ...]
-    """The profile's belief beside full trust and constant trust."""
-    promises: Promises
+    """The profile's calibrator beside full trust and constant trust."""
+    guarantees: Guarantees
     outcome: Outcome
     """Label, confidence and correctness of every distinct picture."""
 
     def to_frame(self) -> pd.DataFrame:
         """One picture a row: its truth, its verdict, and whether that was right."""
-        votes = self.polled.labelled()
+        votes = self.collected.labelled()
         columns = zip(
             votes.names,
             votes.words,
@@ -105,17 +105,19 @@ class Evaluation:
 
     def plot_risk_coverage(self) -> Drawing:
         """Mistakes among accepted answers, with the threshold of the guarantee where there is one."""
-        accept = self.practice.accept
+        accept = self.policy.accept
         curve = metrics.risk_coverage(self.outcome.confidence, self.outcome.correct)
         return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
 
     def _repr_html_(self) -> str:
-        title = f"On {len(self.outcome.label)} pictures that took no part in fitting. {' '.join(self.promises.lines())}"
+        title = (
+            f"On {len(self.outcome.label)} pictures that took no part in fitting. {' '.join(self.guarantees.lines())}"
+        )
         return results_html(title, self.results)
 
 
-def evaluation(polled: Polled, profile: Profile, practice: Practice) -> Evaluation:
+def evaluation(collected: Collected, profile: Profile, policy: Policy) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""
-    outcome = crossfit.outcome(practice.belief, polled.labelled())
-    results = tuple(assess(polled, profile, practice))
-    return Evaluation(profile, practice, polled, results, promises(polled, practice), outcome)
+    outcome = crossfit.outcome(policy.calibrator, collected.labelled())
+    results = tuple(assess(collected, profile, policy))
+    return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome)

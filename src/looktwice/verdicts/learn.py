@@ -11,7 +11,7 @@ from looktwice import __version__
 from looktwice.asking.asker import Asker, Rounds
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
@@ -19,14 +19,14 @@ from looktwice.calibration.votes import LabelledVotes, Row, Votes, base_tally, c
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
-from looktwice.verdicts.policy import NEVER, Practice, stopped_kind
+from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
 from looktwice.verdicts.stopping import Aim, SameDecision, Thrift
 from looktwice.views import Panel, renderer
 
 
 @dataclass(frozen=True, eq=False)
-class Polled:
+class Collected:
     """The answers about pictures under a panel, and the pictures that have none."""
 
     votes: Votes | LabelledVotes
@@ -42,7 +42,7 @@ class Polled:
     disputed: tuple[tuple[str, str], ...] = ()
     """Those of them that had another truth: each by name, after the name of the one that stayed."""
 
-    def distinct(self) -> Polled:
+    def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
         votes = self.votes.distinct()
         disputed = self.votes.disputed() if isinstance(self.votes, LabelledVotes) else ()
@@ -64,7 +64,7 @@ class Polled:
         self.votes.check()
         return self.votes.distinct()
 
-    def under(self, columns: Sequence[int]) -> Polled:
+    def under(self, columns: Sequence[int]) -> Collected:
         """The same under some views of the panel, in this order."""
         panel = Panel(tuple(self.panel.views[column] for column in columns))
         return replace(self, votes=self.votes.under(columns), panel=panel)
@@ -77,7 +77,7 @@ async def collect(
     vocabulary: Sequence[str] = (),
     classes: int | None = None,
     rounds: Rounds | None = None,
-) -> Polled:
+) -> Collected:
     """Ask about every picture and hold all votes, labelled if every picture has a truth.
 
     Nothing is asked if none of the truths is a label that the classifier is known to give.
@@ -96,16 +96,16 @@ async def collect(
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
-    return Polled(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed, asker.names.renames)
+    return Collected(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed, asker.names.renames)
 
 
-async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:
+async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> Collected:
     """The answers about every picture under a profile's panel."""
     profile.check(asker.classifier.fingerprint, asker.names.renames)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
-    practice = practice or Practice.whole(profile)
-    return await collect(asker, pictures, practice.panel, profile.vocabulary, profile.classes, practice.rounds)
+    policy = policy or Policy.whole(profile)
+    return await collect(asker, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds)
 
 
 def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS) -> None:
@@ -117,39 +117,39 @@ def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS
 
 
 def learn(
-    polled: Polled,
-    belief: Belief,
+    collected: Collected,
+    calibrator: Calibrator,
     description: str,
-    teachers: int = 0,
+    n_selection: int = 0,
     fixed: int | None = None,
     max_error: float | None = None,
 ) -> Profile:
     """The profile that votes and truths teach; costs no query.
 
-    The first `teachers` pictures teach but are not judged, since something was chosen on them already. If the belief
-    is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones in the order
-    that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims at the Brier
-    score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
+    The first `n_selection` pictures teach but are not judged, since something was chosen on them already. If the
+    calibrator is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones
+    in the order that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims
+    at the Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
     """
-    labelled = polled.labelled()
-    if not isinstance(belief, Jury) or len(labelled.panel) < 2:
-        held_out = crossfit.cross_fit(belief, labelled, teachers=teachers)
-        return _profile(polled, belief, description, teachers, held_out)
+    labelled = collected.labelled()
+    if not isinstance(calibrator, Jury) or len(labelled.panel) < 2:
+        held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection)
+        return _profile(collected, calibrator, description, n_selection, held_out)
     views = len(labelled.panel)
     own = views if fixed is None else fixed
     if own < views:
-        order, trials = stopping.order(belief, labelled, own, teachers=teachers)
-        polled = polled.under(order)
+        order, trials = stopping.order(calibrator, labelled, own, n_selection=n_selection)
+        collected = collected.under(order)
     else:
-        trials = stopping.trials(belief, labelled, teachers=teachers)
+        trials = stopping.trials(calibrator, labelled, n_selection=n_selection)
     steps = stopping.steps(trials)
     aim = _aim(steps[own], own, max_error)
     price = stopping.price(trials, aim)
     stopped = stopping.stopped(trials, aim, price)
-    profile = _profile(polled.under(range(own)), belief, description, teachers, steps[own], stopped)
-    adaptive = _adaptive(belief, polled, teachers, aim, price, stopped)
+    profile = _profile(collected.under(range(own)), calibrator, description, n_selection, steps[own], stopped)
+    adaptive = _adaptive(calibrator, collected, n_selection, aim, price, stopped)
     curve = tuple(Result.point(step) for step in steps)
-    return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(polled.panel)})
+    return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
 
 
 def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
@@ -159,50 +159,57 @@ def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
     return SameDecision(NEVER if threshold is None else threshold)
 
 
-def _adaptive(belief: Jury, polled: Polled, teachers: int, aim: Aim, price: float, stopped: Outcome) -> Adaptive:
-    labelled = polled.labelled()
-    prefixes = Prefixes(ballot=belief.ballot).fit(labelled)
+def _adaptive(
+    calibrator: Jury, collected: Collected, n_selection: int, aim: Aim, price: float, stopped: Outcome
+) -> Adaptive:
+    labelled = collected.labelled()
+    prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled)
     growth = stopping.grow(prefixes.seated(), labelled)
     rule = stopping.rule(growth, aim, price)
     asked = rule.asked(growth.confidence())
     first, views = int(asked.min()), len(labelled.panel)
     agree = base_tally(labelled.under(range(first))).agree
-    kinds = [stopped_kind(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
+    agreement_bins = [agreement_bin(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
     return Adaptive(
-        panel=str(polled.panel),
+        panel=str(collected.panel),
         first=first,
         low=rule.low,
         high=rule.high,
-        belief=dump(prefixes),
-        held_out=HeldOut.of(stopped, growth.stopped(rule).since(teachers)),
-        kinds=tuple(np.bincount(kinds, minlength=(first + 1) * (views + 1)).tolist()),
+        calibrator=dump(prefixes),
+        held_out=HeldOut.of(stopped, growth.stopped(rule).since(n_selection)),
+        agreement_bins=tuple(np.bincount(agreement_bins, minlength=(first + 1) * (views + 1)).tolist()),
     )
 
 
 def _profile(
-    polled: Polled, belief: Belief, description: str, teachers: int, held_out: Outcome, *others: Outcome
+    collected: Collected,
+    calibrator: Calibrator,
+    description: str,
+    n_selection: int,
+    held_out: Outcome,
+    *others: Outcome,
 ) -> Profile:
-    labelled = polled.labelled()
-    judged = crossfit.baselines(labelled.take(slice(teachers, None)))
-    fitted = belief.fit(labelled)
+    labelled = collected.labelled()
+    judged = crossfit.baselines(labelled.take(slice(n_selection, None)))
+    fitted = calibrator.fit(labelled)
     return Profile(
         looktwice=__version__,
         classifier=description,
-        fingerprint=polled.fingerprint,
-        renames=dict(polled.renames),
+        fingerprint=collected.fingerprint,
+        renames=dict(collected.renames),
         vocabulary=labelled.vocabulary,
         classes=labelled.classes,
-        panel=str(polled.panel),
-        seed=polled.seed,
-        renderer=renderer(polled.panel),
-        belief=dump(fitted),
+        panel=str(collected.panel),
+        seed=collected.seed,
+        renderer=renderer(collected.panel),
+        calibrator=dump(fitted),
         pictures=len(labelled),
         results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
-        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(teachers)),
-        kinds=_kinds(labelled),
+        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection)),
+        agreement_bins=_agreement_bins(labelled),
     )
 
 
-def _kinds(votes: Votes) -> tuple[int, ...]:
+def _agreement_bins(votes: Votes) -> tuple[int, ...]:
     """How many pictures had 0, 1 … views on the side of the base label."""
     return tuple(np.bincount(base_tally(votes).agree, minlength=len(votes.panel) + 1).tolist())

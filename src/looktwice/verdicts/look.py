@@ -11,13 +11,13 @@ import numpy as np
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.outcome import Unscored
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Row, Votes
 from looktwice.pictures.collection import Picture
 from looktwice.plots import notebook
 from looktwice.verdicts import explain
-from looktwice.verdicts.policy import Practice
+from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
@@ -46,7 +46,7 @@ class Verdict:
     """Each view and its label."""
     queries: int
     decision: Literal["accept", "review"] | None = None
-    """What to do with the answer, where a promise was asked for."""
+    """What to do with the answer, where a guarantee was asked for."""
     prediction_set: tuple[str | None, ...] | None = None
     """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
     digest: str = ""
@@ -70,21 +70,21 @@ class Verdict:
 
 
 async def look(
-    asker: Asker, pictures: Iterable[Picture], profile: Profile, practice: Practice | None = None
+    asker: Asker, pictures: Iterable[Picture], profile: Profile, policy: Policy | None = None
 ) -> AsyncGenerator[Verdict | Unscored]:
     """A verdict for each picture, in their order, or the reason why there is none."""
     profile.check(asker.classifier.fingerprint, asker.names.renames)
-    practice = practice or Practice.whole(profile)
-    names = tuple(map(str, practice.panel))
+    policy = policy or Policy.whole(profile)
+    names = tuple(map(str, policy.panel))
     waiting: list[Row | Unscored] = []
-    async with aclosing(asker.ask(pictures, practice.panel, practice.rounds)) as rows:
+    async with aclosing(asker.ask(pictures, policy.panel, policy.rounds)) as rows:
         async for row in rows:
             waiting.append(row)
             if len(waiting) == TOGETHER:
-                for verdict in judge(waiting, names, profile, practice):
+                for verdict in judge(waiting, names, profile, policy):
                     yield verdict
                 waiting.clear()
-    for verdict in judge(waiting, names, profile, practice):
+    for verdict in judge(waiting, names, profile, policy):
         yield verdict
 
 
@@ -99,31 +99,31 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
         return failed
     first, *others = [row for row in rows if isinstance(row, Row)]
     together = Row(first.name, first.base, tuple(row.base for row in others))
-    practice = replace(Practice.whole(profile), belief=_burst_belief(profile, len(others)))
-    (verdict,) = judge([together], tuple(row.name for row in others), profile, practice)
+    policy = replace(Policy.whole(profile), calibrator=_burst_calibrator(profile, len(others)))
+    (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
     return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
 
 
-def _burst_belief(profile: Profile, photos: int) -> Belief:
-    belief = profile.adaptive.believer() if profile.adaptive else profile.believer()
-    return belief.pooled(photos) if isinstance(belief, Jury | Prefixes) else belief
+def _burst_calibrator(profile: Profile, photos: int) -> Calibrator:
+    calibrator = profile.adaptive.believer() if profile.adaptive else profile.believer()
+    return calibrator.pooled(photos) if isinstance(calibrator, Jury | Prefixes) else calibrator
 
 
 def judge(
-    rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, practice: Practice
+    rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, policy: Policy
 ) -> list[Verdict | Unscored]:
     """Verdicts for answered rows, in their order; a row without answers stays as it is."""
     votes = Votes.collect([r for r in rows if isinstance(r, Row)], panel, profile.vocabulary, profile.classes)
-    verdicts = iter(_verdicts(votes, practice))
+    verdicts = iter(_verdicts(votes, policy))
     return [row if isinstance(row, Unscored) else next(verdicts) for row in rows]
 
 
-def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
+def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
     if len(votes) == 0:
         return []
-    belief, words = practice.belief, votes.vocabulary
-    low, high = belief.interval(votes)
-    label, confidence = belief.predict(votes), belief.confidence(votes)
+    calibrator, words = policy.calibrator, votes.vocabulary
+    low, high = calibrator.interval(votes)
+    label, confidence = calibrator.predict(votes), calibrator.confidence(votes)
     digests = votes.digests or ("",) * len(votes)
     columns = zip(votes.names, label, confidence, low, high, votes.base, votes.views, digests, strict=True)
     verdicts = [
@@ -140,7 +140,7 @@ def _verdicts(votes: Votes, practice: Practice) -> list[Verdict]:
         )
         for name, label, confidence, least, most, base, views, digest in columns
     ]
-    return _with_sets([_decided(verdict, practice.accept) for verdict in verdicts], votes, practice)
+    return _with_sets([_decided(verdict, policy.accept) for verdict in verdicts], votes, policy)
 
 
 def _decided(verdict: Verdict, accept: float | None) -> Verdict:
@@ -149,12 +149,12 @@ def _decided(verdict: Verdict, accept: float | None) -> Verdict:
     return replace(verdict, decision="accept" if verdict.confidence >= accept else "review")
 
 
-def _with_sets(verdicts: list[Verdict], votes: Votes, practice: Practice) -> list[Verdict]:
+def _with_sets(verdicts: list[Verdict], votes: Votes, policy: Policy) -> list[Verdict]:
     """The verdicts with the labels that each picture may have."""
-    if practice.sets is None:
+    if policy.sets is None:
         return verdicts
-    distribution = practice.belief.distribution(votes)
-    sets = practice.sets.sets(distribution)
+    distribution = policy.calibrator.distribution(votes)
+    sets = policy.sets.sets(distribution)
     order = np.argsort(-distribution.named, axis=1, kind="stable")
     labels = np.take_along_axis(sets.labels, order, axis=1)
     words: list[tuple[str | None, ...]] = [

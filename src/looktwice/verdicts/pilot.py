@@ -16,7 +16,7 @@ from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
 from looktwice.errors import ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import learn, stopping
-from looktwice.verdicts.learn import Polled
+from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GRIDS, Panel, View
 
@@ -25,10 +25,10 @@ SEARCHED = 4 * crossfit.FOLDS
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class Selection:
     """The answers under the chosen panel; those about the pilot pictures, on which it was chosen, come first."""
 
-    polled: Polled
+    collected: Collected
     pilot: int
     gain: Gain
     """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
@@ -38,7 +38,7 @@ class Chosen:
 
 async def choose(
     asker: Asker, pictures: Sequence[Picture], plan: Plan, candidates: Sequence[View], general: Panel
-) -> Chosen:
+) -> Selection:
     """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
 
     The general panel's views are among the candidates and stay to the last rung.
@@ -51,21 +51,21 @@ async def choose(
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     knee = panels.knee([float(step.brier.mean()) for step in steps])
     rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel)
-    return Chosen(joined([chosen, rest], chosen.panel).distinct(), len(chosen.votes), gain, knee)
+    return Selection(joined([chosen, rest], chosen.panel).distinct(), len(chosen.votes), gain, knee)
 
 
-def fit(chosen: Chosen, views: int, description: str) -> tuple[Polled, Profile]:
+def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Profile]:
     """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
-    trials = stopping.trials(Jury(), chosen.polled.labelled(), teachers=chosen.pilot)
+    trials = stopping.trials(Jury(), chosen.collected.labelled(), n_selection=chosen.pilot)
     points = tuple(Result.point(step) for step in stopping.steps(trials))
-    polled = chosen.polled.under(range(min(views, len(chosen.polled.panel))))
-    profile = learn.learn(polled, Jury(), description, teachers=chosen.pilot)
-    return polled, profile.model_copy(update={"curve": points})
+    collected = chosen.collected.under(range(min(views, len(chosen.collected.panel))))
+    profile = learn.learn(collected, Jury(), description, n_selection=chosen.pilot)
+    return collected, profile.model_copy(update={"curve": points})
 
 
 async def _climb(
     asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel
-) -> Polled:
+) -> Collected:
     """The answers about all pilot pictures under the candidates of the last rung."""
     first, *others = plan.rungs
     heard = await learn.collect(asker, mixed[: first.pictures], Panel(candidates))
@@ -81,7 +81,7 @@ async def _climb(
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a transformation, and how the paper's belief fared with it on held-out pilot pictures."""
+    """One setting of a transformation, and how the paper's calibrator fared with it on held-out pilot pictures."""
 
     view: View
     brier: float
@@ -96,17 +96,17 @@ def grid_of(family: str) -> Sequence[View]:
 
 async def search(
     asker: Asker, pictures: Sequence[Picture], grid: Sequence[View], draws: int
-) -> tuple[Chosen, list[Setting]]:
+) -> tuple[Selection, list[Setting]]:
     """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
     asked = [await learn.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
-    settings = [Setting(view, _brier(polled)) for view, polled in zip(grid, asked, strict=True)]
+    settings = [Setting(view, _brier(collected)) for view, collected in zip(grid, asked, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
     rest = await learn.collect(asker, mixed[len(pilot) :], best.panel)
     best = best.distinct()
     whole = joined([best, rest], best.panel).distinct()
-    return Chosen(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
+    return Selection(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
 
 
 def search_queries(pictures: int, settings: int, draws: int) -> int:
@@ -114,8 +114,8 @@ def search_queries(pictures: int, settings: int, draws: int) -> int:
     return pictures // 2 * (1 + settings * draws) + (pictures - pictures // 2) * (1 + draws)
 
 
-def _brier(polled: Polled) -> float:
-    return float(crossfit.cross_fit(Gaussian(), polled.labelled()).brier.mean())
+def _brier(collected: Collected) -> float:
+    return float(crossfit.cross_fit(Gaussian(), collected.labelled()).brier.mean())
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
@@ -123,7 +123,7 @@ def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
     return [pictures[place] for place in np.random.default_rng(0).permutation(len(pictures))]
 
 
-def joined(parts: Sequence[Polled], panel: Panel) -> Polled:
+def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
     """The answers of several parts under the views that all of them have."""
     rows = [row for part in parts for row in _rows(part, panel)]
     vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
@@ -136,9 +136,9 @@ def joined(parts: Sequence[Polled], panel: Panel) -> Polled:
     return replace(parts[0], votes=votes, unscored=unscored, panel=panel, repeated=repeated, disputed=disputed)
 
 
-def _rows(polled: Polled, panel: Panel) -> list[Row]:
-    votes = polled.votes
-    places = [polled.panel.slots.index(slot) for slot in panel.slots]
+def _rows(collected: Collected, panel: Panel) -> list[Row]:
+    votes = collected.votes
+    places = [collected.panel.slots.index(slot) for slot in panel.slots]
     digests = votes.digests or ("",) * len(votes)
     words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
     return [

@@ -15,7 +15,7 @@ ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
 """The shares of pictures to accept that a plan looks at."""
 
 MARGINS = (0.0, 0.25, 0.5)
-"""How often accepted answers may really be wrong, as shares of what is promised, when nothing is known yet."""
+"""How often accepted answers may really be wrong, as shares of what is guaranteed, when nothing is known yet."""
 
 POWER = 0.8
 
@@ -35,10 +35,10 @@ class Need:
 
 
 def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None) -> list[Need]:
-    """What the promise takes, for several shares of pictures to accept; it then succeeds four times out of five.
+    """What the guarantee takes, for several shares of pictures to accept; it then succeeds four times out of five.
 
     From a profile's held-out answers one knows how often each share is wrong. A share that is wrong too often to be
-    promised is left out. Without a profile these are guesses, with every picture accepted.
+    guaranteed is left out. Without a profile these are guesses, with every picture accepted.
     """
     if held_out is None:
         return [_need(max_error, level, 1.0, max_error * margin) for margin in MARGINS]

@@ -11,7 +11,7 @@ from typing import Self, TypedDict
 import numpy as np
 
 from looktwice.asking.asker import Rounds
-from looktwice.calibration.base import Belief
+from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Votes
 from looktwice.errors import DataError, ProfileError
@@ -21,41 +21,41 @@ from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
 from looktwice.views import Panel
 
 NEVER = math.inf
-"""The threshold when nothing can be promised: no confidence reaches it."""
+"""The threshold when nothing can be guaranteed: no confidence reaches it."""
 
 
 @dataclass(frozen=True)
-class Practice:
-    """One way to use a profile; `promising` and `covering` give the same with more to say about a picture."""
+class Policy:
+    """One way to use a profile; `guaranteeing` and `covering` give the same with more to say about a picture."""
 
     panel: Panel
     """The views to ask, in order."""
-    belief: Belief
+    calibrator: Calibrator
     held_out: HeldOut
-    """What its promises rest on."""
-    kinds: tuple[int, ...]
+    """What its guarantees rest on."""
+    agreement_bins: tuple[int, ...]
     """How many labelled pictures were of each kind."""
     rounds: Rounds | None = None
     """When enough is asked; None asks the whole panel."""
     accept: float | None = None
-    """The least confidence to accept, NEVER if nothing can be promised; None decides nothing."""
+    """The least confidence to accept, NEVER if nothing can be guaranteed; None decides nothing."""
     sets: Conformal | None = None
 
     @classmethod
     def whole(cls, profile: Profile) -> Self:
         """Ask the whole panel about every picture."""
-        return cls(profile.views(), profile.believer(), profile.held_out, profile.kinds)
+        return cls(profile.views(), profile.believer(), profile.held_out, profile.agreement_bins)
 
     @classmethod
     def thrifty(cls, profile: Profile) -> Self:
         """Stop asking about a picture as soon as further answers would hardly matter."""
         adaptive = profile.adaptive
         if adaptive is None:
-            raise ProfileError("this profile does not say when to stop asking; fit it with the belief jury")
+            raise ProfileError("this profile does not say when to stop asking; fit it with the calibrator jury")
         rounds = _rounds(adaptive, profile.classes)
-        return cls(adaptive.views(), adaptive.believer(), adaptive.held_out, adaptive.kinds, rounds)
+        return cls(adaptive.views(), adaptive.believer(), adaptive.held_out, adaptive.agreement_bins, rounds)
 
-    def promising(self, max_error: float, level: float = 0.95) -> Self:
+    def guaranteeing(self, max_error: float, level: float = 0.95) -> Self:
         """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""
         threshold = self.held_out.threshold(max_error, level)
         return replace(self, accept=NEVER if threshold is None else threshold)
@@ -64,7 +64,7 @@ class Practice:
         """Name the labels that hold the truth so often."""
         return replace(self, sets=self.held_out.conformal(coverage))
 
-    def kind(self, base: str, views: Sequence[str | None]) -> int:
+    def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """What drift is seen by: how many views are on the side of the base label.
 
         Where one stops early: how many of the first round, and of those alike, how many had to be asked.
@@ -73,17 +73,17 @@ class Practice:
             return sum(label == base for label in views)
         agree = sum(label == base for label in views[: self.rounds.first])
         asked = max((place for place, label in enumerate(views, 1) if label is not None), default=0)
-        return stopped_kind(agree, asked, len(views))
+        return agreement_bin(agree, asked, len(views))
 
     def drift(self) -> Drift | None:
         """The test that pictures still look like the profile's; None if the profile cannot tell.
 
         A false alarm has a chance of at most 1 %, however many pictures there are.
         """
-        return Drift(self.kinds) if len(self.kinds) > 1 and any(self.kinds) else None
+        return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
 
 
-def stopped_kind(agree: int, asked: int, views: int) -> int:
+def agreement_bin(agree: int, asked: int, views: int) -> int:
     """One number for how many views of the first round agree and how many were asked, the most doubtful first."""
     return agree * (views + 1) + views - asked
 
@@ -100,19 +100,19 @@ def _rounds(adaptive: Adaptive, classes: int) -> Rounds:
 
 
 def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], int]:
-    belief, rule = adaptive.believer(), adaptive.rule()
+    calibrator, rule = adaptive.believer(), adaptive.rule()
 
     @cache
     def further(codes: tuple[int, ...]) -> int:
-        confidence = belief.confidence(_votes(codes, belief, classes))
+        confidence = calibrator.confidence(_votes(codes, calibrator, classes))
         return 0 if rule.enough(confidence, len(codes) - 1)[0] else 1
 
     return further
 
 
-def _votes(codes: tuple[int, ...], belief: Prefixes, classes: int) -> Votes:
+def _votes(codes: tuple[int, ...], calibrator: Prefixes, classes: int) -> Votes:
     """One picture's answers so far, by the place where each was said first."""
-    views = np.full((1, len(belief.juries) - 1), MISSING, np.int32)
+    views = np.full((1, len(calibrator.juries) - 1), MISSING, np.int32)
     views[0, : len(codes) - 1] = codes[1:]
     words = tuple(map(str, range(max(codes) + 1)))
     panel = tuple(map(str, range(views.shape[1])))
@@ -138,12 +138,12 @@ class DecisionOptions:
             if value is not None and not 0 <= value <= 1:
                 raise DataError(f"{name} is {value!r}; give a share between 0 and 1")
 
-    def of(self, profile: Profile) -> Practice:
-        """The practice that these options mean."""
-        practice = Practice.thrifty(profile) if self.adaptive else Practice.whole(profile)
+    def of(self, profile: Profile) -> Policy:
+        """The policy that these options mean."""
+        policy = Policy.thrifty(profile) if self.adaptive else Policy.whole(profile)
         if self.max_error is not None:
-            practice = practice.promising(self.max_error, self.level)
-        return practice if self.coverage is None else practice.covering(self.coverage)
+            policy = policy.guaranteeing(self.max_error, self.level)
+        return policy if self.coverage is None else policy.covering(self.coverage)
 
 
 class DecisionKeywords(TypedDict, total=False):

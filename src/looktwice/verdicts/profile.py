@@ -54,9 +54,9 @@ class Figure(_Part):
 
 
 class Result(_Part):
-    """What one belief reached on pictures that it was not fitted on."""
+    """What one calibrator reached on pictures that it was not fitted on."""
 
-    belief: str
+    calibrator: str
     queries: int | float
     """Queries a picture; their mean where pictures differ."""
     figures: dict[str, Figure]
@@ -66,53 +66,53 @@ class Result(_Part):
         """The figures of an outcome with their 95 % intervals."""
         ends = asdict(outcome.intervals())
         figures = {key: Figure.of(value, ends[key]) for key, value in asdict(outcome.scores()).items()}
-        return cls(belief=outcome.name, queries=outcome.queries, figures=figures)
+        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures)
 
     @classmethod
     def point(cls, outcome: Outcome) -> Self:
         """The figures without their intervals, as a curve has many of them."""
         figures = {key: Figure.of(value, (None, None)) for key, value in asdict(outcome.scores()).items()}
-        return cls(belief=outcome.name, queries=outcome.queries, figures=figures)
+        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures)
 
     def record(self) -> dict[str, object]:
-        """Belief, queries and the value of each figure, as one row of a table."""
+        """Calibrator, queries and the value of each figure, as one row of a table."""
         values = {key: figure.value for key, figure in self.figures.items()}
-        return {"belief": self.belief, "queries": self.queries, **values}
+        return {"calibrator": self.calibrator, "queries": self.queries, **values}
 
 
 def results_html(title: str, results: Sequence[Result]) -> str:
-    """Figures as an HTML table, one belief a row."""
+    """Figures as an HTML table, one calibrator a row."""
     rows = [result.record() for result in results]
     cells = [[f"{cell:.3g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
     return notebook.table(title, list(rows[0]) if rows else ["no picture was labelled"], cells)
 
 
 class HeldOut(_Part):
-    """The confidence of each labelled picture by a belief that had not seen it, and whether its answer was right."""
+    """The confidence of each labelled picture by a calibrator fitted without it, and whether its answer was right."""
 
     confidence: tuple[Share, ...]
     correct: tuple[bool, ...]
-    chance: tuple[Share, ...] = ()
+    true_probability: tuple[Share, ...] = ()
     """The probability of what came true, all labels that nobody named being one option."""
 
     @classmethod
     def of(cls, held_out: Outcome, final: Outcome) -> Self:
         """What guarantees rest on: the outcome of cross-validation, and of the calibrator that the profile keeps.
 
-        Many pictures have the same answers and so the same chance, and it differs a little from fold to fold. The lower
-        chance counts, so that sets do not leave out a tenth of the pictures by a hair.
+        Many pictures have the same answers and so the same probability of the truth, and it differs a little from fold
+        to fold. The lower one counts, so that sets do not leave out a tenth of the pictures by a hair.
         """
-        chance = np.floor(np.minimum(held_out.chance, final.chance) * 1e6) / 1e6
+        true_probability = np.floor(np.minimum(held_out.true_probability, final.true_probability) * 1e6) / 1e6
         return cls(
             confidence=tuple(np.round(held_out.confidence, 6).tolist()),
             correct=tuple(held_out.correct.tolist()),
-            chance=tuple(chance.tolist()),
+            true_probability=tuple(true_probability.tolist()),
         )
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        if len(self.correct) != len(self.confidence) or len(self.chance) not in (0, len(self.confidence)):
-            raise ValueError("there must be one confidence, one correct and one chance for each picture")
+        if len(self.correct) != len(self.confidence) or len(self.true_probability) not in (0, len(self.confidence)):
+            raise ValueError("there must be one confidence, one correct and one true_probability for each picture")
         return self
 
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -125,9 +125,9 @@ class HeldOut(_Part):
 
     def conformal(self, coverage: float = 0.9) -> Conformal:
         """What makes sets of labels that hold the truth so often."""
-        if not self.chance:
+        if not self.true_probability:
             raise ProfileError("this profile holds nothing that sets of labels could rest on; fit again")
-        return Conformal.of(np.array(self.chance), coverage)
+        return Conformal.of(np.array(self.true_probability), coverage)
 
 
 class Adaptive(_Part):
@@ -140,9 +140,9 @@ class Adaptive(_Part):
     low: tuple[float, ...]
     high: tuple[float, ...]
     """After 0, 1 … views one goes on while the confidence is between these."""
-    belief: dict[str, object]
+    calibrator: dict[str, object]
     held_out: HeldOut
-    kinds: tuple[Count, ...] = ()
+    agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
 
     def views(self) -> Panel:
@@ -155,13 +155,15 @@ class Adaptive(_Part):
 
     def believer(self) -> Prefixes:
         """The fitted juries, one for each number of views."""
-        belief = calibrators.restore(self.belief)
+        calibrator = calibrators.restore(self.calibrator)
         views = len(self.views())
-        if not isinstance(belief, Prefixes) or {len(belief.juries) - 1, len(self.low), len(self.high)} != {views}:
+        if not isinstance(calibrator, Prefixes) or {len(calibrator.juries) - 1, len(self.low), len(self.high)} != {
+            views
+        }:
             raise DataError("its part about stopping early does not hold together; fit again")
         if self.first > views:
             raise DataError(f"it always asks {self.first} views of a panel that has {views}; fit again")
-        return belief
+        return calibrator
 
 
 class Profile(_Part):
@@ -179,29 +181,29 @@ class Profile(_Part):
     panel: str
     seed: int
     renderer: str
-    belief: dict[str, object]
+    calibrator: dict[str, object]
     pictures: int
     """How many labelled pictures it was fitted on."""
     results: tuple[Result, ...]
     held_out: HeldOut
     curve: tuple[Result, ...] = ()
-    """What the first 0, 1 … views of the panel reached, where the belief is a jury."""
+    """What the first 0, 1 … views of the panel reached, where the calibrator is a jury."""
     adaptive: Adaptive | None = None
-    kinds: tuple[Count, ...] = ()
+    agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
 
     def views(self) -> Panel:
         """The panel to ask."""
         return Panel.parse(self.panel)
 
-    def believer(self) -> base.Belief:
-        """The fitted belief."""
-        return calibrators.restore(self.belief)
+    def believer(self) -> base.Calibrator:
+        """The fitted calibrator."""
+        return calibrators.restore(self.calibrator)
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
 
-        The promise holds with certainty `level`; None if the labelled pictures are too few, or too often answered
+        The guarantee holds with certainty `level`; None if the labelled pictures are too few, or too often answered
         wrongly, for any.
         """
         return self.held_out.threshold(max_error, level)
@@ -257,7 +259,7 @@ class Profile(_Part):
         return profile
 
     def to_frame(self) -> pd.DataFrame:
-        """The figures on held-out folds as a frame of pandas, one belief a row."""
+        """The figures on held-out folds as a frame of pandas, one calibrator a row."""
         return notebook.frame(result.record() for result in self.results)
 
     def plot_reliability(self) -> Drawing:
@@ -288,16 +290,16 @@ class Profile(_Part):
             )
 
 
-def _try(belief: base.Belief, panel: Panel, classes: int) -> None:
+def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
     """Believe one made-up picture, so that parameters that do not fit together are found now."""
     views = tuple(map(str, panel))
     votes = Votes.collect([Row("", "a", ("a",) * len(views))], views, (), classes)
     try:
-        numbers = np.concatenate([belief.confidence(votes), *belief.interval(votes)])
-        belief.distribution(votes), belief.predict(votes)
+        numbers = np.concatenate([calibrator.confidence(votes), *calibrator.interval(votes)])
+        calibrator.distribution(votes), calibrator.predict(votes)
     except FitError as error:
         raise DataError(str(error)) from None
     except (ValueError, IndexError, ArithmeticError) as error:
-        raise DataError(f"its belief cannot be used ({type(error).__name__}); fit again") from None
+        raise DataError(f"its calibrator cannot be used ({type(error).__name__}); fit again") from None
     if not ((numbers >= 0) & (numbers <= 1)).all():
-        raise DataError("its belief gives confidences that are no probabilities; fit again")
+        raise DataError("its calibrator gives confidences that are no probabilities; fit again")

@@ -24,12 +24,12 @@ SHARES = {"max_error": 0.02, "level": 0.95, "coverage": 0.9, "power": 0.8, "alph
 def threshold(confidence: Floats, correct: Bools, max_error: float, level: float = 0.95) -> float | None:
     """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
 
-    The promise holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
-    Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then
-    Test). A few of them have a share of the risk 1 − level of their own, and each that passes hands its share on
-    to the next laxer one (the fallback procedure), so that all mistakes together stay within the risk. One wrong
-    answer more is counted than was seen: pictures are judged by folds, and the belief that decides later is a little
-    another than those of the folds.
+    The guarantee holds with certainty `level` over the choice of the labelled pictures; None if none can be made.
+    Candidates are fixed beforehand and tested from strict to lax, each with an exact binomial test (Learn then Test). A
+    few of them have a share of the risk 1 − level of their own, and each that passes hands its share on to the next
+    laxer one (the fallback procedure), so that all mistakes together stay within the risk. One wrong answer more is
+    counted than was seen: pictures are judged by folds, and the calibrator that decides later is a little another than
+    those of the folds.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -46,7 +46,7 @@ def threshold(confidence: Floats, correct: Bools, max_error: float, level: float
 def labels_needed(
     max_error: float, level: float = 0.95, expected_error: float = 0.0, coverage: float = 1.0, power: float = 0.8
 ) -> int:
-    """How many labelled pictures `threshold` needs to make its promise, within one in a hundred.
+    """How many labelled pictures `threshold` needs to make its guarantee, within one in a hundred.
 
     `expected_error` is how often accepted answers are really wrong, `coverage` the share that is accepted, and
     `power` the chance of success with so many pictures.
@@ -55,8 +55,8 @@ def labels_needed(
     check_share("level", level)
     check_share("power", power)
     if not 0.0 <= expected_error < max_error:
-        promise = f"answers that are wrong {expected_error:g} of the time"
-        raise DataError(f"{promise} cannot be promised to be so {max_error:g} of it; raise max_error")
+        guarantee = f"answers that are wrong {expected_error:g} of the time"
+        raise DataError(f"{guarantee} cannot be guaranteed to be so {max_error:g} of it; raise max_error")
     if not 0.0 < coverage <= 1.0:
         raise DataError(f"coverage is {coverage:g}; give a share of the pictures above 0 and up to 1")
     accepted = np.unique(np.geomspace(1.0, 1e9, 2100).round())
@@ -83,7 +83,7 @@ def _above(confidence: Floats, levels: Floats) -> Counts:
 
 
 def _binomial(wrong: Counts | Floats, asked: Counts | Floats, error: float) -> Floats:
-    """P(at most so many of those asked are wrong) if each is with this chance."""
+    """P(at most so many of those asked are wrong) if each is with this probability."""
     from scipy.special import betainc
 
     return np.where(wrong < asked, betainc(np.maximum(asked - wrong, 1), wrong + 1, 1.0 - error), 1.0)

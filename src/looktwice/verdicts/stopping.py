@@ -71,9 +71,9 @@ class AdaptiveRule:
 
 
 def movement(distributions: Sequence[Distribution]) -> Floats:
-    """(n, S + 1): the squared distance of each belief from the last, over all classes.
+    """(n, S + 1): the squared distance of each calibrator from the last, over all classes.
 
-    If the last belief is calibrated, this is what a picture adds to the Brier score, on average, by stopping there.
+    If the last calibrator is calibrated, this is what a picture adds to the Brier score, on average, by stopping there.
     """
     return np.column_stack([_distance(before, distributions[-1]) for before in distributions])
 
@@ -81,12 +81,12 @@ def movement(distributions: Sequence[Distribution]) -> Floats:
 def _distance(before: Distribution, after: Distribution) -> Floats:
     total = np.zeros(len(after.labels))
     joint = np.zeros(len(after.labels))
-    for label, chance in zip(after.labels.T, after.named.T, strict=True):
-        total += np.where(label == MISSING, 0.0, (chance - before.of(label)) ** 2)
+    for label, probability in zip(after.labels.T, after.named.T, strict=True):
+        total += np.where(label == MISSING, 0.0, (probability - before.of(label)) ** 2)
         joint += label != MISSING
-    for label, chance in zip(before.labels.T, before.named.T, strict=True):
+    for label, probability in zip(before.labels.T, before.named.T, strict=True):
         alone = (label != MISSING) & ~(after.labels == label[:, None]).any(axis=1)
-        total += np.where(alone, (chance - after.unnamed()) ** 2, 0.0)
+        total += np.where(alone, (probability - after.unnamed()) ** 2, 0.0)
         joint += alone
     total += (after.classes - joint) * (after.unnamed() - before.unnamed()) ** 2
     return total
@@ -120,7 +120,7 @@ class Growth:
     steps: tuple[Outcome, ...]
     """After 0, 1 … S views."""
     movement: Floats
-    """(n, S + 1): how far the belief was from that after all views."""
+    """(n, S + 1): how far the calibrator was from that after all views."""
 
     def confidence(self) -> Floats:
         """(n, S + 1): the confidence after each number of views."""
@@ -164,28 +164,28 @@ class Trial:
     """Which pictures were tested."""
 
 
-def trials(belief: Jury, labelled: LabelledVotes, seed: int = 0, teachers: int = 0) -> list[Trial]:
+def trials(calibrator: Jury, labelled: LabelledVotes, seed: int = 0, n_selection: int = 0) -> list[Trial]:
     """Juries for 0, 1 … S views, fitted five times, each time on four fifths of the pictures."""
     found = []
-    for train, test in folds(len(labelled), teachers, seed):
-        taught, tested = _taught(belief, labelled, train, test)
+    for train, test in folds(len(labelled), n_selection, seed):
+        taught, tested = _taught(calibrator, labelled, train, test)
         found.append(Trial(taught, tested, tested, test))
     return found
 
 
 def order(
-    belief: Jury, labelled: LabelledVotes, fixed: int, seed: int = 0, teachers: int = 0
+    calibrator: Jury, labelled: LabelledVotes, fixed: int, seed: int = 0, n_selection: int = 0
 ) -> tuple[list[int], list[Trial]]:
     """In which order views are asked, and the trials of it: with enough pictures, that of their worth on these.
 
     In the trials each four fifths of the pictures find the order anew.
     """
-    usual, found = trials(belief, labelled, seed, teachers), []
+    usual, found = trials(calibrator, labelled, seed, n_selection), []
     if len(labelled) < RANKING:
         return list(range(len(labelled.panel))), usual
-    for trial, (train, test) in zip(usual, folds(len(labelled), teachers, seed), strict=True):
+    for trial, (train, test) in zip(usual, folds(len(labelled), n_selection, seed), strict=True):
         said = labelled.under(worth(labelled.take(train), fixed))
-        found.append(Trial(*_taught(belief, said, train, test), trial.usual, test))
+        found.append(Trial(*_taught(calibrator, said, train, test), trial.usual, test))
     return worth(labelled, fixed), found
 
 
@@ -195,9 +195,9 @@ def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
     return [*first, *(view for view in range(len(labelled.panel)) if view not in first)]
 
 
-def _taught(belief: Jury, labelled: LabelledVotes, train: Places, test: Places) -> tuple[Growth, Growth]:
+def _taught(calibrator: Jury, labelled: LabelledVotes, train: Places, test: Places) -> tuple[Growth, Growth]:
     """What the juries that some pictures teach make of these, and of others."""
-    juries = Prefixes(ballot=belief.ballot).fit(labelled.take(train)).seated()
+    juries = Prefixes(ballot=calibrator.ballot).fit(labelled.take(train)).seated()
     taught, tested = (grow(juries, labelled.take(rows)) for rows in (train, test))
     return taught, tested
 

@@ -1,6 +1,6 @@
 """Pictures moved and bent, read through maps of fixed-point source positions.
 
-Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not promise.
+Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not guarantee.
 Moves are worked out in complex numbers x + iy, whose two halves lie in memory as OpenCV wants them.
 The output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps
 of large ones stay in the cache of the CPU.

@@ -20,7 +20,7 @@ function cell(figure) {
 
 function row(result) {
   const made = make("tr");
-  const head = make("th", result.belief);
+  const head = make("th", result.calibrator);
   head.scope = "row";
   made.append(head, make("td", `${+result.queries.toFixed(1)}`), ...Object.keys(COLUMNS).map((key) => cell(result.figures[key])));
   return made;
@@ -71,7 +71,7 @@ export async function showTrust(profile) {
   body.append(...profile.results.map(row));
   const head = make("thead");
   const first = make("tr");
-  first.append(heading("belief"), heading("queries"), ...Object.values(COLUMNS).map(heading));
+  first.append(heading("calibrator"), heading("queries"), ...Object.values(COLUMNS).map(heading));
   head.append(first);
   byId("results").replaceChildren(head, body);
   byId("panel").replaceChildren(
