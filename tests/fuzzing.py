@@ -28,7 +28,7 @@ import numpy as np
 import PIL.Image
 
 from looktwice.asking.ledger import Budget, SqliteLedger, maintain
-from looktwice.asking.ledger.merge import merge
+from looktwice.asking.ledger.merging import merge
 from looktwice.asking.ledger.protocol import Entry, key
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration import storage, votes

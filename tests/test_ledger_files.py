@@ -716,7 +716,7 @@ def test_an_answer_replaces_a_question_without_one(tmp_path: Path) -> None:
 
 
 def test_merging_goes_on_in_blocks_and_into_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.asking.ledger.merge.BLOCK", 7)
+    monkeypatch.setattr("looktwice.asking.ledger.merging.BLOCK", 7)
     keep(tmp_path / "one.db", range(50))
     assert merge(tmp_path / "backup.db", tmp_path / "one.db") == Merged(50, 0)
     assert verify(tmp_path / "backup.db") == []

@@ -10,7 +10,7 @@ from rich.progress import track
 from rich.table import Table
 
 from looktwice.asking.ledger import DayCost, default_path, maintain
-from looktwice.asking.ledger.merge import merge as merge_ledgers
+from looktwice.asking.ledger.merging import merge as merge_ledgers
 from looktwice.asking.progress import ERR, say
 from looktwice.cli.console import OUT, print_json, safe
 from looktwice.errors import ImageError

@@ -47,9 +47,10 @@ class Figure(_Part):
     high: float | None
 
     @classmethod
-    def of(cls, value: float | None, interval: tuple[float | None, float | None]) -> Self:
+    def of(cls, value: float | None, interval: tuple[float, float] | None) -> Self:
         """The same in six decimals, which is more than its interval deserves."""
-        rounded = [None if x is None or not np.isfinite(x) else round(float(x), 6) for x in (value, *interval)]
+        numbers = (value, *(interval or (None, None)))
+        rounded = [None if x is None or not np.isfinite(x) else round(float(x), 6) for x in numbers]
         return cls(value=rounded[0], low=rounded[1], high=rounded[2])
 
 
@@ -71,7 +72,7 @@ class Result(_Part):
     @classmethod
     def point(cls, outcome: Outcome) -> Self:
         """The figures without their intervals, as a curve has many of them."""
-        figures = {key: Figure.of(value, (None, None)) for key, value in asdict(outcome.scores()).items()}
+        figures = {key: Figure.of(value, None) for key, value in asdict(outcome.scores()).items()}
         return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures)
 
     def record(self) -> dict[str, object]:
