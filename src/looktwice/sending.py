@@ -412,7 +412,8 @@ class Sender:
             QuotaError(
                 f"the classifier wants to be left alone until {_clock(self._come_back)}, which is further off than the "
                 f"longest wait of {self._pace.longest_wait:g} s, so the run stopped with everything saved; run the "
-                f"same command again then, or raise --longest-wait ({error})"
+                f"same command again then, or raise --longest-wait ({error})",
+                retry_after=seconds,
             ),
             Cause.STOPPED,
         )
