@@ -72,7 +72,12 @@ def _outcomes(db: sqlite3.Connection) -> None:
     db.execute(ANSWERED_BEFORE)
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes]
+def _commands(db: sqlite3.Connection) -> None:
+    """Which command a session belonged to; NULL where that is not known."""
+    db.execute("ALTER TABLE spend ADD COLUMN command TEXT")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 

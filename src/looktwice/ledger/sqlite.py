@@ -37,14 +37,14 @@ T = TypeVar("T")
 class SqliteLedger(QueuedLedger):
     """The ledger in one file; any number of threads and processes may have it open. See `Ledger` for its methods."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, command: str | None = None) -> None:
         self.path = path
         db = writable(path)
         with closed_on_error(db):
             keep_ballast(path)
             reader = readable(path)
         db.execute("PRAGMA busy_timeout=0")  # see SqliteTables.begin
-        writer = Writer(SqliteTables(db, path), f"ledger {path.name}")
+        writer = Writer(SqliteTables(db, path), f"ledger {path.name}", command)
         super().__init__(f"ledger {str(path)!r}", writer, Reader(SqliteTables(reader, path)))
 
 
