@@ -26,6 +26,8 @@ from looktwice.votes import MISSING, LabelledVotes, Row, Votes, base_tally, chec
 if TYPE_CHECKING:
     import pandas as pd
 
+ALIKE, CONTRAST = 4, 32
+"""Grey levels by which thumbnails of near-duplicates differ at most, and which one spans at least to tell anything."""
 TOGETHER = 256
 """Pictures whose verdicts are computed at once."""
 
@@ -86,6 +88,8 @@ class Polled:
     """Pictures that `distinct` left out."""
     disputed: tuple[tuple[str, str], ...] = ()
     """Those of them that had another truth: each by name, after the name of the one that stayed."""
+    similar: tuple[tuple[str, str], ...] = ()
+    """The names of pictures that are no copies of each other but look almost the same, two and two."""
 
     def distinct(self) -> Polled:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -141,7 +145,26 @@ async def collect(
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
-    return Polled(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed, asker.names.renames)
+    who, renames = asker.classifier.fingerprint, asker.names.renames
+    return Polled(votes, tuple(unscored), panel, who, asker.seed, renames, similar=_similar(rows))
+
+
+def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """The names of distinct pictures whose thumbnails are almost the same, two and two; pale ones tell too little."""
+    from scipy.spatial import KDTree
+
+    names: dict[bytes, list[str]] = {}
+    for row in {row.digest: row for row in rows}.values():
+        if max(row.thumbnail, default=0) - min(row.thumbnail, default=0) >= CONTRAST:
+            names.setdefault(row.thumbnail, []).append(row.name)
+    same = list(names.values())
+    pairs = [(first, other) for first, *others in same for other in others]
+    if len(same) > 1:
+        levels = np.array([list(thumbnail) for thumbnail in names])
+        _, nearest = KDTree(levels).query(levels, k=[2], p=np.inf, distance_upper_bound=ALIKE)
+        links = {(min(i, j), max(i, j)) for i, (j,) in enumerate(nearest) if j < len(same)}
+        pairs += [(same[i][0], same[j][0]) for i, j in sorted(links)]
+    return tuple(pairs)
 
 
 async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, practice: Practice | None = None) -> Polled:

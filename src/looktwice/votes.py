@@ -53,6 +53,8 @@ class Row:
     views: tuple[str | None, ...]
     digest: str = ""
     """Of the pixels that were asked about; empty where it is not known."""
+    thumbnail: bytes = field(default=b"", compare=False, repr=False)
+    """Grey levels by which near-duplicates are found; empty where they are not known."""
 
 
 @dataclass(frozen=True, eq=False)
