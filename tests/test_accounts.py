@@ -10,6 +10,7 @@ from faults import fault_server
 from workshop import run, write_pictures, write_profile
 
 from looktwice.asking.ledger import default_path
+from looktwice.model import Model
 from looktwice.pictures.collection import find
 
 
@@ -103,6 +104,34 @@ def test_stats_add_up_by_day_and_by_classifier(filled: Path, tmp_path: Path) -> 
     assert known["other"] == 3
     assert sorted(known.values(), key=str) == [110, 3]
     assert "1970-04-11" not in run("ledger", "stats", "--ledger", tmp_path / "ledger.db", "--by", "classifier").stdout
+
+
+def test_stats_by_command_tell_what_asked_also_after_merging(tmp_path: Path) -> None:
+    ledger, merged = tmp_path / "ledger.db", tmp_path / "merged.db"
+    write_pictures(tmp_path / "pictures.npz", 6)
+    old = "INSERT INTO spend(classifier, day, session, queries, micros) VALUES (1, 100, 1, 7, 0)"
+    with fault_server() as server:
+        description = server.describe(tmp_path)
+        write_profile(tmp_path / "profile.json", description)
+        known = ("-p", tmp_path / "profile.json", "--ledger", ledger, "--canaries", 0)
+        assert run("score", tmp_path / "pictures.npz", *known, "-o", tmp_path / "v.csv").returncode == 0
+        assert run("check", description, "--ledger", ledger).returncode == 0
+        with Model(str(description), ledger=str(ledger)) as model:
+            model.check()
+        with sqlite3.connect(ledger) as db:
+            db.execute(old)
+        db.close()
+        asked = server.stats()["requests"] + 7
+    for _ in range(2):
+        assert run("ledger", "merge", ledger, "--ledger", merged).returncode == 0
+    for path in (ledger, merged):
+        rows = json.loads(run("ledger", "stats", "--by", "command", "--json", "--ledger", path).stdout)
+        queries = {row["command"]: row["queries"] for row in rows}
+        assert list(queries) == ["unknown", "Python", "check", "score"]
+        assert (queries["score"], queries["unknown"], sum(queries.values())) == (30, 7, asked)
+    assert "Python" in run("ledger", "stats", "--by", "command", "--ledger", merged).stdout
+    days = json.loads(run("ledger", "stats", "--json", "--ledger", merged).stdout)
+    assert [day["queries"] for day in days] == [7, asked - 7]
 
 
 def test_an_export_has_the_names_of_pictures_that_are_known(filled: Path, tmp_path: Path) -> None:

@@ -94,6 +94,30 @@ def test_a_picture_with_two_truths_is_named(tmp_path: Path) -> None:
         model.fit(tmp_path / "photos", views="mirror")
 
 
+def test_a_photo_that_was_saved_again_or_scaled_is_named_and_counts(tmp_path: Path) -> None:
+    """Blank pictures look alike, too, but say nothing."""
+    with np.load(DEMO / "pictures.npz") as demo:
+        for number, (grey, label) in enumerate(zip(demo["images"][:40], demo["labels"], strict=False)):
+            folder = tmp_path / "photos" / str(demo["class_names"][label])
+            folder.mkdir(parents=True, exist_ok=True)
+            photo = cv2.resize(grey, (224, 224), interpolation=cv2.INTER_CUBIC)
+            cv2.imwrite(str(folder / f"{number}.png"), photo)
+            if number == 3:
+                cv2.imwrite(str(folder / "again.jpg"), photo, [cv2.IMWRITE_JPEG_QUALITY, 70])
+                twice = folder.name
+            if number == 5:
+                cv2.imwrite(str(folder / "small.png"), cv2.resize(photo, (150, 150), interpolation=cv2.INTER_AREA))
+    for level in (200, 201, 202):
+        cv2.imwrite(str(folder / f"blank{level}.png"), np.full((224, 224), level, np.uint8))
+    done = run("fit", tmp_path / "photos", "-c", DEMO / "fashion.toml", *VIEWS, "-o", tmp_path / "profile.json")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stderr.split())
+    assert "2 near-duplicates (" in said
+    assert f"{twice}/3.png ~ {twice}/again.jpg" in said
+    assert "they count as different pictures" in said
+    assert lt.Profile.load(tmp_path / "profile.json").pictures == 45
+
+
 def test_views_are_chosen_and_judged_on_pictures_that_have_no_copy_among_the_others() -> None:
     def brightest(image: np.ndarray) -> str:
         return "rgb"[int(image.mean(axis=(0, 1)).argmax())]

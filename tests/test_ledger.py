@@ -626,6 +626,14 @@ def test_a_canary_is_kept_beside_the_answer(opened: Opened) -> None:
 # --- several processes
 
 
+def test_spend_is_kept_by_the_command_that_a_session_was_opened_for(where: str) -> None:
+    for command, numbers in (("fit", range(3)), ("score", range(5)), (None, range(5, 9))):
+        with closing(open_at(where, command)) as ledger:
+            answer(ledger, intend(ledger, numbers).granted)
+    spent = "SELECT command, queries, answered FROM spend ORDER BY queries"
+    assert told(where, spent) == [("score", 2, 2), ("fit", 3, 3), (None, 4, 4)]
+
+
 def killed_when(pipe_says: int, where: str, seed: int) -> list[tuple[str, list[bytes]]]:
     """What a process told before it was killed, a moment after it had told so much."""
     process, pipe = start(asks_until_killed, where, seed)

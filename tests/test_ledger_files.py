@@ -494,6 +494,7 @@ def test_a_ledger_of_the_first_version_keeps_its_counts(path: Path, monkeypatch:
         (3, 3, 2, 0, 1),
         (1, 1, 1, 0, 0),
     ]
+    assert {cost.command for cost in stats(path)} == {"unknown"}
     assert verify(path) == []
 
 

@@ -250,12 +250,14 @@ def test_a_ledger_of_the_first_version_is_brought_up(address: str) -> None:
     with PostgresLedger(address) as ledger:
         answer(ledger, intend(ledger, [1]).granted)
     told(address, "DROP TABLE paces")
-    told(address, "ALTER TABLE spend DROP COLUMN answered, DROP COLUMN refused, DROP COLUMN waived")
+    told(
+        address, "ALTER TABLE spend DROP COLUMN answered, DROP COLUMN refused, DROP COLUMN waived, DROP COLUMN command"
+    )
     told(address, "UPDATE version SET number = 1")
     with PostgresLedger(address) as ledger:
         assert ledger.find([entry(1).key])
         assert ledger.claim_moments(WHO, 1.0, 1) == 0.0
-    assert told(address, "SELECT answered, refused, waived FROM spend") == [(1, 0, 0)]
+    assert told(address, "SELECT answered, refused, waived, command FROM spend") == [(1, 0, 0, None)]
 
 
 # --- runs that share

@@ -493,7 +493,11 @@ def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: 
 
 
 def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Collected) -> None:
-    days = [DayCost("test:1", "zoo", date(2026, 3, 1 + i), 100, 250_000, 90, 8, 2) for i in range(20)]
+    days = [
+        DayCost("test:1", "zoo", date(2026, 3, 1 + i), queries, 2500 * queries, queries - 5, 4, 1, command)
+        for i in range(20)
+        for command, queries in (("fit", 70), ("score", 30))
+    ]
     days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0, 0))
     read = Read(page(inputs(tested, profile, days=days)))
     table = read.tables["Ledger"]

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,66 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.02)
+
+
+def unready(service: Service) -> str:
+    """Why the service takes no pictures now, by its own word."""
+    reply = service.get("/readyz")
+    assert (reply.status, reply.json()["code"]) == (503, "unavailable")
+    assert service.get("/v2/health/ready").status == 503
+    assert service.get("/healthz").status == 200
+    return str(reply.json()["detail"])
+
+
+class Resting(BaseHTTPRequestHandler):
+    """Wants to be left alone at first, and answers after the wait that it asked for."""
+
+    wait = 4
+    refused_at: float | None = None
+    too_early = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        now = time.monotonic()
+        Resting.refused_at = Resting.refused_at or now
+        early = now < Resting.refused_at + self.wait
+        Resting.too_early += early
+        body = b'{"label": "ant"}'
+        self.send_response(429 if early else 200)
+        self.send_header("Retry-After", str(self.wait))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def resting(tmp_path: Path) -> Iterator[Path]:
+    """The profile of a classifier that wants to be left alone at first."""
+    description = tmp_path / "resting.toml"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Resting) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever)
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        description.write_text(f'connector = "http"\nurl = "{url}"\nlabel = "label"\nconcurrency = 1\n')
+        write_profile(tmp_path / "profile.json", description)
+        yield tmp_path / "profile.json"
+        server.shutdown()
+
+
+def test_a_classifier_that_wants_to_be_left_alone_is_and_makes_it_unready_meanwhile(
+    resting: Path, ledger: Path
+) -> None:
+    with serving(resting, None, {"ledger": str(ledger), "longest_wait": 1}) as service:
+        assert service.get("/readyz").status == 200
+        assert service.post("/v1/look", clothes()[0]).status == 503
+        assert "wants to be left alone until" in unready(service)
+        assert service.post("/v1/look", clothes()[0]).status == 503
+        assert 1 <= int(service.get("/readyz").headers["retry-after"]) <= Resting.wait
+        until(lambda: service.get("/readyz").status == 200)
+        assert service.post("/v1/look", clothes()[0]).status == 200
+    assert Resting.too_early == 1, "nothing was sent while it wanted to be left alone"
 
 
 def test_more_pictures_than_allowed_are_told_to_come_again(profile: Path, ledger: Path) -> None:
@@ -93,8 +154,11 @@ def test_the_budget_of_all_time_is_kept_to_the_query(slow: Running, profile: Pat
             spent = service.post("/v1/look", clothes()[14])
             assert (spent.status, spent.json()["code"]) == (429, "budget")
             assert "retry-after" not in spent.headers
-            assert service.get("/readyz").status == 200
+            assert unready(service).startswith("the budget is spent; raise it")
+            assert service.post("/v1/look", clothes()[13]).status == 200, "its answers are in the ledger"
     assert slow.stats()["requests"] == before + budget
+    with serving(profile, None, {"ledger": str(ledger), "budget": str(budget + 1)}) as raised:
+        assert raised.get("/readyz").status == 200
 
 
 def test_the_budget_of_a_day_says_when_to_come_again(slow: Running, profile: Path, ledger: Path) -> None:
@@ -107,6 +171,7 @@ def test_the_budget_of_a_day_says_when_to_come_again(slow: Running, profile: Pat
         several = service.form("/v1/looks", ("old", clothes()[15]), ("new", clothes()[16])).json()["verdicts"]
         assert "label" in several[0]
         assert several[1]["problem"]["code"] == "budget"
+        assert unready(service).startswith("the budget of this day is spent; the next day begins")
     assert slow.stats()["requests"] == before + QUESTIONS
 
 

@@ -32,6 +32,19 @@ def test_the_share_of_views_that_kept_the_base_label() -> None:
     assert tally.smoothed().tolist() == pytest.approx([3.5 / 5, 0.5 / 5])
 
 
+def test_a_word_that_the_vocabulary_has_twice_is_one_label() -> None:
+    twice = ["crane", "owl", "crane", "fox"]  # ImageNet has the bird and the machine
+    rows = [Row("a", "fox", ("owl", "crane")), Row("b", "newt", ("crane", "fox"))]
+    votes = Votes.collect(rows, ["mirror", "turn:8"], twice, classes=1000)
+    assert votes.vocabulary == ("crane", "owl", "fox", "newt")
+    said = [
+        tuple(votes.vocabulary[code] for code in (base, *views))
+        for base, views in zip(votes.base, votes.views, strict=True)
+    ]
+    assert said == [("fox", "owl", "crane"), ("newt", "crane", "fox")]
+    assert votes.classes == 1000
+
+
 def test_a_view_that_was_not_asked_counts_neither_way() -> None:
     tally = base_tally(votes_of(("cat", ("cat", None, "dog", None))))
     assert (tally.agree[0], tally.asked[0]) == (1, 2)

@@ -118,7 +118,13 @@ class PermanentError(ClassifierError):
 
 
 class QuotaError(ClassifierError):
-    """It will not answer anyone until somebody pays or waits for long."""
+    """It will not answer anyone until somebody pays, or for `retry_after` seconds where it says how long."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, billed: bool = True, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, status=status, billed=billed)
+        self.retry_after = retry_after
 
 
 class ChangedError(ClassifierError):

@@ -198,7 +198,7 @@ class AsyncModel:
         family = calibrators.named(calibrator)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
         learn.check_teachable(found)
-        collected = await self._polled(found, panel)
+        collected = await self._collected(found, panel)
         return self.learn(collected, family, fixed=None if views else len(GENERAL), max_error=max_error)
 
     def learn(
@@ -310,7 +310,7 @@ class AsyncModel:
             collected = await learn.poll(asker, found, self.fitted(), policy)
         return evaluate.evaluation(collected, self.fitted(), policy)
 
-    async def _polled(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
+    async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
         async with self._showing(len(pictures)) as asker:
             collected = await learn.collect(asker, pictures, panel)
             _check_complete(asker)

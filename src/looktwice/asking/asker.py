@@ -414,4 +414,5 @@ def _row(item: _Open) -> Row | Unscored:
         return Unscored(item.picture.name, failure.cause, failure.message)
     if base is None:
         return Unscored(item.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
-    return Row(item.picture.name, base, (*views, *[None] * (len(item.jobs) - item.asked)), item.image.digest)
+    asked = (*views, *[None] * (len(item.jobs) - item.asked))
+    return Row(item.picture.name, base, asked, item.image.digest, item.image.thumbnail())

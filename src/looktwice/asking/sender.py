@@ -123,7 +123,7 @@ class Sender:
         self._budget = budget
         self._pressure = Pressure(terms.concurrency)
         self._due: deque[Job] = deque()
-        self._entering = self._resting = 0
+        self._entering = self._waiting = self._resting = 0
         self._ready: deque[Job] = deque()
         self._held: dict[bytes, float] = {}
         """Since when the ledger holds which questions for us: those that are ready or in flight."""
@@ -224,9 +224,13 @@ class Sender:
     # From due to ready -----------------------------------------------------------------------------------------------
 
     def _enter_more(self) -> None:
-        """Enter the next questions in the ledger, as soon as a good part of those that were entered is on its way."""
+        """Enter the next questions in the ledger, as soon as a good part of those that were entered is on its way.
+
+        Until the first answer came, those on their way count as not sent, since their connections are being opened.
+        """
         ahead = max(self._ahead, MANY_AHEAD) if self._fastest < QUICK else self._ahead
-        room = ahead - len(self._ready) - self._entering
+        unsent = len(self._held) if self._fastest == float("inf") else len(self._ready) + self._waiting
+        room = ahead - unsent - self._entering
         if self._due and room >= min(len(self._due), max(self._batch, ahead // 8)):
             jobs = [self._due.popleft() for _ in range(min(len(self._due), room))]
             self._entering += len(jobs)
@@ -304,11 +308,12 @@ class Sender:
         try:
             while self._ready:
                 jobs = [self._ready.popleft() for _ in range(min(self._batch, len(self._ready)))]
-                self._enter_more()
+                self._waiting += len(jobs)
                 try:
                     await self._send(jobs)
                 except Exception as error:
                     self._break(jobs, error)
+                self._enter_more()
         finally:
             self._senders -= 1
 
@@ -316,7 +321,10 @@ class Sender:
         """Send one call, and settle whatever comes of it; a failure that may pass is sent again later."""
         try:
             async with self.gate:
-                await self._turn(len(jobs))
+                try:
+                    await self._turn(len(jobs))
+                finally:
+                    self._waiting -= len(jobs)
                 if self.halt:
                     self._let_go(jobs, Outcome.UNSENT)
                     settle(jobs, self.halt)
@@ -324,6 +332,7 @@ class Sender:
                 self._spend(len(jobs))
                 for job in jobs:
                     job.attempts += 1
+                self._enter_more()
                 started = time.perf_counter()
                 answers = await self.classifier.label([job.prepared for job in jobs])
             self._keep(jobs, answers, time.perf_counter() - started)
@@ -411,7 +420,8 @@ class Sender:
             QuotaError(
                 f"the classifier wants to be left alone until {_clock(self._come_back)}, which is further off than the "
                 f"longest wait of {self._pace.longest_wait:g} s, so the run stopped with everything saved; run the "
-                f"same command again then, or raise --longest-wait ({error})"
+                f"same command again then, or raise --longest-wait ({error})",
+                retry_after=seconds,
             ),
             Cause.STOPPED,
         )

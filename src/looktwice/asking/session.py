@@ -58,6 +58,8 @@ class AskOptions:
     money_per_day: Money | None = None
     longest_wait: float = 900.0
     """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
+    command: str = "Python"
+    """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 
     def __post_init__(self) -> None:
         least_of = {"rate": 0.001, "concurrency": 1, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
@@ -117,7 +119,7 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
     """
     terms = options.terms(classifier)
     place = ledger_place(terms, options)
-    ledger = open_at(place) if place else None
+    ledger = open_at(place, options.command) if place else None
     try:
         budget = options.limits(terms, ledger.spent(classifier.fingerprint) if ledger else None)
         if ledger:

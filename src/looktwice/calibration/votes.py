@@ -47,6 +47,8 @@ class Row:
     views: tuple[str | None, ...]
     digest: str = ""
     """Of the pixels that were asked about; empty where it is not known."""
+    thumbnail: bytes = field(default=b"", compare=False, repr=False)
+    """Grey levels by which near-duplicates are found; empty where they are not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +93,11 @@ class Votes:
         vocabulary: Sequence[str] = (),
         classes: int | None = None,
     ) -> Votes:
-        """Votes from answered rows; labels not in the vocabulary are added to it in the order they appear."""
-        codes = {label: code for code, label in enumerate(vocabulary)}
+        """Votes from answered rows; labels not in the vocabulary are added to it in the order they appear.
+
+        A label that the vocabulary has twice is one label, since answers cannot tell the two apart.
+        """
+        codes = {label: code for code, label in enumerate(dict.fromkeys(vocabulary))}
         names, digests, base, views = [], [], [], []
         for row in rows:
             names.append(row.name)

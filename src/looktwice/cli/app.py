@@ -347,10 +347,13 @@ LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
 @books.command("stats")
 def ledger_stats(
     ledger: LedgerOption = None,
-    by: Annotated[Literal["day", "classifier"] | None, Help(help="Add up by one of them; by both if left out.")] = None,
+    by: Annotated[
+        Literal["day", "classifier", "command"] | None,
+        Help(help="Add up by one of them; by day and classifier if left out."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Queries and money by day and classifier."""
+    """Queries and money by day, classifier or command."""
     from looktwice.cli.ledger import stats
 
     stats(ledger, by, json)

@@ -79,11 +79,11 @@ def run(folder: Path) -> Demo:
     profile.save(folder / "profile.json")
     storage.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
-    report.write(folder / "index.html", _material(profile, demo, jury.test, title))
+    report.write(folder / "index.html", _report_inputs(profile, demo, jury.test, title))
     return demo
 
 
-def _material(profile: Profile, demo: Demo, collected: Collected, title: str) -> report.ReportInputs:
+def _report_inputs(profile: Profile, demo: Demo, collected: Collected, title: str) -> report.ReportInputs:
     return report.ReportInputs(
         profile,
         collected.votes,

@@ -81,11 +81,14 @@ def _calibrator(name: str, noise: Path | None, panel: Panel) -> base.Calibrator:
 
 
 def tell_duplicates(collected: Collected) -> None:
-    """Say how many pictures are copies of others, and which of them have another truth."""
+    """Say how many pictures are copies of others or almost so, and which copies have another truth."""
     found = collected.distinct()
     if found.repeated:
         total = len(found.votes) + found.repeated
         say(f"{found.repeated:,} of {total:,} pictures are duplicates of others: each picture counts once.")
+    if found.similar:
+        pairs = few([f"{one} ~ {other}" for one, other in found.similar], "near-duplicate")
+        say(f"{safe(pairs)}: they count as different pictures; leave out those that show the same photo.")
     if found.disputed:
         pairs = few([f"{one} = {other}" for one, other in found.disputed], "duplicate")
         say(f"[yellow]Truths:[/yellow] {safe(pairs)} with another truth; the first one counts, mend the wrong ones")

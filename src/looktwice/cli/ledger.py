@@ -17,14 +17,14 @@ from looktwice.errors import ImageError
 from looktwice.files import ready
 from looktwice.pictures.collection import Picture
 
-By = Literal["day", "classifier"]
+By = Literal["day", "classifier", "command"]
 
 COUNTS = {"asked": "asked", "answered": "answered", "refused": "refused", "unknown": "unknown", "counted": "queries"}
 """The columns of `ledger stats` that add up, and what of them counts against budgets."""
 
 
 def stats(path: Path | None, by: By | None, json: bool) -> None:
-    """Queries and money by day, by classifier, or by both: asked = answered + refused + unknown."""
+    """Queries and money by day, classifier or command, or by the first two: asked = answered + refused + unknown."""
     days = maintain.stats(path or default_path())
     columns: list[By] = [by] if by else ["day", "classifier"]
     groups: dict[tuple[str, ...], list[DayCost]] = {}
@@ -43,14 +43,26 @@ def stats(path: Path | None, by: By | None, json: bool) -> None:
 
 
 def _heading(day: DayCost, column: By) -> str:
-    return day.day.isoformat() if column == "day" else safe(f"{day.description} {day.fingerprint}".strip())
+    match column:
+        case "day":
+            return day.day.isoformat()
+        case "classifier":
+            return safe(f"{day.description} {day.fingerprint}".strip())
+        case "command":
+            return safe(day.command)
 
 
 def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object]:
     first = group[0]
     who = {"fingerprint": first.fingerprint, "description": first.description} if "classifier" in columns else {}
     when = {"day": first.day.isoformat()} if "day" in columns else {}
-    return {**who, **when, **{name: sum(getattr(day, name) for day in group) for name in (*COUNTS.values(), "micros")}}
+    why = {"command": first.command} if "command" in columns else {}
+    return {
+        **who,
+        **when,
+        **why,
+        **{name: sum(getattr(day, name) for day in group) for name in (*COUNTS.values(), "micros")},
+    }
 
 
 def _amounts(days: Sequence[DayCost]) -> list[str]:

@@ -50,6 +50,7 @@ JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instea
 
 
 def _asking(
+    context: typer.Context,
     seed: Annotated[int | None, Ask(help="Seed of the random views; the profile's, or 0.", min=0)] = None,
     ledger: Annotated[str | None, Ask(help=LEDGER)] = None,
     budget: Annotated[str | None, Ask(help=BUDGET)] = None,
@@ -65,8 +66,9 @@ def _asking(
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
-        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait
-    )
+        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
+        command=str(context.info_name),
+    )  # fmt: skip
 
 
 def _output(

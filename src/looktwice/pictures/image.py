@@ -36,6 +36,13 @@ class Image:
         known: str = self.__dict__["digest"]
         return known
 
+    def thumbnail(self) -> bytes:
+        """8 × 8 grey levels, which hardly change when the picture is saved again or scaled."""
+        import cv2
+
+        grey = cv2.cvtColor(self.pixels, cv2.COLOR_RGB2GRAY)
+        return cv2.resize(grey, (8, 8), interpolation=cv2.INTER_AREA).tobytes()
+
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """PNG of an RGB array.

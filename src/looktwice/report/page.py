@@ -8,6 +8,8 @@ import re
 import shlex
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -184,12 +186,13 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
 
 def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     own = [day for day in inputs.days if day.fingerprint == inputs.profile.fingerprint]
+    days = [(day, _total(list(spent))) for day, spent in groupby(own, key=attrgetter("day"))]
     rate = findings.price(own, inputs.price_micros)
     return {
         "cost": findings.cost(judged.votes, rate) if judged else None,
         "rate": rate,
-        "days": own[-DAYS:],
-        "more_days": max(0, len(own) - DAYS),
+        "days": days[-DAYS:],
+        "more_days": max(0, len(days) - DAYS),
         "spent": _total(own),
         "others": len({day.fingerprint for day in inputs.days} - {inputs.profile.fingerprint}),
     }

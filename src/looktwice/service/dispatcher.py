@@ -31,7 +31,8 @@ TOGETHER = 64
 GATHERING = 0.002
 """Seconds that a picture waits for company: nothing beside a look, and much work saved when many come."""
 PAUSE, LONG_PAUSE = 5.0, 60.0
-"""Seconds without questions after the classifier failed for good, and after it refused for want of quota."""
+"""Seconds without questions after the classifier failed for good, and after it refused for want of quota without a word
+of how long."""
 MANY = 1000
 """Pictures after which drift is looked at, also if nobody asks."""
 DAY = 86_400
@@ -218,7 +219,8 @@ class Dispatcher:
         if not isinstance(error, LookTwiceError):
             LOG.error("a look failed for a reason that is not foreseen", exc_info=error)
         self._trouble = error
-        self._rested_at = time.monotonic() + (LONG_PAUSE if isinstance(error, QuotaError) else PAUSE)
+        pause = error.retry_after or LONG_PAUSE if isinstance(error, QuotaError) else PAUSE
+        self._rested_at = time.monotonic() + pause
 
     def _watch(self, verdicts: Sequence[Verdict | Unscored]) -> None:
         """Remember the agreement bins of live pictures; what that means is worked out for many at a time."""

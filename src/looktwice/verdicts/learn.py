@@ -24,6 +24,9 @@ from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
 from looktwice.verdicts.stopping import Aim, SameDecision, Thrift
 from looktwice.views import Panel, renderer
 
+ALIKE, CONTRAST = 4, 32
+"""Grey levels by which thumbnails of near-duplicates differ at most, and which one spans at least to tell anything."""
+
 
 @dataclass(frozen=True, eq=False)
 class Collected:
@@ -41,6 +44,8 @@ class Collected:
     """Pictures that `distinct` left out."""
     disputed: tuple[tuple[str, str], ...] = ()
     """Those of them that had another truth: each by name, after the name of the one that stayed."""
+    similar: tuple[tuple[str, str], ...] = ()
+    """The names of pictures that are no copies of each other but look almost the same, two and two."""
 
     def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -96,7 +101,26 @@ async def collect(
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
-    return Collected(votes, tuple(unscored), panel, asker.classifier.fingerprint, asker.seed, asker.names.renames)
+    who, renames = asker.classifier.fingerprint, asker.names.renames
+    return Collected(votes, tuple(unscored), panel, who, asker.seed, renames, similar=_similar(rows))
+
+
+def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """The names of distinct pictures whose thumbnails are almost the same, two and two; pale ones tell too little."""
+    from scipy.spatial import KDTree
+
+    names: dict[bytes, list[str]] = {}
+    for row in {row.digest: row for row in rows}.values():
+        if max(row.thumbnail, default=0) - min(row.thumbnail, default=0) >= CONTRAST:
+            names.setdefault(row.thumbnail, []).append(row.name)
+    same = list(names.values())
+    pairs = [(first, other) for first, *others in same for other in others]
+    if len(same) > 1:
+        levels = np.array([list(thumbnail) for thumbnail in names])
+        _, nearest = KDTree(levels).query(levels, k=[2], p=np.inf, distance_upper_bound=ALIKE)
+        links = {(min(i, j), max(i, j)) for i, (j,) in enumerate(nearest) if j < len(same)}
+        pairs += [(same[i][0], same[j][0]) for i, j in sorted(links)]
+    return tuple(pairs)
 
 
 async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> Collected:

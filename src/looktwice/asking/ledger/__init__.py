@@ -12,15 +12,18 @@ POSTGRES = ("postgresql://", "postgres://")
 MEMORY = "memory"
 
 
-def open_at(place: str) -> Ledger:
-    """The ledger in a file, in a PostgreSQL database if the place begins with `postgresql://`, or in `memory`."""
+def open_at(place: str, command: str | None = None) -> Ledger:
+    """The ledger in a file, in a PostgreSQL database if the place begins with `postgresql://`, or in `memory`.
+
+    What is spent through it is counted as spent by `command`.
+    """
     if place == MEMORY:
         return MemoryLedger(of_this_process())
     if place.startswith(POSTGRES):
         from looktwice.asking.ledger.postgres import PostgresLedger
 
-        return PostgresLedger(place)
-    return SqliteLedger(Path(place))
+        return PostgresLedger(place, command)
+    return SqliteLedger(Path(place), command)
 
 
 __all__ = [

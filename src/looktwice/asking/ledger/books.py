@@ -252,7 +252,8 @@ class Books:
         return self._spends[classifier]
 
     def _save_changes(self) -> None:
-        self.tables.count([(who, day, self._session.id, *more) for (who, day), more in self._changes.items()])
+        session, command = self._session.id, self._session.command
+        self.tables.count([(who, day, session, *more, command) for (who, day), more in self._changes.items()])
         self._changes.clear()
 
     def _sign(self, now: float) -> bool:

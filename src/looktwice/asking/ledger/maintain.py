@@ -46,7 +46,7 @@ BLOCK = 10_000
 
 @dataclass(frozen=True)
 class DayCost:
-    """What one classifier was asked on one UTC day, what became of it, and what of it counts as spent."""
+    """What a command asked one classifier on one UTC day, what became of it, and what of it counts as spent."""
 
     fingerprint: str
     description: str
@@ -59,6 +59,8 @@ class DayCost:
     """A reply came that holds no answer."""
     unknown: int
     """Sent, and no reply has come."""
+    command: str = "unknown"
+    """`fit`, `score` and so on, or `Python`; not known of what was spent before it was kept."""
 
     @property
     def asked(self) -> int:
@@ -67,14 +69,15 @@ class DayCost:
 
 
 def stats(path: Path) -> list[DayCost]:
-    """The cost of each classifier by day, oldest first."""
+    """The cost of each classifier by day and command, oldest first."""
     with _snapshot(path) as db:
         rows = db.execute(
             "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(refused),"
-            " SUM(queries + waived - answered - refused) FROM spend JOIN classifiers ON id = classifier"
-            " GROUP BY day, classifier ORDER BY day, fingerprint"
+            " SUM(queries + waived - answered - refused), COALESCE(command, 'unknown') AS by_whom"
+            " FROM spend JOIN classifiers ON id = classifier"
+            " GROUP BY day, classifier, by_whom ORDER BY day, fingerprint, by_whom"
         ).fetchall()
-    return [DayCost(who, what, _date(day), *numbers) for who, what, day, *numbers in rows]
+    return [DayCost(who, what, _date(day), *rest) for who, what, day, *rest in rows]
 
 
 def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int:

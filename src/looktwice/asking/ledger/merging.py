@@ -25,7 +25,7 @@ _CHUNK = """CREATE TEMP TABLE chunk(
 
 _COLUMNS = "key, classifier, digest, view, seed, number, sends, micros, at, label, score, status, latency, attempts"
 
-_SPEND = "classifier, day, session, queries, micros, answered, refused, waived"
+_SPEND = "classifier, day, session, queries, micros, answered, refused, waived, command"
 
 _STEPS = (
     # What the chunk changes: it takes each answer that we lack, or that is older than ours.
@@ -124,10 +124,10 @@ def _spend(db: sqlite3.Connection, source: Source, classifiers: dict[Value, int]
     """Take over the spend, for now as spent on no question: the questions follow."""
     _loosen(db, -1)
     db.executemany(
-        f"INSERT INTO spend({_SPEND}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"  # noqa: S608
+        f"INSERT INTO spend({_SPEND}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"  # noqa: S608
         " SET queries = MAX(queries, excluded.queries), micros = MAX(micros, excluded.micros),"
         " answered = MAX(answered, excluded.answered), refused = MAX(refused, excluded.refused),"
-        " waived = MAX(waived, excluded.waived)",
+        " waived = MAX(waived, excluded.waived), command = COALESCE(command, excluded.command)",
         [(classifiers[who], *rest) for who, *rest in source.rows(f"SELECT {_SPEND} FROM spend")],  # noqa: S608
     )
     _loosen(db, 1)

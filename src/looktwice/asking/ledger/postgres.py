@@ -80,14 +80,19 @@ def _outcomes(db: Connection) -> None:
     db.execute(ANSWERED_BEFORE.encode())
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes]
+def _commands(db: Connection) -> None:
+    """Which command a session belonged to, as in the SQLite ledger."""
+    db.execute("ALTER TABLE spend ADD COLUMN command TEXT")
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
 class PostgresLedger(QueuedLedger):
     """The ledger in a database; any number of threads, processes and machines may use it. See `Ledger`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, command: str | None = None) -> None:
         tables = PostgresTables.opened(address)
         try:
             tables.make()
@@ -95,7 +100,7 @@ class PostgresLedger(QueuedLedger):
         except BaseException:
             tables.close()
             raise
-        super().__init__(tables.name, Writer(tables, tables.name), Reader(self._own))
+        super().__init__(tables.name, Writer(tables, tables.name, command), Reader(self._own))
 
     def claim_moments(self, fingerprint: str, per_second: float, count: int) -> float:
         """Seconds until the first of `count` moments at which the classifier may be asked, `1 / per_second` apart.

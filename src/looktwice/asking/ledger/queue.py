@@ -50,10 +50,10 @@ MOST = 4096
 class Writer(Thread):
     """Commits what it is given, in that order, until a Stop; after a failure it fails all that comes."""
 
-    def __init__(self, tables: Tables, name: str) -> None:
+    def __init__(self, tables: Tables, name: str, command: str | None = None) -> None:
         super().__init__(name=name, daemon=True)
         self._tables = tables
-        self._books = Books(tables, Session.here())
+        self._books = Books(tables, Session.here(command))
         self._queue: SimpleQueue[Operation] = SimpleQueue()
         self._awaited = Event()
         self._left_over: Operation | None = None

@@ -29,11 +29,13 @@ class Session:
     host: str
     pid: int
     born: str
+    command: str | None = None
+    """What it was opened for, kept with its spend."""
 
     @classmethod
-    def here(cls) -> Session:
+    def here(cls, command: str | None = None) -> Session:
         """A new session of this process."""
-        return cls(secrets.randbits(63), host(), os.getpid(), birth(os.getpid()))
+        return cls(secrets.randbits(63), host(), os.getpid(), birth(os.getpid()), command)
 
 
 def host() -> str:

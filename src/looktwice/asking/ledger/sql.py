@@ -165,10 +165,10 @@ class Tables(ABC):
         self.execute("UPDATE classifiers SET description = ? WHERE id = ?", (description, classifier))
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Add to what was spent: classifier, day, session, queries, micros, answered, refused, waived."""
+        """Add to what was spent: classifier, day, session, queries, micros, answered, refused, waived, command."""
         self.execute_many(
-            "INSERT INTO spend(classifier, day, session, queries, micros, answered, refused, waived)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
+            "INSERT INTO spend(classifier, day, session, queries, micros, answered, refused, waived, command)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
             " SET queries = spend.queries + excluded.queries, micros = spend.micros + excluded.micros,"
             " answered = spend.answered + excluded.answered, refused = spend.refused + excluded.refused,"
             " waived = spend.waived + excluded.waived",

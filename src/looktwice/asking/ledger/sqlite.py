@@ -83,7 +83,12 @@ def _outcomes(db: sqlite3.Connection) -> None:
     db.execute(ANSWERED_BEFORE)
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes]
+def _commands(db: sqlite3.Connection) -> None:
+    """Which command a session belonged to; NULL where that is not known."""
+    db.execute("ALTER TABLE spend ADD COLUMN command TEXT")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -374,14 +379,14 @@ T = TypeVar("T")
 class SqliteLedger(QueuedLedger):
     """The ledger in one file; any number of threads and processes may have it open. See `Ledger` for its methods."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, command: str | None = None) -> None:
         self.path = path
         db = writable(path)
         with closed_on_error(db):
             keep_ballast(path)
             reader = readable(path)
         db.execute("PRAGMA busy_timeout=0")  # see SqliteTables.begin
-        writer = Writer(SqliteTables(db, path), f"ledger {path.name}")
+        writer = Writer(SqliteTables(db, path), f"ledger {path.name}", command)
         super().__init__(f"ledger {str(path)!r}", writer, Reader(SqliteTables(reader, path)))
 
 

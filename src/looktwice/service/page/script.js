@@ -112,7 +112,7 @@ function present(shown) {
   const chip = byId("decision");
   chip.hidden = false;
   chip.dataset.decision = verdict.decision ?? "none";
-  chip.textContent = DECISIONS[verdict.decision] ?? "No promise for bursts";
+  chip.textContent = DECISIONS[verdict.decision] ?? "No guarantee for bursts";
   dial.settle(verdict);
 }
 

@@ -32,10 +32,10 @@ function heading(text) {
   return made;
 }
 
-export function promise({ threshold, max_error, pictures }) {
+export function guarantee({ threshold, max_error, pictures }) {
   const share = max_error === null ? "" : `${+(100 * max_error).toFixed(1)} %`;
-  if (!pictures) return "Nothing is promised yet";
-  if (threshold === null) return max_error === null ? "Nothing is promised" : `No confidence can promise at most ${share} mistakes`;
+  if (!pictures) return "Nothing is guaranteed yet";
+  if (threshold === null) return max_error === null ? "Nothing is guaranteed" : `No confidence can guarantee at most ${share} mistakes`;
   return `Accept from ${percent(threshold)} on: at most ${share} of what is accepted is wrong`;
 }
 
@@ -46,7 +46,7 @@ function basis({ pictures, panel, classifier, level, coverage }) {
   }
   return (
     `Learned from ${pictures.toLocaleString("en")} labelled pictures, with ${views}, about the classifier ${classifier}. ` +
-    `The promise holds with ${+(100 * level).toFixed(1)} % certainty; the rest is for a person to review.` +
+    `The guarantee holds with ${+(100 * level).toFixed(1)} % certainty; the rest is for a person to review.` +
     (coverage === null ? "" : ` Prediction sets hold the truth ${+(100 * coverage).toFixed(1)} % of the time.`)
   );
 }
@@ -63,7 +63,7 @@ function showDrift(drift) {
 }
 
 export async function showTrust(profile) {
-  byId("promise").textContent = promise(profile);
+  byId("guarantee").textContent = guarantee(profile);
   byId("basis").textContent = basis(profile);
   for (const card of [byId("figure"), byId("results").closest(".card")]) card.hidden = !profile.pictures;
   showDrift(profile.drift);
