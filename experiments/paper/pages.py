@@ -99,8 +99,8 @@ BLOCKS: dict[str, Callable[[Rows], str]] = {
 
 FULL = """# The paper's tables, all rows
 
-Made from experiments/results/*.csv by `python -m experiments page`; [the reproduction](../reproduction.md) shows the base
-ballot alone and says how everything was run.
+Made from experiments/results/*.csv by `python -m experiments page`; [the reproduction](../reproduction.md) shows
+the base ballot alone and says how everything was run.
 """
 
 
