@@ -1,7 +1,8 @@
 """Counts the functions of the package: private helpers that are used once, the short ones of these, and long functions.
 
-Run it: python tools/functions.py [--json]. A function is private if its name begins with an underscore. Methods that
-override another class's, dunder methods and functions that a decorator registers are no helpers.
+Run it: python tools/functions.py [--json]. A function is private if its name begins with an underscore, and used once
+if it is called in one place and named in no other: what is handed on as a value, such as a step of a migration, cannot
+be inlined. Methods that override, dunder methods and functions that a decorator registers are no helpers.
 """
 
 from __future__ import annotations
@@ -58,15 +59,18 @@ def functions(source: Path) -> list[Function]:
     """All functions below a folder, closures and methods included."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(source.rglob("*.py"))}
     bases, methods = _classes(trees.values())
-    uses = {path: Counter(_used(tree)) for path, tree in trees.items()}
+    named = {path: Counter(_named(tree)) for path, tree in trees.items()}
+    taken = {path: set(_taken(tree)) for path, tree in trees.items()}
     found: dict[Path, list[tuple[Definition, str | None]]] = {
         path: list(_defined(tree)) for path, tree in trees.items()
     }
     homes = {path: Counter(node.name for node, _ in listed) for path, listed in found.items()}
 
-    def used(name: str, home: Path) -> int:
-        elsewhere = sum(uses[path][name] for path in trees if path != home and name not in homes[path])
-        return (uses[home][name] + elsewhere) // homes[home][name]  # namesakes in a file share what is said of them
+    def uses(name: str, home: Path, method: bool) -> int:
+        """Places that call it; one that only hands it on counts as two."""
+        users = {path for path in trees if path == home or (name, method) in taken[path]}
+        calls = sum(named[path][name, method, True] + 2 * named[path][name, method, False] for path in users)
+        return calls // homes[home][name]  # namesakes in a file share what is said of them
 
     def overrides(name: str, owner: str | None) -> bool:
         ancestors = set(bases.get(owner or "", ()))
@@ -82,7 +86,7 @@ def functions(source: Path) -> list[Function]:
             lines=_end(node) - node.lineno + 1,
             body=_body(node),
             helper=_private(node) and not overrides(node.name, owner),
-            uses=used(node.name, path),
+            uses=uses(node.name, path, owner is not None),
         )
         for path, listed in found.items()
         for node, owner in listed
@@ -109,13 +113,22 @@ def _defined(node: ast.AST, owner: str | None = None) -> Iterator[tuple[Definiti
             yield from _defined(child, child.name if isinstance(child, ast.ClassDef) else owner)
 
 
-def _used(tree: ast.Module) -> Iterator[str]:
-    """Every name that an expression reads, once for each place."""
+def _named(tree: ast.Module) -> Iterator[tuple[str, bool, bool]]:
+    """Every name that is read, once for each place: whether as an attribute, and whether it is called there."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield node.attr
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield _last(node), isinstance(node, ast.Attribute), id(node) in called
+
+
+def _taken(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """The names that a module takes from others: functions that it imports, and methods of objects that it is given."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((alias.name, False) for alias in node.names)
+    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    own |= {node.name for node, _ in _defined(tree)}
+    yield from ((name, True) for name, method, _ in _named(tree) if method and name not in own)
 
 
 def _private(node: Definition) -> bool:
