@@ -2,7 +2,7 @@
 
 Run it: python tools/functions.py [--json]. A function is private if its name begins with an underscore, and used once
 if it is called in one place and named in no other: what is handed on as a value, such as a step of a migration, cannot
-be inlined. Methods that override, dunder methods and functions that a decorator registers are no helpers.
+be inlined. Methods that override, dunder methods and functions that a decorator registers or changes are no helpers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORDS = {
     "once": "private and used once",
     "long": f"over {LONG} lines",
 }
-CALLABLE = {"property", "cached_property", "staticmethod", "classmethod", "cache", "lru_cache", "contextmanager"}
+PLAIN = {"staticmethod", "classmethod"}
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -133,7 +133,7 @@ def _taken(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 def _private(node: Definition) -> bool:
     plain = node.name.startswith("_") and not node.name.endswith("__")
-    return plain and all(_last(one) in CALLABLE for one in node.decorator_list)
+    return plain and all(_last(one) in PLAIN for one in node.decorator_list)
 
 
 def _last(node: ast.expr) -> str:

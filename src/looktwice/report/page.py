@@ -26,7 +26,7 @@ from looktwice.report import findings, gallery
 from looktwice.report.findings import Guarantee, Step
 from looktwice.report.inputs import Evidence, Judged, ReportInputs, judge, weigh
 from looktwice.transfer.noise import drawn
-from looktwice.verdicts.profile import Figure, Profile
+from looktwice.verdicts.profile import Profile
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),
@@ -60,6 +60,9 @@ def page(inputs: ReportInputs) -> str:
     asked = judged.confidence if judged else evidence.confidence
     guarantees = findings.guarantees(evidence, asked, inputs.max_error, inputs.level)
     chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
+    curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
+    labelled = judged.labelled() if judged else None
+    classes = findings.classes(labelled, judged.outcome) if judged and judged.outcome and labelled else []
     context = {
         "inputs": inputs,
         "profile": inputs.profile,
@@ -72,12 +75,17 @@ def page(inputs: ReportInputs) -> str:
         "sets": findings.sets(inputs.using(), judged),
         "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
-        **_charts(evidence, chosen),
+        "reliability": _drawn(figures.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
+        "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
         **_queries(inputs, judged),
-        **_classes(judged),
+        "classes": classes[: findings.CLASSES],
+        "more_classes": max(0, len(classes) - findings.CLASSES),
         **_pictures(inputs, judged),
         **_cost(inputs, judged),
-        **_noise(inputs),
+        "noise": inputs.noise,
+        "noise_charts": [
+            _drawn(drawn(n.noise, n.view)) for n in (inputs.noise.noises if inputs.noise else ())[:NOISES]
+        ],
         "facts": _facts(inputs),
         "commands": _commands(inputs),
     }
@@ -120,15 +128,6 @@ def roughly(count: int) -> str:
 # Parts of the page ---------------------------------------------------------------------------------------------------
 
 
-def _charts(evidence: Evidence, chosen: Guarantee) -> dict[str, object]:
-    confidence, correct = evidence.confidence, evidence.correct
-    curve = metrics.risk_coverage(confidence, correct)
-    return {
-        "reliability": _drawn(figures.reliability_svg(metrics.reliability(confidence, correct))),
-        "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
-    }
-
-
 def _kept(inputs: ReportInputs, judged: Judged | None, evidence: Evidence) -> Guarantee | None:
     """What becomes here of the guarantee that the profile makes, if these pictures took no part in it."""
     if judged is None or judged.outcome is None or judged.taught:
@@ -155,13 +154,6 @@ def _brier_svg(steps: Sequence[Step]) -> str:
     return figures.lines_svg(
         [banded], title="Each query more", x_label="queries a picture", y_label="Brier score, lower is better"
     )
-
-
-def _classes(judged: Judged | None) -> dict[str, object]:
-    rows: list[findings.ClassRow] = []
-    if judged and judged.outcome and (labelled := judged.labelled()):
-        rows = findings.classes(labelled, judged.outcome)
-    return {"classes": rows[: findings.CLASSES], "more_classes": max(0, len(rows) - findings.CLASSES)}
 
 
 def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
@@ -201,15 +193,6 @@ def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
 def _total(days: Sequence[DayCost]) -> dict[str, int]:
     counts = ("queries", "micros", "answered", "refused", "unknown")
     return {key: sum(getattr(day, key) for day in days) for key in counts}
-
-
-def _noise(inputs: ReportInputs) -> dict[str, object]:
-    """The cumulatives of the latent noise, where an open model was measured."""
-    measured = inputs.noise.noises if inputs.noise else ()
-    return {
-        "noise": inputs.noise,
-        "noise_charts": [_drawn(drawn(item.noise, item.view)) for item in measured[:NOISES]],
-    }
 
 
 # To do it again ------------------------------------------------------------------------------------------------------
@@ -266,21 +249,12 @@ def _environment() -> Environment:
         "roughly": roughly,
         "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
         "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
-        "ends": _ends,
+        "ends": lambda f: "" if f.low is None or f.high is None else f"{f.low:.3f} to {f.high:.3f}",
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
         "parameters": _parameters,
-        "breakable": _breakable,
+        "breakable": lambda name: Markup("<wbr>").join(re.split(r"(?=[#/_])", name)),
     }
     return environment
-
-
-def _breakable(name: str) -> Markup:
-    """A name that may go on in the next line where it has a mark."""
-    return Markup("<wbr>").join(re.split(r"(?=[#/_])", name))
-
-
-def _ends(figure: Figure) -> str:
-    return "" if figure.low is None or figure.high is None else f"{figure.low:.3f} to {figure.high:.3f}"
 
 
 def _parameters(profile: Profile) -> str:
