@@ -15,7 +15,7 @@ from html import escape
 
 import numpy as np
 
-from looktwice.calibration.metrics import Counts, Floats, Reliability, RiskCoverage
+from looktwice.calibration.metrics import Floats, Reliability, RiskCoverage
 from looktwice.errors import DataError
 
 _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
@@ -111,7 +111,11 @@ def lines_svg(
     y_ticks = _ticks(*(y_range or _span(values for line in lines for values in _heights(line))))
     x_ticks = _ticks(*x_range)
     frame = _Frame(top, 230, x_range, y_range or (y_ticks[0], y_ticks[-1]))
-    bands = [_band(frame, line, i) for i, line in enumerate(lines)]
+    bands = []
+    for i, line in enumerate(lines):
+        if line.low is not None and line.high is not None:
+            there, back = _places(frame, line.x, line.low), _places(frame, line.x[::-1], line.high[::-1])
+            bands.append(f'<polygon points="{there} {back}" fill="{_colour(i)}" fill-opacity="0.16"/>')
     strokes = [_marked(frame, line, i) for i, line in enumerate(lines)]
     axes = _axes(frame, _Axis(x_label, x_ticks, _decimal(x_ticks)), _Axis(y_label, y_ticks, _decimal(y_ticks)))
     about = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}."
@@ -220,11 +224,6 @@ def _span(columns: Iterable[Floats]) -> tuple[float, float]:
 
 def _heights(line: Line) -> list[Floats]:
     return [values for values in (line.y, line.low, line.high) if values is not None]
-
-
-def _seen(points: int) -> Counts:
-    """The rows to draw: at most so many as can be told apart, evenly taken, the ends among them."""
-    return np.unique(np.linspace(0, points - 1, _POINTS).round().astype(np.intp))
 
 
 def _check(lines: Sequence[Line]) -> None:
@@ -358,8 +357,8 @@ def _clipped(frame: _Frame, parts: Iterable[str]) -> str:
 
 
 def _places(frame: _Frame, x: Floats, y: Floats) -> str:
-    rows = _seen(len(x))
-    x, y = x[rows], y[rows]
+    rows = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(np.intp))
+    x, y = x[rows], y[rows]  # at most so many as can be told apart, evenly taken, the ends among them
     return " ".join(f"{_n(frame.x(a))},{_n(frame.y(b))}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
 
 
@@ -381,10 +380,3 @@ def _marked(frame: _Frame, line: Line, index: int) -> str:
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
     ]
     return "\n".join([stroke, *points])
-
-
-def _band(frame: _Frame, line: Line, index: int) -> str:
-    if line.low is None or line.high is None:
-        return ""
-    there, back = _places(frame, line.x, line.low), _places(frame, line.x[::-1], line.high[::-1])
-    return f'<polygon points="{there} {back}" fill="{_colour(index)}" fill-opacity="0.16"/>'
