@@ -66,7 +66,7 @@ def grey(level: int, side: int = 8) -> Held:
 async def opened(tmp_path: Path, **limits: float) -> AsyncIterator[tuple[Dispatcher, Scripted]]:
     classifier = Scripted()
     profile = write_profile(tmp_path / "profile.json", DEMO / "fashion.toml", PANEL).model_copy(
-        update={"fingerprint": classifier.fingerprint, "kinds": (100, 0, 0)}
+        update={"fingerprint": classifier.fingerprint, "agreement_bins": (100, 0, 0)}
     )
     model = AsyncModel(classifier, profile, ledger="off")
     dispatcher = Dispatcher(model, DecisionOptions(), Limits(**limits))  # type: ignore[arg-type]

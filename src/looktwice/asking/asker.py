@@ -296,23 +296,16 @@ class Asker:
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""
         opened = [item for item in chunk if isinstance(item, _Open)]
-        await self._know(opened)
+        for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
+            if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
+                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
+                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
         while todo:
             await self._round(todo)
             todo = [(item, n) for item, _ in todo if rounds and (n := item.further(rounds))]
         await asyncio.wrap_future(self._ledger.flush())
         return [item.row() if isinstance(item, _Open) else item for item in chunk]
-
-    async def _know(self, opened: list[_Open]) -> None:
-        """Keep a few pictures whose answers are known, to ask about them again."""
-        for item in opened:
-            if not self.canaries.wants():
-                return
-            job = item.jobs[0]
-            if label := item.label(job.answer):
-                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.canaries.keep(Canary(job.entry.key, prepared, label))
 
     async def _round(self, todo: list[tuple[_Open, int]]) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""

@@ -47,10 +47,12 @@ def reliability_svg(curve: Reliability, title: str = "Confidence and real accura
     share = _Axis("answers that are right", _ticks(0, 1), _percent)
     upper = _Frame(top, 300, (0, 1), (0, 1))
     lower = _Frame(upper.bottom + 32, 54, (0, 1), (0, max(1, int(curve.count.max()))))
+    x, y, angle = upper.x(0.04), upper.y(0.04) - 6, -math.degrees(math.atan2(upper.height, _RIGHT - _LEFT))
     parts = [
         heading,
         _axes(upper, _Axis("", share.ticks, lambda _: ""), share),
         _diagonal(upper),
+        _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"'),
         *(_bin(curve, i, upper) for i in filled),
         _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis("pictures", lower.y_range, "{:,.0f}".format)),
         *(_bar(curve, i, lower) for i in filled),
@@ -130,11 +132,9 @@ def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, 
     frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
     places = "".join(f"M{_n(frame.x(a))} {_n(frame.y(b))}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
     dots = f'<path d="{places}" stroke="{_colour(0)}" stroke-width="4" stroke-opacity="0.4" stroke-linecap="round"/>'
-    dashes = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
-    diagonal = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), dashes)
     axes = _axes(frame, _Axis(x_label, ticks, _percent), _Axis(y_label, ticks, _percent))
     about = f"{y_label} against {x_label}, {len(x):,} points; on the diagonal they agree."
-    return _svg(title, about, frame.bottom + 40, [heading, axes, diagonal, _clipped(frame, [dots])])
+    return _svg(title, about, frame.bottom + 40, [heading, axes, _diagonal(frame), _clipped(frame, [dots])])
 
 
 def column_svg(charts: Sequence[str], title: str) -> str:
@@ -312,10 +312,7 @@ def _axes(frame: _Frame, x: _Axis, y: _Axis) -> str:
 
 def _diagonal(frame: _Frame) -> str:
     style = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
-    line = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), style)
-    angle = -math.degrees(math.atan2(frame.height, _RIGHT - _LEFT))
-    x, y = frame.x(0.04), frame.y(0.04) - 6
-    return line + "\n" + _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"')
+    return _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), style)
 
 
 def _bin(curve: Reliability, i: int, frame: _Frame) -> str:

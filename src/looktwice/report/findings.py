@@ -214,7 +214,9 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
     count = np.bincount(truth, minlength=len(words))
     right = np.bincount(truth, outcome.correct, len(words)).astype(int)
     low, high = metrics.wilson(right, count)
-    said = _said(outcome, len(words))
+    times, hits, claims = (
+        np.bincount(outcome.label, weights, len(words)) for weights in (None, outcome.correct, outcome.confidence)
+    )
     mistakes: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for was, called in zip(truth[~outcome.correct].tolist(), outcome.label[~outcome.correct].tolist(), strict=True):
         mistakes[was][called] += 1
@@ -225,22 +227,14 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
             right[i] / count[i],
             float(low[i]),
             float(high[i]),
-            *said[i],
-            tuple((words[called], times) for called, times in mistakes[i].most_common(MISTAKES)),
+            int(times[i]),
+            hits[i] / times[i] if times[i] else None,
+            claims[i] / times[i] if times[i] else None,
+            tuple((words[called], often) for called, often in mistakes[i].most_common(MISTAKES)),
         )
         for i in np.flatnonzero(count).tolist()
     ]
     return sorted(rows, key=lambda row: (row.high, row.low, row.label))
-
-
-def _said(outcome: Outcome, size: int) -> list[tuple[int, float | None, float | None]]:
-    """How often each label was given, how often that was right, and how sure one was."""
-    count = np.bincount(outcome.label, minlength=size)
-    right, claimed = (np.bincount(outcome.label, column, size) for column in (outcome.correct, outcome.confidence))
-    return [
-        (n, r / n, c / n) if n else (0, None, None)
-        for n, r, c in zip(count.tolist(), right.tolist(), claimed.tolist(), strict=True)
-    ]
 
 
 # Cost ----------------------------------------------------------------------------------------------------------------

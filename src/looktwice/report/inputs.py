@@ -95,14 +95,27 @@ class Evidence:
 
 
 def judge(inputs: ReportInputs) -> Judged | None:
-    """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile."""
+    """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile.
+
+    If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
+    calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
+    """
     if inputs.votes is None:
         return None
-    votes = _fitting(inputs.votes, inputs.profile, inputs.using().panel)
-    if isinstance(votes, LabelledVotes):
-        return _judged(inputs, votes)
-    calibrator = inputs.using().calibrator
-    return Judged(votes, calibrator.predict(votes), calibrator.confidence(votes), None, taught=False)
+    policy = inputs.using()
+    votes, calibrator = _fitting(inputs.votes, inputs.profile, policy.panel), policy.calibrator
+    if not isinstance(votes, LabelledVotes):
+        return Judged(votes, calibrator.predict(votes), calibrator.confidence(votes), None, taught=False)
+    votes.check()
+    labelled = votes.distinct()
+    fair = _fair(inputs.profile, labelled)
+    if fair is None:
+        outcome = crossfit.outcome(calibrator, labelled)
+        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
+    if policy.rounds:
+        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
+    judged = slice(len(labelled) - len(fair.label), None)
+    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
 
 
 def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
@@ -140,24 +153,6 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
             f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile"
         )
     return replace(votes.under(columns), classes=max(votes.classes, profile.classes))
-
-
-def _judged(inputs: ReportInputs, labelled: LabelledVotes) -> Judged:
-    """How the calibrator fares on these pictures.
-
-    If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
-    calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
-    """
-    labelled.check()
-    labelled = labelled.distinct()
-    policy, fair = inputs.using(), _fair(inputs.profile, labelled)
-    if fair is None:
-        outcome = crossfit.outcome(policy.calibrator, labelled)
-        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
-    if policy.rounds:
-        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
-    judged = slice(len(labelled) - len(fair.label), None)
-    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
 
 
 def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:

@@ -23,8 +23,8 @@ from looktwice.errors import DataError
 from looktwice.plots import figures
 from looktwice.plots.figures import Line, upward
 from looktwice.report import findings, gallery
-from looktwice.report.findings import Guarantee, Step
-from looktwice.report.inputs import Evidence, Judged, ReportInputs, judge, weigh
+from looktwice.report.findings import Guarantee
+from looktwice.report.inputs import Judged, ReportInputs, judge, weigh
 from looktwice.transfer.noise import drawn
 from looktwice.verdicts.profile import Profile
 
@@ -61,6 +61,8 @@ def page(inputs: ReportInputs) -> str:
     guarantees = findings.guarantees(evidence, asked, inputs.max_error, inputs.level)
     chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
     curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
+    # Only of pictures that took no part in it can be said what becomes of the guarantee that the profile makes.
+    fresh = judged is not None and judged.outcome is not None and not judged.taught
     labelled = judged.labelled() if judged else None
     classes = findings.classes(labelled, judged.outcome) if judged and judged.outcome and labelled else []
     context = {
@@ -71,7 +73,7 @@ def page(inputs: ReportInputs) -> str:
         "guarantees": guarantees,
         "chosen": chosen,
         "headline": headline(chosen),
-        "kept": _kept(inputs, judged, evidence),
+        "kept": findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None,
         "sets": findings.sets(inputs.using(), judged),
         "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
@@ -128,32 +130,22 @@ def roughly(count: int) -> str:
 # Parts of the page ---------------------------------------------------------------------------------------------------
 
 
-def _kept(inputs: ReportInputs, judged: Judged | None, evidence: Evidence) -> Guarantee | None:
-    """What becomes here of the guarantee that the profile makes, if these pictures took no part in it."""
-    if judged is None or judged.outcome is None or judged.taught:
-        return None
-    return findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level)
-
-
 def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     """What more queries bring: from the votes where their truths are known, else as the profile kept it."""
     known = judged if judged is not None and judged.outcome is not None else None
     steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
+    x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
+    line = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
+    chart = None
+    if len(steps) > 1:
+        x_label, y_label = "queries a picture", "Brier score, lower is better"
+        chart = _drawn(figures.lines_svg([line], title="Each query more", x_label=x_label, y_label=y_label))
     return {
         "steps": steps,
         "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
         "enough": findings.enough(steps),
-        "brier": _drawn(_brier_svg(steps)) if len(steps) > 1 else None,
+        "brier": chart,
     }
-
-
-def _brier_svg(steps: Sequence[Step]) -> str:
-    x, y = np.array([step.queries for step in steps], float), np.array([step.brier for step in steps])
-    low, high = np.array([step.low for step in steps]), np.array([step.high for step in steps])
-    banded = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
-    return figures.lines_svg(
-        [banded], title="Each query more", x_label="queries a picture", y_label="Brier score, lower is better"
-    )
 
 
 def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
@@ -259,7 +251,7 @@ def _environment() -> Environment:
 
 def _parameters(profile: Profile) -> str:
     """The profile as JSON with one line a field, without what only machines look at."""
-    left_out = {"held_out", "adaptive", "curve", "results", "kinds"}
+    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["calibrator"] = {
         key: value for key, value in values["calibrator"].items() if key not in ("covariance", "juries")

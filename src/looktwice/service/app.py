@@ -277,22 +277,20 @@ def _add_health(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
 
 def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
     async def refused(_: Request, error: Exception) -> Response:
-        refusal = error if isinstance(error, Refusal) else _translated(error)
+        if isinstance(error, Refusal):
+            refusal = error
+        elif isinstance(error, HTTPException):
+            code = {404: "missing", 405: "method"}.get(error.status_code, "request")
+            detail = f"{error.detail or HTTPStatus(error.status_code).phrase}; see /openapi.json for what there is"
+            refusal = Refusal(code, detail, allow=(error.headers or {}).get("Allow"))
+        else:
+            refusal = Refusal("internal", "something broke in the service; its log says what")
         metrics.refused(refusal.code)
         return refusal.response()
 
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(Exception, refused)
-
-
-def _translated(error: Exception) -> Refusal:
-    codes = {404: "missing", 405: "method"}
-    if isinstance(error, HTTPException):
-        detail = error.detail or HTTPStatus(error.status_code).phrase
-        code, allow = codes.get(error.status_code, "request"), (error.headers or {}).get("Allow")
-        return Refusal(code, f"{detail}; see /openapi.json for what there is", allow=allow)
-    return Refusal("internal", "something broke in the service; its log says what")
 
 
 def _json(reply: VerdictReply | LooksReply | profiles.ProfileReply) -> Response:

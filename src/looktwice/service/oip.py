@@ -178,7 +178,12 @@ def read(body: bytes, header_length: str | None, limits: Limits) -> Inference:
     sources = _sources(asked.inputs[0], body[end:], limits)
     if not 1 <= len(sources) <= limits.pictures:
         raise Refusal("request", f"there are {len(sources)} pictures; send 1 to {limits.pictures} in one request")
-    return Inference(sources, _wishes(asked), asked.id)
+    binary = asked.parameters.binary_data_output
+    for wish in asked.outputs or ():
+        if wish.name not in OUTPUTS:
+            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {', '.join(OUTPUTS)}")
+    wishes = [(wish.name, wish.parameters.binary_data or binary) for wish in asked.outputs or ()]
+    return Inference(sources, wishes or [(name, binary) for name in DEFAULT], asked.id)
 
 
 def refuse(refusal: Refusal) -> Response:
@@ -187,15 +192,6 @@ def refuse(refusal: Refusal) -> Response:
     body = ErrorReply(error=str(refusal)).model_dump_json()
     kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
     return Response(body, refusal.status, kept, JSON)
-
-
-def _wishes(asked: InferenceBody) -> list[tuple[str, bool]]:
-    if not asked.outputs:
-        return [(name, asked.parameters.binary_data_output) for name in DEFAULT]
-    for wish in asked.outputs:
-        if wish.name not in OUTPUTS:
-            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {', '.join(OUTPUTS)}")
-    return [(w.name, w.parameters.binary_data or asked.parameters.binary_data_output) for w in asked.outputs]
 
 
 # What comes in -----------------------------------------------------------------------------------------------------

@@ -177,7 +177,14 @@ def describe(cumulatives: Cumulatives) -> Noise:
     if cumulatives.pictures == 0:
         raise DataError("there is no picture whose noise could be described; give some that can be read")
     mean, low, high = cumulatives.mean(), cumulatives.quantile(0.025), cumulatives.quantile(0.975)
-    _check_range(mean)
+    if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
+        raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")
+    beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
+    if beyond > FURTHEST:
+        raise DataError(
+            f"{beyond:.0%} of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
+            "divide its last weights and bias by a constant"
+        )
     ks = distances(mean, np.array(PAPER_A))
     best = int(ks.argmin())
     seen = slice(max(int((mean == 0).sum()) - 1, 0), len(mean) - max(int((mean == 1).sum()) - 1, 0))
@@ -231,17 +238,6 @@ def shape(mean: Floats) -> Shape:
 def _short(values: Floats) -> tuple[float, ...]:
     """Seven decimals: finer than the steps of a hundred thousand samples, and short to write."""
     return tuple(np.round(values, 7).tolist())
-
-
-def _check_range(mean: Floats) -> None:
-    if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
-        raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")
-    beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
-    if beyond > FURTHEST:
-        raise DataError(
-            f"{beyond:.0%} of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
-            "divide its last weights and bias by a constant"
-        )
 
 
 # How well votes tell the margin ------------------------------------------------------------------------------------

@@ -67,7 +67,11 @@ class OnnxModel:
         self._classifier = classifier
         self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
         self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
-        self._input, self._together = self._session.get_inputs()[0].name, _together(self._session, path)
+        entry = self._session.get_inputs()[0]
+        if isinstance(entry.shape[0], int) and entry.shape[0] > 1:
+            what = f"{str(path)!r} takes exactly {entry.shape[0]} pictures a call"
+            raise PermanentError(f"{what}; export it with a free batch")
+        self._input, self._together = entry.name, 1 if entry.shape[0] == 1 else TOGETHER
         self._features = layer.features
         _check(self, layer, model.graph.output[0].name)
 
@@ -250,14 +254,6 @@ def _session(model: bytes, folder: Path):  # type: ignore[no-untyped-def]
     options.log_severity_level = 3
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _together(session: Any, path: Path) -> int:
-    """Pictures a call: as many as we like, or the one that the model's input has room for."""
-    first = session.get_inputs()[0].shape[0]
-    if isinstance(first, int) and first > 1:
-        raise PermanentError(f"{str(path)!r} takes exactly {first} pictures a call; export it with a free batch")
-    return 1 if first == 1 else TOGETHER
 
 
 def _check(model: OnnxModel, layer: Layer, answer: str) -> None:

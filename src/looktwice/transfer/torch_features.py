@@ -34,7 +34,9 @@ class TorchModel:
         self._seen = threading.local()
         self.labels = tuple(labels)
         name, layer = _last_linear(module, self._trial())
-        self.head = _head(layer)
+        weights = _array(layer.weight).T
+        bias = np.zeros(weights.shape[1]) if layer.bias is None else layer.bias.detach().cpu().double().numpy()
+        self.head = Head(np.ascontiguousarray(weights), np.asarray(bias, np.float64))
         hook = layer.register_forward_pre_hook(self._keep)
         try:
             _check(self._call(self._trial()), self.head, len(self.labels), name)
@@ -115,12 +117,6 @@ def _run(module: torch.nn.Module, batch: Sequence[Tensor]) -> object:
 def _array(values: torch.Tensor) -> Floats:
     flat = values.detach().cpu().double().numpy()
     return np.asarray(flat.reshape(len(flat), -1), np.float64)
-
-
-def _head(layer: torch.nn.Linear) -> Head:
-    weights = _array(layer.weight).T
-    bias = np.zeros(weights.shape[1]) if layer.bias is None else layer.bias.detach().cpu().double().numpy()
-    return Head(np.ascontiguousarray(weights), np.asarray(bias, np.float64))
 
 
 def _check(call: _Call, head: Head, labels: int, name: str) -> None:

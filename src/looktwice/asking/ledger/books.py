@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.asking.ledger.operations import Batch, Booking, Intent, Record
+from looktwice.asking.ledger.operations import Batch, Intent, Record
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
 from looktwice.asking.ledger.sql import Known, Row, Tables, pack
@@ -97,7 +97,11 @@ class Books:
         try:
             self._apply(batch, now)
             if late := self._late(now):
-                self._sign(now)
+                if self._beaten is None:  # sessions that ended without saying so; their questions are free already
+                    sessions = self.tables.sessions()
+                    alive = living(sessions, now)
+                    self.tables.strike_off([each.id for each, _ in sessions if each.id not in alive])
+                self.tables.beat(self._session, now)
             self.tables.commit()
         except BaseException:
             self.tables.roll_back()
@@ -118,7 +122,11 @@ class Books:
         self.tables.renew(self._session.id, at, batch.renewed)
         self._grant(batch.intents, at, now)
         for booking in batch.bookings:
-            self._book(booking)
+            fingerprint, queries, price = booking.fingerprint, booking.queries, booking.price
+            classifier, booking.booked = self._classifier(fingerprint), None
+            if queries <= booking.budget.room(self._spend(classifier), price):
+                booking.booked = Booked(fingerprint, self._day, queries, price)
+                self._count_loose(classifier, self._day, Tally(queries, queries * price))
         for (fingerprint, day, queries, price), outcome in batch.conclusions:
             self._count_loose(self._classifier(fingerprint), day, _tally(outcome, queries, price))
         self.tables.check(batch.checks)
@@ -198,13 +206,6 @@ class Books:
                 refused.append(key)
         self._count(intent.classifier, self._day, Tally(len(granted), len(granted) * intent.price))
 
-    def _book(self, booking: Booking) -> None:
-        classifier = self._classifier(booking.fingerprint)
-        booking.booked = None
-        if booking.queries <= booking.budget.room(self._spend(classifier), booking.price):
-            booking.booked = Booked(booking.fingerprint, self._day, booking.queries, booking.price)
-            self._count_loose(classifier, self._day, Tally(booking.queries, booking.queries * booking.price))
-
     def _count_loose(self, classifier: int, day: int, tally: Tally) -> None:
         """Count what belongs to no question."""
         self._count(classifier, day, tally)
@@ -233,14 +234,6 @@ class Books:
         session, command = self._session.id, self._session.command
         self.tables.count([(who, day, session, *more, command) for (who, day), more in self._changes.items()])
         self._changes.clear()
-
-    def _sign(self, now: float) -> None:
-        """Write a sign of life; the first one also strikes off sessions that ended without saying so."""
-        if self._beaten is None:  # the questions of the dead are free already
-            sessions = self.tables.sessions()
-            alive = living(sessions, now)
-            self.tables.strike_off([each.id for each, _ in sessions if each.id not in alive])
-        self.tables.beat(self._session, now)
 
     def _late(self, now: float) -> bool:
         return self._beaten is None or abs(now - self._beaten) > BEAT
