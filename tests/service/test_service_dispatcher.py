@@ -17,9 +17,8 @@ from looktwice.asking.asker import Asker
 from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.image import Image
-from looktwice.service.bodies import Held
 from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
