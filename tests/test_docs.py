@@ -136,6 +136,12 @@ def test_the_reference_of_commands_is_what_the_commands_say() -> None:
     assert kept == fresh.stdout, "run: python tools/cli_reference.py > docs/reference/cli.md"
 
 
+def test_the_picture_of_the_rooms_shows_the_imports_of_the_code() -> None:
+    fresh = subprocess.run([sys.executable, str(ROOT / "tools" / "rooms_figure.py")], capture_output=True, check=True)
+    kept = (ROOT / "docs" / "rooms.svg").read_bytes()
+    assert kept == fresh.stdout, "run: python tools/rooms_figure.py > docs/rooms.svg"
+
+
 def test_the_notebook_runs_to_its_end(tmp_path: Path) -> None:
     words = (
         "import nbformat, nbclient, sys; nbclient.NotebookClient(nbformat.read(sys.argv[1], 4), timeout=300).execute()"

@@ -52,7 +52,7 @@ class Panel:
 
     @cached_property
     def slots(self) -> tuple[tuple[View, int], ...]:
-        """Each view with its index: the how-manieth draw of a random view it is, and 0 for a fixed one.
+        """Each view with its index: which draw of a random view it is, counted from 0; always 0 for a fixed one.
 
         `again` counts from 1, since the picture itself is its number 0.
         """
