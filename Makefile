@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check setup clean
 
-demo: $(VENV)/.installed-onnx,serve
+demo: $(VENV)/.installed-demo
 	@$(BIN)/looktwice demo
 	@echo "See it in a browser: $(BIN)/looktwice serve --profile looktwice-demo/profile.json"
 
@@ -31,24 +31,24 @@ test-servers: $(VENV)/.installed-dev # real model servers, each in an environmen
 	$(BIN)/python -m pytest tests/test_real_servers.py
 
 .PHONY: test-torch
-test-torch: .venv-torch/.installed-torch-test # torch modules as open models, in an environment of their own
+test-torch: .venv-torch/.installed-torch # torch modules as open models, in an environment of their own
 	.venv-torch/bin/python -m pytest tests/with_torch
 
-.venv-torch/.installed-torch-test: pyproject.toml tools/venv.sh
-	@sh tools/venv.sh .venv-torch torch-test
+.venv-torch/.installed-torch: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-torch torch
 
 .PHONY: test-fleet
-test-fleet: .venv-fleet/.installed-fleet-test # a Ray of two nodes, in an environment of its own
+test-fleet: .venv-fleet/.installed-fleet # a Ray of two nodes, in an environment of its own
 	.venv-fleet/bin/python -m pytest tests/with_ray
 
-.venv-fleet/.installed-fleet-test: pyproject.toml tools/venv.sh
-	@sh tools/venv.sh .venv-fleet fleet-test
+.venv-fleet/.installed-fleet: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-fleet fleet
 
 .PHONY: soak-fleet bench-fleet
-soak-fleet: .venv-fleet/.installed-fleet-test # the driver is killed at ten moments
+soak-fleet: .venv-fleet/.installed-fleet # the driver is killed at ten moments
 	LOOKTWICE_KILLS=10 .venv-fleet/bin/python -m pytest tests/with_ray -k driver_killed
 
-bench-fleet: .venv-fleet/.installed-fleet-test # Ray beside one process, the driver's memory, ledgers
+bench-fleet: .venv-fleet/.installed-fleet # Ray beside one process, the driver's memory, ledgers
 	.venv-fleet/bin/python benchmarks/fleet.py
 
 .PHONY: bench
