@@ -38,7 +38,7 @@ clean:
 .PHONY: test-servers
 test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
 	sh tools/servers.sh .venv-servers
-	$(BIN)/python -m pytest tests/test_real_servers.py
+	$(BIN)/python -m pytest tests/classifiers/test_real_servers.py
 
 .PHONY: test-torch
 test-torch: .venv-torch/.installed-torch # torch modules as open models, in an environment of their own
@@ -67,7 +67,7 @@ bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performan
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
-	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
+	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
 .PHONY: docs
@@ -95,7 +95,7 @@ test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest librari
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
 # They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
-NEWER := test_chat_classifier.py test_docs.py test_page.py test_postgres_ledger.py test_ledger.py test_metrics.py test_service.py \
+NEWER := classifiers/test_chat_classifier.py test_docs.py service/test_page.py asking/test_postgres_ledger.py asking/test_ledger.py calibration/test_metrics.py service/test_service.py \
   conformance with_ray with_torch
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py

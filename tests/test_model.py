@@ -190,7 +190,7 @@ except KeyboardInterrupt:
 
 def test_an_interrupted_run_loses_nothing_and_asks_nothing_twice(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 60)
-    with fault_server(delay=0.05) as server:
+    with fault_server(delay=0.2) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=8))
         command = [sys.executable, "-c", INTERRUPTED, "profile.json", "answers.db"]
         with subprocess.Popen(

@@ -88,19 +88,16 @@ class Writer(Thread):
         batch = Batch()
         operation = self._next(BEAT)
         if operation is not None:
-            self._wait_for_company()
+            time.sleep(GATHER)
+            if self._queue.qsize() >= MANY:
+                self._awaited.wait(LINGER)
+            self._awaited.clear()
         while operation is not None:
             if not batch.add(operation):
                 self._left_over = operation
                 break
             operation = None if batch.stop or len(batch.keys) >= MOST else self._next()
         return batch
-
-    def _wait_for_company(self) -> None:
-        time.sleep(GATHER)
-        if self._queue.qsize() >= MANY:
-            self._awaited.wait(LINGER)
-        self._awaited.clear()
 
     def _next(self, timeout: float | None = None) -> Operation | None:
         if self._left_over is not None:

@@ -382,7 +382,7 @@ async def test_the_shapes_of_moto_are_understood(address: str) -> None:
     assert 0 < said.score <= 1
 
 
-GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_a_program_that_ends_without_closing_saves_what_is_queued(path: Path) ->
         f"ledger = SqliteLedger(Path({str(path)!r}))\n"
         "for name in intend(ledger, range(50)).granted: ledger.record(name, Answer(label(name)), 0.1, 1)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], timeout=30)
     with SqliteLedger(path) as ledger:
         assert ledger.spent(WHO).answered == 50
 

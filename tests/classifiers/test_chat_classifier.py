@@ -401,7 +401,7 @@ def test_the_price_of_a_question_is_told() -> None:
     assert classifier.terms.price_micros == 400
 
 
-GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(connector = \"(?:openai|anthropic)\".*?)```", GUIDE, re.DOTALL))

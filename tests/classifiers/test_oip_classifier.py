@@ -340,7 +340,7 @@ def test_whatever_comes_back_is_an_answer_or_garbled(output: dict[str, object], 
     assert isinstance(answer.label, str)
 
 
-GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(connector = \"oip\".*?)```", GUIDE, re.DOTALL))

@@ -298,7 +298,7 @@ def test_a_misspelt_preset_gets_a_hint() -> None:
         connect("preset:gogle-vision")
 
 
-GUIDE = (Path(__file__).parents[1] / "docs" / "connectors.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("text", re.findall(r"```toml\n((?:connector = \"http\"|preset).*?)```", GUIDE, re.DOTALL))

@@ -23,7 +23,7 @@ from looktwice.pictures.collection import ENDINGS, Picture, few, find, labelled
 from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.image import Image, encode_png
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 NOBODY = 65534
 
 

@@ -34,7 +34,7 @@ from looktwice.classifiers.registry import connect
 from looktwice.classifiers.settings import read_toml
 from looktwice.errors import ClassifierError, PassingError
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 HOME = HERE.parent / ".venv-servers"
 COUNT = 200
 Host = Callable[[str], str]

@@ -19,7 +19,7 @@ from looktwice.errors import PermanentError
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 
 DEMO = Path(looktwice.__file__).parent / "demo"
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(__file__).parents[3] / "shared"
 Make = Callable[..., str]
 
 INNER, LABELS, SIDE = 12, 4, 8

@@ -20,10 +20,10 @@ from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
 
 from looktwice.asking.asker import Asker
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import encode_jpeg
-from looktwice.service.bodies import Held, Opened, Upload
+from looktwice.service.bodies import Opened, Upload
 from looktwice.service.events import Shown
 from looktwice.verdicts import look as looking
 from looktwice.verdicts.look import Verdict

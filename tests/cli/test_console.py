@@ -61,5 +61,5 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
             model.asker.canaries.asked, model.asker.canaries.flipped = 8, flipped
 
     asyncio.run(run())
-    line = "The classifier is random: 2 of 8 questions that were asked again got another answer (25%)."
+    line = "The classifier is random: 2 of 8 questions asked again got another answer (25%)."
     assert (line in " ".join(capsys.readouterr().err.split())) == told

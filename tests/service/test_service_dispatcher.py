@@ -17,9 +17,8 @@ from looktwice.asking.asker import Asker
 from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.errors import ChangedError, ClassifierError, ImageError, PermanentError
 from looktwice.model import AsyncModel
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.image import Image
-from looktwice.service.bodies import Held
 from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
@@ -67,7 +66,7 @@ def grey(level: int, side: int = 8) -> Held:
 async def opened(tmp_path: Path, **limits: float) -> AsyncIterator[tuple[Dispatcher, Scripted]]:
     classifier = Scripted()
     profile = write_profile(tmp_path / "profile.json", DEMO / "fashion.toml", PANEL).model_copy(
-        update={"fingerprint": classifier.fingerprint, "kinds": (100, 0, 0)}
+        update={"fingerprint": classifier.fingerprint, "agreement_bins": (100, 0, 0)}
     )
     model = AsyncModel(classifier, profile, ledger="off")
     dispatcher = Dispatcher(model, DecisionOptions(), Limits(**limits))  # type: ignore[arg-type]
