@@ -94,9 +94,9 @@ lock: $(VENV)/.installed-dev # the versions of this environment; make setup LOCK
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
-# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
-NEWER := classifiers/test_chat_classifier.py test_docs.py service/test_page.py asking/test_postgres_ledger.py asking/test_ledger.py calibration/test_metrics.py service/test_service.py \
-  conformance with_ray with_torch
+# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL, type checkers.
+NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py asking/test_postgres_ledger.py \
+  asking/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py
 	sh tools/lowest.sh .venv-lowest
