@@ -92,8 +92,9 @@ test-container: # the commands of the Dockerfile in an empty environment; needs 
 	$(or $(PYTHON),python3) tools/container.py
 
 .PHONY: lock
-lock: $(VENV)/.installed-dev # the versions of this environment; make setup LOCK=requirements-dev.lock installs them
+lock: $(VENV)/.installed-dev # the versions of this environment, for make setup LOCK=requirements-dev.lock, and uv.lock for uv sync
 	$(BIN)/python tools/lock.py dev > requirements-dev.lock
+	$(BIN)/uv lock --quiet --no-config --default-index https://pypi.org/simple
 
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed

@@ -56,11 +56,11 @@ def serve(folder: Path, environment: dict[str, str]) -> None:
     data = folder / "data"
     subprocess.run(["looktwice", "demo", "-o", data], env={**environment, "HOME": str(folder)}, check=True)
     port = str(free_port())
-    entry, words = json.loads(told("ENTRYPOINT")[0]), json.loads(told("CMD")[-1])
+    entry, words = json.loads(told("ENTRYPOINT")[0]), json.loads(told("CMD")[0])
     command = [*entry, *(word.replace("/data", str(data)) for word in words), "--port", port]
     settings = {"XDG_DATA_HOME": str(data), "LOOKTWICE_TOKENS": hashlib.sha256(b"token").hexdigest()}
     service = subprocess.Popen(command, cwd=data, env={**environment, **settings})
-    check = [word.replace(":8000", f":{port}") for word in json.loads(told("CMD")[0])]
+    check = [word.replace(":8000", f":{port}") for word in json.loads(told("HEALTHCHECK .* CMD")[0])]
     try:
         wait(check, environment, service)
     finally:
