@@ -336,10 +336,9 @@ async def test_a_pace_is_kept(tmp_path: Path) -> None:
     await everything(
         Asker(Timed(), terms=Terms(concurrency=8, per_second=200)), write_pictures(tmp_path / "pictures.npz", 10)
     )
-    gaps = np.diff(sorted(moments))
     assert len(moments) == 50
-    assert moments[-1] - moments[0] >= 49 / 200 - 0.01
-    assert (gaps >= -1e-9).all()
+    ahead = [number / 200 - (moment - moments[0]) for number, moment in enumerate(moments)]
+    assert max(ahead) < 0.01  # seconds that a question came before its turn
 
 
 async def test_views_can_be_asked_in_rounds_until_there_are_enough(tmp_path: Path) -> None:

@@ -91,15 +91,6 @@ def test_words_cannot_break_out_of_a_figure() -> None:
     assert not list(root.iter(f"{SVG}script"))
 
 
-def test_the_same_curve_gives_the_same_text() -> None:
-    rng = np.random.default_rng(0)
-    confidence = rng.random(500)
-    curves = [
-        metrics.reliability(confidence, rng.random(500) < confidence) for rng in map(np.random.default_rng, (1, 1))
-    ]
-    assert figures.reliability_svg(curves[0]) == figures.reliability_svg(curves[1])
-
-
 def test_points_of_a_calibrated_confidence_lie_on_the_diagonal() -> None:
     confidence = np.repeat([0.2, 0.5, 0.8], 10)
     correct = np.concatenate([np.arange(10) < right for right in (2, 5, 8)])
