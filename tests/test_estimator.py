@@ -25,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import validate_data
-from test_profile import brightest
+from workshop import brightest
 
 import looktwice as lt
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError

@@ -25,8 +25,7 @@ from faults import Running, fault_server
 from PIL import Image as Pillow
 from rich.console import Console
 from test_estimator import pictures
-from test_profile import brightest
-from workshop import write_pictures, write_profile
+from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
 from looktwice.asking.asker import Heard

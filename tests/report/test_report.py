@@ -182,7 +182,7 @@ def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile:
 
 
 def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Collected) -> None:
-    outcome = crossfit.outcome(profile.believer(), tested.labelled())
+    outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
     threshold = risk.threshold(outcome.confidence, outcome.correct, 0.1)
     assert threshold is not None
     kept = outcome.confidence >= threshold
@@ -195,7 +195,7 @@ def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, 
 
 
 def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Collected, read: Read) -> None:
-    outcome = crossfit.outcome(profile.believer(), tested.labelled())
+    outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
     table = read.tables["Guarantees"]
     assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
     for row in table[1:]:
@@ -208,7 +208,7 @@ def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, 
 
 def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
     few = collected(60, seed=3, ease=60)
-    outcome = crossfit.outcome(profile.believer(), few.labelled())
+    outcome = crossfit.outcome(profile.restored_calibrator(), few.labelled())
     least = min(need.labels for need in planning.needs(0.02, held_out=HeldOut.of(outcome, outcome)))
     text = near(Read(page(inputs(few, profile))).text)
     assert "No guarantee yet: at most 2 % wrong" in text
@@ -225,7 +225,7 @@ def test_a_guarantee_that_no_number_of_labels_makes_is_out_of_reach(profile: Pro
 def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profile, tested: Collected) -> None:
     threshold = profile.threshold(0.1)
     assert threshold is not None
-    confidence = profile.believer().confidence(tested.votes)
+    confidence = profile.restored_calibrator().confidence(tested.votes)
     text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
     assert "the profile itself, from the pictures it was fitted on, accepts" in text
     assert f"here that is {100 * (confidence >= threshold).mean():.1f} % of the pictures" in text
@@ -239,7 +239,7 @@ def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them(
         assert judged is not None
         assert judged.taught
         np.testing.assert_allclose(judged.confidence, profile.held_out.confidence, atol=1e-3)
-        assert not np.allclose(judged.confidence, profile.believer().confidence(taught.votes), atol=1e-3)
+        assert not np.allclose(judged.confidence, profile.restored_calibrator().confidence(taught.votes), atol=1e-3)
         evidence = weigh(inputs(taught, profile), judged)
         assert evidence.source == "300 pictures it was fitted on, each judged by a calibrator fitted on others"
 
@@ -275,7 +275,7 @@ def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_pa
 ) -> None:
     judged = judge(inputs(tested, profile))
     assert judged is not None
-    steps = findings.steps(profile.believer(), judged)
+    steps = findings.steps(profile.restored_calibrator(), judged)
     assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
     assert steps[0].auroc == 0.5
     fair = crossfit.cross_fit(Jury(), tested.labelled())
@@ -312,7 +312,7 @@ def test_a_long_panel_is_shown_by_some_of_its_prefixes_and_its_draws_together() 
 
 
 def test_the_weights_on_the_page_are_the_jurys(profile: Profile, tested: Collected, read: Read) -> None:
-    jury = profile.believer()
+    jury = profile.restored_calibrator()
     assert isinstance(jury, Jury)
     table = read.tables["Views"]
     weights = [re.search(r"weight (-?\d+\.\d+)", row[2]) for row in table[1:]]
@@ -417,7 +417,7 @@ def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_p
 ) -> None:
     threshold = profile.threshold(0.1)
     assert threshold is not None
-    confidence = profile.believer().confidence(tested.votes)
+    confidence = profile.restored_calibrator().confidence(tested.votes)
     read = Read(page(inputs(tested, profile, votes=bare(tested.votes), max_error=0.1)))
     assert near(read.row("Guarantees", "10\N{NO-BREAK SPACE}%")[2]) == f"{100 * (confidence >= threshold).mean():.1f} %"
     assert "Most doubtful" in read.text

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def jury(path: Path) -> Jury:
-    calibrator = Profile.load(path).believer()
+    calibrator = Profile.load(path).restored_calibrator()
     assert isinstance(calibrator, Jury)
     return calibrator
 

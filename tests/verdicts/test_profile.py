@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from workshop import write_pictures
+from workshop import brightest, write_pictures
 
 from looktwice.asking.asker import Asker
 from looktwice.calibration.base import Calibrator
@@ -19,18 +19,6 @@ from looktwice.verdicts import learn
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
-
-
-def brightest(image: np.ndarray) -> str:
-    """The corner of the picture with the most light."""
-    half = image.shape[0] // 2
-    corners = {
-        "nw": image[:half, :half],
-        "ne": image[:half, half:],
-        "sw": image[half:, :half],
-        "se": image[half:, half:],
-    }
-    return max(corners, key=lambda name: float(corners[name].mean()))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +43,9 @@ def test_a_profile_of_every_calibrator_survives_its_file(
     profile.save(tmp_path / "profile.json")
     again = Profile.load(tmp_path / "profile.json")
     assert again == profile
-    assert again.believer().confidence(collected.votes) == pytest.approx(profile.believer().confidence(collected.votes))
+    assert again.restored_calibrator().confidence(collected.votes) == pytest.approx(
+        profile.restored_calibrator().confidence(collected.votes)
+    )
     assert str(again.views()) == "mirror rotation:15*3"
 
 

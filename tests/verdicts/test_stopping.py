@@ -73,7 +73,7 @@ def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
     policy = Policy.thrifty(profile)
     found = verdicts(clothes[400:600], profile, policy)
     assert profile.adaptive is not None
-    rule, juries = profile.adaptive.rule(), profile.adaptive.believer().juries
+    rule, juries = profile.adaptive.rule(), profile.adaptive.restored_calibrator().juries
     said = [tested.votes.under(range(views)) for views in range(9)]
     confidence = np.column_stack([jury.confidence(votes) for jury, votes in zip(juries, said, strict=True)])
     asked = rule.asked(confidence)
@@ -150,7 +150,7 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
 ) -> None:
     profile = learn.learn(taught, Jury(), MODEL, fixed=3)
     assert str(profile.views()) == str(GENERAL[:3])
-    assert len(profile.believer().weights) == 4  # type: ignore[attr-defined]
+    assert len(profile.restored_calibrator().weights) == 4  # type: ignore[attr-defined]
     assert profile.adaptive is not None
     assert str(profile.adaptive.views()) == str(GENERAL)
     assert [result.queries for result in profile.results[:3]] == [1, 1, 4]

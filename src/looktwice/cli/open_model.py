@@ -134,7 +134,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     Whether every picture was scored.
     """
     taught_by = Profile.load(teacher)
-    prior = taught_by.believer()
+    prior = taught_by.restored_calibrator()
     if not isinstance(prior, Jury):
         family = taught_by.calibrator["family"]
         raise DataError(

@@ -161,7 +161,7 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     They are if fitting anew leads to the same calibrator, and the answers are right for the same pictures. A jury has
     so many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
     """
-    calibrator, kept = profile.believer(), profile.held_out
+    calibrator, kept = profile.restored_calibrator(), profile.held_out
     if len(labelled) != profile.pictures or isinstance(calibrator, Naive | Constant):
         return None
     said = labelled.under(range(len(profile.views())))

@@ -1,5 +1,7 @@
 """From text to views: `rotation:30`, `zoom:1.15,border=edge`, `mirror+turn:10`."""
 
+from __future__ import annotations
+
 import difflib
 import re
 from dataclasses import MISSING
@@ -71,14 +73,14 @@ def _family(name: str) -> type[View]:
 
 
 @cache
-def _installed() -> "tuple[EntryPoint, ...]":
+def _installed() -> tuple[EntryPoint, ...]:
     """What other packages offer; looked up once, since it takes milliseconds and any misspelt view asks for it."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
 
 
-def _load(name: str, points: "list[EntryPoint]") -> type[View]:
+def _load(name: str, points: list[EntryPoint]) -> type[View]:
     packages = " and ".join(sorted({point.dist.name for point in points if point.dist}))
     if len(points) > 1:
         raise ViewError(f"the view {name!r} is offered by {packages}; uninstall all but one")

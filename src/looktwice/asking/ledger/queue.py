@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Self, TypeVar
 
 from looktwice.asking.ledger.books import DAY, Books
@@ -197,9 +196,7 @@ class QueuedLedger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
