@@ -20,9 +20,10 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys,
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
+from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
-from looktwice.classifiers.naming import Naming, names_of
+from looktwice.classifiers.naming import Naming, merged, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
@@ -96,6 +97,12 @@ class _Open:
     def labels(self) -> list[str | None]:
         """The label of each question asked; None where none could be read."""
         return [self.label(job.answer) for job in self.jobs[: self.asked]]
+
+    def lists(self) -> tuple[RankedList, ...]:
+        """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
+        said = [job.answer for job in self.jobs[: self.asked]]
+        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
+        return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
 
     def label(self, answer: Answer | Failure | None) -> str | None:
         """The label that an answer means; None where it means none."""
@@ -415,4 +422,4 @@ def _row(item: _Open) -> Row | Unscored:
     if base is None:
         return Unscored(item.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
     asked = (*views, *[None] * (len(item.jobs) - item.asked))
-    return Row(item.picture.name, base, asked, item.image.digest, item.image.thumbnail())
+    return Row(item.picture.name, base, asked, item.image.digest, item.image.thumbnail(), item.lists())
