@@ -89,7 +89,7 @@ class Scale:
         """The scale on which these scores are."""
         scores = evidence.scores[np.isfinite(evidence.scores)].astype(np.float64)
         kind = _kind(scores)
-        shares = cls(kind, 0.0)._shares(evidence)
+        shares = cls(kind, 0.0).shares(evidence)
         ends = np.concatenate([1.0 - shares.sum(axis=2)[evidence.listed()], shares[evidence.labels != UNLISTED]])
         smallest = ends[ends > LEAST].min(initial=1.0)
         return cls(kind, float(np.clip(smallest / 2, LEAST, MOST_LEAST)))
@@ -97,27 +97,28 @@ class Scale:
     def log_shares(self, evidence: Evidence, codes: Codes, classes: int) -> Floats:
         """(n, S + 1, c + 1): the log share of each label in `codes` (n, c), and of each label not among them.
 
-        A list that is empty says nothing: all its labels have the same share.
+        A list that is empty says nothing: all its labels have the same share. A label without a score among others
+        that have one counts as not listed.
         """
-        shares = self._shares(evidence)
-        listed = evidence.labels != UNLISTED
-        count = listed.sum(axis=2)
+        shares = self.shares(evidence)
+        known = (evidence.labels != UNLISTED) & ((self.kind == "rank") | np.isfinite(evidence.scores))
+        count = known.sum(axis=2)
         rest = np.clip(1.0 - shares.sum(axis=2), self.least, 1.0)
         each = np.log(rest / np.maximum(classes - count, 1))
         found = np.repeat(each[:, :, None], codes.shape[1] + 1, axis=2)
         for place in range(evidence.labels.shape[2]):
             label, share = evidence.labels[:, :, place], shares[:, :, place]
-            same = (label[:, :, None] == codes[:, None, :]) & (label != UNLISTED)[:, :, None]
+            same = (label[:, :, None] == codes[:, None, :]) & known[:, :, place, None]
             logs = np.log(np.maximum(share, self.least))
             np.copyto(found[:, :, :-1], logs[:, :, None], where=same)
         return found
 
     def claims(self, evidence: Evidence) -> Floats:
         """(n,): the share of the first label of each picture's own list, in [0, 1]; NaN where there is no list."""
-        claims = self._shares(evidence)[:, 0, 0]
+        claims = self.shares(evidence)[:, 0, 0]
         return np.where(evidence.listed()[:, 0], claims, np.nan)
 
-    def _shares(self, evidence: Evidence) -> Floats:
+    def shares(self, evidence: Evidence) -> Floats:
         """(n, S + 1, m): the share of each listed label; of one list they sum to 1 at the most."""
         listed = evidence.labels != UNLISTED
         scores = np.where(listed, evidence.scores, np.nan).astype(np.float64)
