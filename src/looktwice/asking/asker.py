@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
@@ -52,6 +52,8 @@ class Heard(NamedTuple):
 
 
 Tell = Callable[[Heard], None]
+Scores = Literal["use", "ignore"]
+"""Whether scores and ranked lists of answers are evidence."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Rounds:
     """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
 
     first: int
-    more: Callable[[str, tuple[str | None, ...]], int]
+    more: Callable[[Row], int]
+    """What is said of a picture so far, without views that were not asked, → how many views to ask next."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class _Open:
     image: Image
     jobs: list[Job]
     names: Naming
+    scores: Scores
     asked: int = 0
 
     def failure(self) -> Failure | None:
@@ -100,6 +104,8 @@ class _Open:
 
     def lists(self) -> tuple[RankedList, ...]:
         """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
+        if self.scores == "ignore":
+            return ()
         said = [job.answer for job in self.jobs[: self.asked]]
         found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
         return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
@@ -126,12 +132,14 @@ class Asker:
         canaries: int = 0,
         terms: Terms | None = None,
         rate: Rate | None = None,
+        scores: Scores = "use",
     ) -> None:
         """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
         self.classifier = classifier
         self.names = names_of(classifier)
         self.terms = terms or classifier.terms
         self.seed = seed
+        self.scores = scores
         self.tell: Tell | None = None
         self.canaries = Canaries(canaries if ledger else 0)
         self._ledger = ledger or Unrecorded()
@@ -280,7 +288,7 @@ class Asker:
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
-        return _Open(picture, image, jobs, self.names)
+        return _Open(picture, image, jobs, self.names, self.scores)
 
     def _look_up(self, jobs: list[Job]) -> None:
         known = self._ledger.find([job.entry.key for job in jobs])
@@ -412,7 +420,7 @@ def _further(item: _Open, rounds: Rounds) -> int:
     base, *views = item.labels()
     if base is None or item.failure() or item.asked == len(item.jobs):
         return 0
-    return rounds.more(base, tuple(views))
+    return rounds.more(Row(item.picture.name, base, tuple(views), lists=item.lists()[: item.asked]))
 
 
 def _row(item: _Open) -> Row | Unscored:

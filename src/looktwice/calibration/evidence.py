@@ -154,11 +154,14 @@ def _softmaxed(scores: Floats, known: NDArray[np.bool_]) -> Floats:
     return powers / np.maximum(total, 1e-300)
 
 
+NO_SCORES = "no answer has a score"
+
+
 def useless(evidence: Evidence) -> str | None:
     """Why the scores can say nothing, in words; None where they may."""
     listed = evidence.listed()[:, 0]
     if not listed.any():
-        return "no answer has a score"
+        return NO_SCORES
     scores = evidence.claims()[listed]
     if evidence.labels.shape[2] > 1 and (evidence.labels[:, :, 1] != UNLISTED).any():
         return None

@@ -105,6 +105,11 @@ class Jury:
         parts = [(rows, h.labels(), _softmax(h.scores)[:, :-1]) for rows, h in self._hearings(votes)]
         return joined_distribution(parts, len(votes), votes.classes)
 
+    @property
+    def uses_scores(self) -> bool:
+        """Whether pictures that have scores are judged by them too."""
+        return self.scored is not None
+
     def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
         """(n,): whether scores are among the evidence that each picture is judged by."""
         scored = self.scored is not None and votes.evidence is not None
@@ -197,6 +202,11 @@ class Prefixes:
         sittings = ((rows, jury.distribution(heard)) for rows, jury, heard in self._sittings(votes))
         parts = [(rows, part.labels, part.named) for rows, part in sittings]
         return joined_distribution(parts, len(votes), votes.classes)
+
+    @property
+    def uses_scores(self) -> bool:
+        """Whether pictures that have scores are judged by them too."""
+        return any(jury.uses_scores for jury in self.juries)
 
     def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
         """(n,): whether scores are among the evidence that each picture is judged by."""

@@ -36,6 +36,7 @@ def _facts(found: Checkup) -> dict[str, str]:
     rate = f", {found.per_second:g} questions a second" if found.per_second else ""
     return {
         "answers": labels,
+        "scores": _scores(found),
         "determinism": steady,
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
@@ -43,3 +44,13 @@ def _facts(found: Checkup) -> dict[str, str]:
         "classes": "unknown" if found.classes is None else str(found.classes),
         "fingerprint": found.fingerprint,
     }
+
+
+def _scores(found: Checkup) -> str:
+    """What an answer holds beside its label."""
+    score, ranked = found.scores[0] if found.scores else (None, 0)
+    listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
+    if score is None:
+        return f"{listed}{'' if ranked else ', no score: a fit learns from labels alone'}"
+    steady = "" if len({each for each, _ in found.scores}) == 1 else ", another one each time"
+    return f"{score:.3g}{steady}; {listed}; a fit says whether they help"

@@ -23,6 +23,7 @@ from looktwice.asking import progress
 from looktwice.asking.asker import Estimate
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import ledger_name, run
+from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.profile import Figure, Result
@@ -134,7 +135,10 @@ def results_table(results: Sequence[Result], title: str) -> Table:
         table.add_column(heading, justify="right")
     for result in results:
         cells = [_cell(result.figures[key]) for key in COLUMNS]
-        table.add_row(safe(result.calibrator), f"{result.queries:.3g}", *cells)
+        name = result.calibrator + (
+            " with scores" if result.evidence == "scores" and result.calibrator not in (OWN, ONE_QUERY) else ""
+        )
+        table.add_row(safe(name), f"{result.queries:.3g}", *cells)
     return table
 
 
