@@ -173,7 +173,8 @@ def claimed(wishes: Wishes) -> None:
 
 def page(wishes: Wishes) -> None:
     """docs/reproduction.md with the tables of experiments/results."""
-    pages.fill(ROOT / "docs" / "reproduction.md", wishes.results)
+    docs = ROOT / "docs"
+    pages.fill(docs / "reproduction.md", wishes.results, docs / "tables" / "reproduction.md")
 
 
 TASKS: dict[str, Callable[[Wishes], None]] = {

@@ -449,14 +449,37 @@ SHOWN = {
 HEADING = ("method", "queries", *SHOWN.values(), "Brier", "NLL", "splits")
 
 
+BRIEF = {
+    "naive": "1",
+    "constant": "1",
+    "probit, general views": "9",
+    "jury": "3 5 9 17",
+    "jury, tuned views": "3 9",
+    "jury, best of 16 views": "9",
+    "jury, stopping early": "",
+    "softmax, temperature": "1",
+}
+"""The rows that docs/method.md shows: the methods, with so many queries, or with all if none are given."""
+FULL = """# The jury, all figures
+
+Every line of [the method's](../method.md#what-it-brings) comparison, made from experiments/results/jury*.csv by
+`python experiments/jury.py figures`. In brackets: the range over the splits.
+"""
+
+
 def document() -> None:
-    """Put the tables into docs/method.md, between the marks that are there for them."""
+    """Put summaries into docs/method.md, between their marks, and all rows on a page of their own."""
     path = FIGURES.parent / "method.md"
-    text = path.read_text("utf-8")
+    text, full = path.read_text("utf-8"), [FULL]
     for model in MODELS.values():
-        text = _replaced(text, model.name, _markdown(model))
+        rows = _rows(model)
+        brief = [row for row in rows if row["queries"] in (BRIEF.get(row["method"], "-").split() or [row["queries"]])]
+        text = _replaced(text, model.name, _markdown(brief))
+        if rows:
+            full += [f"## {model.title}\n", *_markdown(rows), ""]
     text = _replaced(text, "worth", _worth_table())
     path.write_text(_replaced(text, "guarantees", _guarantee_table()), "utf-8")
+    (FIGURES.parent / "tables" / "jury.md").write_text("\n".join(full), "utf-8")
 
 
 def _replaced(text: str, mark: str, table: list[str]) -> str:
@@ -467,11 +490,14 @@ def _replaced(text: str, mark: str, table: list[str]) -> str:
     return before + begin + "\n".join([*table, end]) + rest.split(end)[1]
 
 
-def _markdown(model: Model) -> list[str]:
+def _rows(model: Model) -> list[dict[str, str]]:
     files = ("jury", "jury_early", "jury_paper")
     rows = [row for file in files for row in _table(file) if row["model"] == model.name]
     # Tuning may have kept the general panel, and the early file repeats the panel that it aims at.
-    rows = [row for i, row in enumerate(rows) if _figures(row) not in map(_figures, rows[:i])]
+    return [row for i, row in enumerate(rows) if _figures(row) not in map(_figures, rows[:i])]
+
+
+def _markdown(rows: list[dict[str, str]]) -> list[str]:
     return [_cells(HEADING), _cells(["---"] * len(HEADING)), *(_cells(_row(row)) for row in rows)]
 
 

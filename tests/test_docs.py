@@ -129,11 +129,26 @@ def test_every_page_is_on_the_site() -> None:
     assert not re.search(r"(?:css|javascript): .*https?://", told)
 
 
+def test_the_bibliography_names_places_that_are_there() -> None:
+    told = (ROOT / "docs" / "bibliography.md").read_text("utf-8")
+    files = re.findall(r"`(\w+/\w+\.py)`", told)
+    names = re.findall(r"`metrics\.(\w+)`", told)
+    assert len(files) > 5
+    assert [file for file in files if not (ROOT / "src" / "looktwice" / file).exists()] == []
+    assert [name for name in names if not hasattr(looktwice.metrics, name)] == []
+
+
 def test_the_reference_of_commands_is_what_the_commands_say() -> None:
     command = [sys.executable, str(ROOT / "tools" / "cli_reference.py")]
     fresh = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
     kept = (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
     assert kept == fresh.stdout, "run: python tools/cli_reference.py > docs/reference/cli.md"
+
+
+def test_the_picture_of_the_rooms_shows_the_imports_of_the_code() -> None:
+    fresh = subprocess.run([sys.executable, str(ROOT / "tools" / "rooms_figure.py")], capture_output=True, check=True)
+    kept = (ROOT / "docs" / "rooms.svg").read_bytes()
+    assert kept == fresh.stdout, "run: python tools/rooms_figure.py > docs/rooms.svg"
 
 
 def test_the_notebook_runs_to_its_end(tmp_path: Path) -> None:

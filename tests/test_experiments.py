@@ -245,14 +245,16 @@ def test_a_page_takes_the_tables_between_its_marks(tmp_path: Path, ran: Path) ->
     page = tmp_path / "page.md"
     marks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in pages.BLOCKS)
     page.write_text(f"before\n{marks}after\n", "utf-8")
-    pages.fill(page, ran)
+    full = page.with_name("full.md")
+    pages.fill(page, ran, full)
+    assert full.read_text("utf-8").count("\n| ") > page.read_text("utf-8").count("\n| ")
     text = page.read_text("utf-8")
     assert text.startswith("before\n<!-- table1 -->\n| model |")
     assert text.endswith("after\n")
     assert "old" not in text
     page.write_text("nothing", "utf-8")
     with pytest.raises(DataError, match="has no marks for table1"):
-        pages.fill(page, ran)
+        pages.fill(page, ran, full)
 
 
 def test_results_that_are_committed_can_be_read() -> None:

@@ -97,18 +97,33 @@ BLOCKS: dict[str, Callable[[Rows], str]] = {
 }
 
 
-def fill(page: Path, folder: Path) -> None:
-    """Put each table between its marks, `<!-- table1 -->` and `<!-- /table1 -->`."""
-    text = page.read_text("utf-8")
+FULL = """# The paper's tables, all rows
+
+Made from experiments/results/*.csv by `python -m experiments page`; [the reproduction](../reproduction.md) shows
+the base ballot alone and says how everything was run.
+"""
+
+
+def fill(page: Path, folder: Path, full: Path) -> None:
+    """Put a summary of each table between its marks, such as `<!-- table1 -->`, and all rows on `full`."""
+    text, parts = page.read_text("utf-8"), [FULL]
     for name, made in BLOCKS.items():
         path = folder / f"{name}.csv"
         found = re.search(rf"<!-- {name} -->.*?<!-- /{name} -->", text, re.DOTALL)
         if found is None:
             raise DataError(f"{str(page)!r} has no marks for {name}; write <!-- {name} --> and <!-- /{name} -->")
         if path.exists():
+            rows = read(path)
             before, after = text[: found.start()], text[found.end() :]
-            text = f"{before}<!-- {name} -->\n{made(read(path))}\n<!-- /{name} -->{after}"
+            text = f"{before}<!-- {name} -->\n{made(_summary(rows))}\n<!-- /{name} -->{after}"
+            parts.append(f"## {name.capitalize()}\n\n{made(rows)}\n")
     page.write_text(text, "utf-8")
+    full.write_text("\n".join(parts), "utf-8")
+
+
+def _summary(rows: Rows) -> Rows:
+    """The paper's reading, which judges the picture's own answer, without Probit beside each of its rows."""
+    return [row for row in rows if row["ballot"] in ("base", "") and row.get("calibrator") != "probit"]
 
 
 def _method(row: dict[str, str]) -> str:

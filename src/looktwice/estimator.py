@@ -135,7 +135,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "profile_")
         conformal = self.profile_.held_out.conformal(self.coverage if coverage is None else coverage)
         votes = self._votes(X)
-        distribution = self.profile_.believer().distribution(votes)
+        distribution = self.profile_.restored_calibrator().distribution(votes)
         sets = conformal.sets(distribution)
         inside = [sets.hold(distribution, np.full(len(votes), code)) for code in self._codes(votes)]
         members = np.stack(inside, axis=1)
@@ -157,7 +157,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return votes.codes(_texts(self.classes_))
 
     def _probabilities(self, votes: Votes) -> Floats:
-        distribution = self.profile_.believer().distribution(votes)
+        distribution = self.profile_.restored_calibrator().distribution(votes)
         columns = [distribution.of(np.full(len(votes), code)) for code in self._codes(votes)]
         found = np.stack(columns, axis=1)
         total = found.sum(axis=1, keepdims=True)
@@ -165,7 +165,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _places(self, votes: Votes) -> NDArray[np.intp]:
         """(n,): which of the classes is believed."""
-        believed = self.profile_.believer().predict(votes)[:, None] == self._codes(votes)
+        believed = self.profile_.restored_calibrator().predict(votes)[:, None] == self._codes(votes)
         return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(votes).argmax(axis=1))
 
     @contextmanager

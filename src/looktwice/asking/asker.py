@@ -115,6 +115,27 @@ class _Open:
         label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
         return label if label != NO_LABEL else None
 
+    def report(self, tell: Tell, place: int, answer: Answer | Failure) -> None:
+        """Tell the answer to one question."""
+        tell(Heard(self.picture.name, place, self.jobs[place].entry.view, self.label(answer)))
+
+    def further(self, rounds: Rounds) -> int:
+        """How many more views this picture wants; none once a question of it has failed."""
+        base, *views = self.labels()
+        if base is None or self.failure() or self.asked == len(self.jobs):
+            return 0
+        return rounds.more(Row(self.picture.name, base, tuple(views), lists=self.lists()[: self.asked]))
+
+    def row(self) -> Row | Unscored:
+        """What was answered, or why there is no base label."""
+        base, *views = self.labels()
+        if failure := self.failure():
+            return Unscored(self.picture.name, failure.cause, failure.message)
+        if base is None:
+            return Unscored(self.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
+        asked = (*views, *[None] * (len(self.jobs) - self.asked))
+        return Row(self.picture.name, base, asked, self.image.digest, self.image.thumbnail(), self.lists())
+
 
 _Chunk = list[_Open | Unscored]
 
@@ -198,7 +219,9 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            for left in self._left(source) if isinstance(pictures, Sequence) else ():
+            halt = self._sender.halt if isinstance(pictures, Sequence) else None
+            for left in (Unscored(p.name, Cause.STOPPED, halt.message) for p in source) if halt else ():
+                self._count(left)
                 yield left
         except BaseException:
             if self._runs == 1:  # else what others ask goes on, and with it what was begun here
@@ -210,14 +233,6 @@ class Asker:
             self._runs -= 1
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
-
-    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
-        """The pictures that a run which was stopped did not reach."""
-        if halt := self._sender.halt:
-            for picture in source:
-                left = Unscored(picture.name, Cause.STOPPED, halt.message)
-                self._count(left)
-                yield left
 
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier."""
@@ -275,7 +290,10 @@ class Asker:
             item = self._open(picture, panel)
             chunk.append(item)
             room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
-        self._look_up([job for item in chunk if isinstance(item, _Open) for job in item.jobs])
+        jobs = [job for item in chunk if isinstance(item, _Open) for job in item.jobs]
+        if known := self._ledger.find([job.entry.key for job in jobs]):
+            for job in jobs:
+                job.answer = known.get(job.entry.key)
         return chunk
 
     def _open(self, picture: Picture, panel: Panel) -> _Open | Unscored:
@@ -290,32 +308,19 @@ class Asker:
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
         return _Open(picture, image, jobs, self.names, self.scores)
 
-    def _look_up(self, jobs: list[Job]) -> None:
-        known = self._ledger.find([job.entry.key for job in jobs])
-        if known:
-            for job in jobs:
-                job.answer = known.get(job.entry.key)
-
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""
         opened = [item for item in chunk if isinstance(item, _Open)]
-        await self._know(opened)
+        for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
+            if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
+                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
+                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
         while todo:
             await self._round(todo)
-            todo = [(item, n) for item, _ in todo if rounds and (n := _further(item, rounds))]
+            todo = [(item, n) for item, _ in todo if rounds and (n := item.further(rounds))]
         await asyncio.wrap_future(self._ledger.flush())
-        return [_row(item) if isinstance(item, _Open) else item for item in chunk]
-
-    async def _know(self, opened: list[_Open]) -> None:
-        """Keep a few pictures whose answers are known, to ask about them again."""
-        for item in opened:
-            if not self.canaries.wants():
-                return
-            job = item.jobs[0]
-            if label := item.label(job.answer):
-                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.canaries.keep(Canary(job.entry.key, prepared, label))
+        return [item.row() if isinstance(item, _Open) else item for item in chunk]
 
     async def _round(self, todo: list[tuple[_Open, int]]) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
@@ -350,7 +355,7 @@ class Asker:
                 if first.round and first.round is not own:
                     others.add(first.round)
             if self.tell:
-                item.jobs[place].listen(partial(_report, self.tell, item, place))
+                item.jobs[place].listen(partial(item.report, self.tell, place))
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
@@ -358,7 +363,13 @@ class Asker:
         for job, failure in unfit:
             job.settle(failure)
         async with self._checking:
-            await self._check()
+            if self.canaries.due(self.progress.sent):
+                try:
+                    await self.canaries.check(self._ask_again, self.progress.sent)
+                except PassingError as error:
+                    self._sender.blame(error)
+                except ClassifierError as error:
+                    self._sender.end(error)
         if self._sender.halt:
             settle(jobs, self._sender.halt)
         self._sender.send(job for job in jobs if job.answer is None)
@@ -382,16 +393,6 @@ class Asker:
 
     # Canaries ------------------------------------------------------------------------------------------------------
 
-    async def _check(self) -> None:
-        if not self.canaries.due(self.progress.sent):
-            return
-        try:
-            await self.canaries.check(self._ask_again, self.progress.sent)
-        except PassingError as error:
-            self._sender.blame(error)
-        except ClassifierError as error:
-            self._sender.end(error)
-
     async def _ask_again(self, key: bytes, prepared: object) -> str | None:
         """One more answer to a question that has one; None where the budget ends or the run is stopped."""
         answer = None if self.stopped else await self.probe(prepared)
@@ -409,25 +410,3 @@ class Asker:
 def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
     """A view in words, and what tells the question from others about the same picture."""
     return str(view), tail(str(view), seed, index, renderer([view]))
-
-
-def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:
-    tell(Heard(item.picture.name, place, item.jobs[place].entry.view, item.label(answer)))
-
-
-def _further(item: _Open, rounds: Rounds) -> int:
-    """How many more views this picture wants; none once a question of it has failed."""
-    base, *views = item.labels()
-    if base is None or item.failure() or item.asked == len(item.jobs):
-        return 0
-    return rounds.more(Row(item.picture.name, base, tuple(views), lists=item.lists()[: item.asked]))
-
-
-def _row(item: _Open) -> Row | Unscored:
-    base, *views = item.labels()
-    if failure := item.failure():
-        return Unscored(item.picture.name, failure.cause, failure.message)
-    if base is None:
-        return Unscored(item.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
-    asked = (*views, *[None] * (len(item.jobs) - item.asked))
-    return Row(item.picture.name, base, asked, item.image.digest, item.image.thumbnail(), item.lists())

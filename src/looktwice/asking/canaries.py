@@ -58,7 +58,7 @@ class Canaries:
                 await self._doubt(ask, canary, str(label))
 
     async def _doubt(self, ask: Ask, canary: Canary, label: str) -> None:
-        """A different answer may be the classifier's own dice: if so, the old one comes up again soon."""
+        """A different answer may be randomness: if so, the old one comes up again soon."""
         for _ in range(REPEATS - 1):
             if await self._again(ask, canary) in (None, canary.label):
                 return

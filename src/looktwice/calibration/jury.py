@@ -513,7 +513,7 @@ def descend(patterns: Patterns, shrinkage: float, hits: Floats | None = None, st
 
 @dataclass(frozen=True, eq=False)
 class _Bowl:
-    """The penalised negative log likelihood of some counts, which has one lowest point."""
+    """The penalised negative log likelihood of some counts, a convex function."""
 
     patterns: Patterns
     hits: Floats

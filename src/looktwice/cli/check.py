@@ -25,17 +25,10 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     if output.json:
         print_json({**asdict(found), "steady": found.steady(), "ledger": ledger})
         return None not in found.labels
-    for heading, value in {**_facts(found), "ledger": ledger or "none"}.items():
-        OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
-    return None not in found.labels
-
-
-def _facts(found: Checkup) -> dict[str, str]:
-    labels = ", ".join("no label could be read" if label is None else label for label in found.labels)
     steady = "the same label each time" if found.steady() else "random: the same picture got different answers"
     rate = f", {found.per_second:g} questions a second" if found.per_second else ""
-    return {
-        "answers": labels,
+    facts = {
+        "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
         "scores": _scores(found),
         "determinism": steady,
         "latency": f"{found.seconds * 1000:.1f} ms",
@@ -43,7 +36,11 @@ def _facts(found: Checkup) -> dict[str, str]:
         "limits": f"{found.concurrency} calls at a time, {found.batch} pictures a call{rate}",
         "classes": "unknown" if found.classes is None else str(found.classes),
         "fingerprint": found.fingerprint,
+        "ledger": ledger or "none",
     }
+    for heading, value in facts.items():
+        OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
+    return None not in found.labels
 
 
 def _scores(found: Checkup) -> str:

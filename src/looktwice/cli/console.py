@@ -26,7 +26,7 @@ from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts.profile import Figure, Result
+from looktwice.verdicts.profile import Result
 from looktwice.views import Panel
 
 T = TypeVar("T")
@@ -134,21 +134,13 @@ def results_table(results: Sequence[Result], title: str) -> Table:
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     for result in results:
-        cells = [_cell(result.figures[key]) for key in COLUMNS]
-        name = result.calibrator + (
-            " with scores" if result.evidence == "scores" and result.calibrator not in (OWN, ONE_QUERY) else ""
-        )
-        table.add_row(safe(name), f"{result.queries:.3g}", *cells)
+        cells = []
+        for f in (result.figures[key] for key in COLUMNS):
+            interval = "" if f.low is None or f.high is None else f"\n[dim]{_short(f.low)}–{_short(f.high)}[/dim]"
+            cells.append("–" if f.value is None else f"{f.value:.3f}{interval}")
+        scored = result.evidence == "scores" and result.calibrator not in (OWN, ONE_QUERY)
+        table.add_row(safe(result.calibrator + (" with scores" if scored else "")), f"{result.queries:.3g}", *cells)
     return table
-
-
-def _cell(figure: Figure) -> str:
-    if figure.value is None:
-        return "–"
-    interval = (
-        "" if figure.low is None or figure.high is None else f"\n[dim]{_short(figure.low)}–{_short(figure.high)}[/dim]"
-    )
-    return f"{figure.value:.3f}{interval}"
 
 
 def _short(value: float) -> str:

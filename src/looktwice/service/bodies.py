@@ -85,16 +85,6 @@ class Opened:
             return decode(self._upload.data, self._upload.name, self._pixels)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The source of a picture whose pixels are at hand."""
-
-    held: Image
-
-    def image(self, name: str) -> Image:
-        return self.held
-
-
 async def read(request: Request, limits: Limits) -> bytes:
     """The whole body, if it is small enough and comes in time."""
     announced = request.headers.get("content-length", "0")
@@ -200,13 +190,10 @@ async def _form(request: Request, limits: Limits) -> list[Upload]:
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError, UnicodeError) as error:
-        raise Refusal("request", f"the form cannot be read: {_why(error)}") from None
+        why = getattr(error, "message", "") or str(error) or type(error).__name__
+        raise Refusal("request", f"the form cannot be read: {shown(why[:200])}") from None
     try:
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         return [Upload((file.filename or "picture")[:LONGEST_NAME], await file.read()) for file in files]
     finally:
         await form.close()
-
-
-def _why(error: Exception) -> str:
-    return shown((getattr(error, "message", "") or str(error) or type(error).__name__)[:200])

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import cv2
 
-from looktwice.pictures.collection import Source
+from looktwice.pictures.collection import Held, Source
 from looktwice.pictures.image import Image, encode_jpeg, encode_png
-from looktwice.service.bodies import Held
 from looktwice.service.replies import Refusal, caption
 from looktwice.views import Panel, Question, questions, render
 
@@ -52,18 +51,17 @@ async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes
 
     task = asyncio.create_task(run())
     try:
-        while (part := await _next(queue)) is not None:
+        while True:
+            try:
+                part = await asyncio.wait_for(queue.get(), HEARTBEAT)
+            except TimeoutError:
+                part = b": still looking\n\n"
+            if part is None:
+                break
             yield part
         await task
     finally:
         task.cancel()
-
-
-async def _next(queue: asyncio.Queue[bytes | None]) -> bytes | None:
-    try:
-        return await asyncio.wait_for(queue.get(), HEARTBEAT)
-    except TimeoutError:
-        return b": still looking\n\n"
 
 
 def answers(emit: Emit) -> Callable[[int, str | None], None]:

@@ -121,7 +121,7 @@ class _Anchored(_Bowl):
 
 
 def _lowest(bowl: _Anchored) -> tuple[Floats, Floats]:
-    """The lowest point by Newton's method from the prior, and the curvature there."""
+    """The minimum by Newton's method from the prior, and the curvature there."""
     theta = bowl.anchor
     value, gradient, curvature = bowl.at(theta)
     for _ in range(100):

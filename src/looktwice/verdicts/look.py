@@ -114,7 +114,7 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
 
 
 def _burst_calibrator(profile: Profile, photos: int) -> Calibrator:
-    calibrator = profile.adaptive.believer() if profile.adaptive else profile.believer()
+    calibrator = profile.adaptive.restored_calibrator() if profile.adaptive else profile.restored_calibrator()
     return calibrator.pooled(photos) if isinstance(calibrator, Jury | Prefixes) else calibrator
 
 

@@ -44,7 +44,7 @@ class Policy:
     @classmethod
     def whole(cls, profile: Profile) -> Self:
         """Ask the whole panel about every picture."""
-        return cls(profile.views(), profile.believer(), profile.held_out, profile.agreement_bins)
+        return cls(profile.views(), profile.restored_calibrator(), profile.held_out, profile.agreement_bins)
 
     @classmethod
     def thrifty(cls, profile: Profile) -> Self:
@@ -53,7 +53,7 @@ class Policy:
         if adaptive is None:
             raise ProfileError("this profile does not say when to stop asking; fit it with the calibrator jury")
         rounds = _rounds(adaptive, profile.vocabulary, profile.classes)
-        return cls(adaptive.views(), adaptive.believer(), adaptive.held_out, adaptive.agreement_bins, rounds)
+        return cls(adaptive.views(), adaptive.restored_calibrator(), adaptive.held_out, adaptive.agreement_bins, rounds)
 
     def guaranteeing(self, max_error: float, level: float = 0.95) -> Self:
         """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""
@@ -91,7 +91,7 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
 def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Rounds:
     """Views are asked one by one after the first round; without scores all that matters is who agrees with whom."""
     further = _further(adaptive, classes)
-    calibrator, rule = adaptive.believer(), adaptive.rule()
+    calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
     scored = any(jury.scored for jury in calibrator.juries)
 
     def more(row: Row) -> int:
@@ -114,7 +114,7 @@ def _so_far(row: Row, calibrator: Prefixes, vocabulary: Sequence[str], classes: 
 
 
 def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], int]:
-    calibrator, rule = adaptive.believer(), adaptive.rule()
+    calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
 
     @cache
     def further(codes: tuple[int, ...]) -> int:

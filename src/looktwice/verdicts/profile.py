@@ -159,7 +159,7 @@ class Adaptive(_Part):
         """When to stop."""
         return AdaptiveRule(self.low, self.high)
 
-    def believer(self) -> Prefixes:
+    def restored_calibrator(self) -> Prefixes:
         """The fitted juries, one for each number of views."""
         calibrator = calibrators.restore(self.calibrator)
         views = len(self.views())
@@ -206,7 +206,7 @@ class Profile(_Part):
         """The panel to ask."""
         return Panel.parse(self.panel)
 
-    def believer(self) -> base.Calibrator:
+    def restored_calibrator(self) -> base.Calibrator:
         """The fitted calibrator."""
         return calibrators.restore(self.calibrator)
 
@@ -268,9 +268,9 @@ class Profile(_Part):
             )
         try:
             profile = cls.model_validate(values)
-            _try(profile.believer(), profile.views(), profile.classes)
+            _try(profile.restored_calibrator(), profile.views(), profile.classes)
             if adaptive := profile.adaptive:
-                _try(adaptive.believer(), adaptive.views(), profile.classes)
+                _try(adaptive.restored_calibrator(), adaptive.views(), profile.classes)
         except ValidationError as error:
             first = error.errors()[0]
             where = shown(".".join(map(str, first["loc"])) or "the top")

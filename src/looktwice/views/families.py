@@ -151,7 +151,7 @@ def _spread(limit: float, u: Floats) -> Floats:
 @register
 @dataclass(frozen=True)
 class Again(View):
-    """The unchanged picture, asked once more: a classifier that rolls dice may answer otherwise."""
+    """The unchanged picture, asked once more: a classifier that is not deterministic may answer otherwise."""
 
     adjective = "repeated"
 

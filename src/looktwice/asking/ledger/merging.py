@@ -95,11 +95,20 @@ def _merge(db: sqlite3.Connection, source: Source) -> Merged:
         _spend(db, source, classifiers)
     db.execute(_CHUNK)
     added = known = 0
-    rows = _questions(source, classifiers, views)
+    rows = source.rows(
+        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status,"
+        " latency, attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
+    )
     while chunk := list(islice(rows, BLOCK)):
+        renumbered = [(key, classifiers[who], digest, views[view], *rest) for key, who, digest, view, *rest in chunk]
         with transaction(db):
-            merged = _take(db, chunk)
-        added, known = added + merged.added, known + merged.known
+            db.execute("DELETE FROM chunk")
+            marks = ", ".join("?" * len(chunk[0]))
+            db.executemany(f"INSERT INTO chunk({_COLUMNS}, raw) VALUES ({marks})", renumbered)  # noqa: S608
+            for step in _STEPS:
+                db.execute(step)
+            answers, fresh = db.execute("SELECT COUNT(label), SUM(fresh) FROM chunk").fetchone()
+        added, known = added + fresh, known + answers - fresh
     with transaction(db):
         db.executemany("INSERT OR IGNORE INTO checks VALUES (?, ?, ?)", source.rows("SELECT * FROM checks"))
     return Merged(added, known)
@@ -145,22 +154,3 @@ def _loosen(db: sqlite3.Connection, sign: int) -> None:
         " WHERE s.classifier = classifiers.id",
         (sign, sign),
     )
-
-
-def _questions(source: Source, classifiers: dict[Value, int], views: dict[Value, int]) -> Iterator[tuple[Value, ...]]:
-    rows = source.rows(
-        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status,"
-        " latency, attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
-    )
-    for key, who, digest, view, *rest in rows:
-        yield key, classifiers[who], digest, views[view], *rest
-
-
-def _take(db: sqlite3.Connection, chunk: list[tuple[Value, ...]]) -> Merged:
-    db.execute("DELETE FROM chunk")
-    marks = ", ".join("?" * len(chunk[0]))
-    db.executemany(f"INSERT INTO chunk({_COLUMNS}, raw) VALUES ({marks})", chunk)  # noqa: S608
-    for step in _STEPS:
-        db.execute(step)
-    answers, taken = db.execute("SELECT COUNT(label), SUM(fresh) FROM chunk").fetchone()
-    return Merged(taken, answers - taken)

@@ -211,7 +211,8 @@ class PostgresTables(Tables):
     def ask(self, rows: Sequence[Row]) -> None:
         columns = "key, classifier, digest, view, seed, number, micros, at, session"
         types = ("bytea", "int4", "bytea", "int4", "int8", "int8", "int8", "int8", "int8")
-        packed = [(*row[:2], _packed(row[2]), *row[3:]) for row in rows]
+        # Digests are hexadecimal and so stored as bytes; any other text is kept as its own bytes.
+        packed = [(*r[:2], r[2].encode() if isinstance(r[2], str) else r[2], *r[3:]) for r in rows]
         self._enter(f"INSERT INTO questions({columns}, sends) SELECT {columns}, 1 FROM", columns, types, packed)
 
     def answer(self, rows: Sequence[Row]) -> None:
@@ -366,8 +367,3 @@ def _name(address: str) -> str:
 def _marked(statement: str) -> bytes:
     """A statement with psycopg's marks for its values."""
     return statement.replace("?", "%s").encode()
-
-
-def _packed(digest: Value) -> Value:
-    """Digests are hexadecimal and so stored as bytes; any other text is kept as its own bytes."""
-    return digest.encode() if isinstance(digest, str) else digest

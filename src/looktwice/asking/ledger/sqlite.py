@@ -168,7 +168,8 @@ def _connect_reader(path: Path) -> sqlite3.Connection:
         _version(db)
     except sqlite3.OperationalError as error:
         db.close()
-        if _primary(error) not in SHUT or _waiting(path):
+        log = path.with_name(path.name + "-wal")
+        if _primary(error) not in SHUT or (log.exists() and log.stat().st_size > 0):
             raise
         return _connect(path, "mode=ro&immutable=1")
     return db
@@ -261,12 +262,6 @@ def _ballast(path: Path) -> Path:
     return path.with_name(path.name + ".ballast")
 
 
-def _waiting(path: Path) -> bool:
-    """Whether commits are still in the write-ahead log."""
-    log = path.with_name(path.name + "-wal")
-    return log.exists() and log.stat().st_size > 0
-
-
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.is_dir():
@@ -285,7 +280,11 @@ def _inspect(path: Path) -> None:
     except FileNotFoundError:
         raise LedgerError(f"there is no ledger {str(path)!r}") from None
     if len(head) == 100 and _mark(head) == FORMER:
-        raise _former(path)
+        raise LedgerError(
+            f"{str(path)!r} is a ledger of secondlook, as looktwice was called before; its questions are named "
+            "otherwise, so none of its answers can be used: keep it for your records and name "
+            "another file with --ledger"
+        )
     if head and (len(head) < 100 or not head.startswith(b"SQLite format 3\0") or _mark(head) != APPLICATION):
         raise _foreign(path)
     if head and int.from_bytes(head[60:64], "big") > len(MIGRATIONS):
@@ -294,13 +293,6 @@ def _inspect(path: Path) -> None:
 
 def _mark(head: bytes) -> int:
     return int.from_bytes(head[68:72], "big")
-
-
-def _former(path: Path) -> LedgerError:
-    return LedgerError(
-        f"{str(path)!r} is a ledger of secondlook, as looktwice was called before; its questions are named otherwise, "
-        "so none of its answers can be used: keep it for your records and name another file with --ledger"
-    )
 
 
 def _foreign(path: Path) -> LedgerError:

@@ -1,0 +1,147 @@
+"""How many files of ours one picture passes through, from the door to the verdict.
+
+    python tools/walks.py            the three walks beside their goals; exits with 1 if one is longer
+    python tools/walks.py --files    with the files
+
+A walk counts every file of src/looktwice in which a function is called while the picture is looked at; importing a file
+does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stdout
+from importlib.resources import files
+from pathlib import Path
+from types import FrameType
+
+import looktwice as lt
+from looktwice.asking.session import AskOptions
+from looktwice.cli.app import app
+from looktwice.model import AsyncModel
+from looktwice.pictures.collection import labelled
+from looktwice.pictures.image import encode_png
+from looktwice.service.app import House, build
+from looktwice.service.guards import Tokens
+from looktwice.service.limits import Limits
+from looktwice.verdicts.policy import DecisionOptions
+
+SOURCE = Path(lt.__file__).parent
+DEMO = Path(str(files("looktwice") / "demo"))
+GOALS = {"look, a local model": 18, "look, with a SQLite ledger": 24, "POST /v1/look": 20}
+
+
+@contextmanager
+def watching() -> Iterator[set[str]]:
+    """The files of ours whose functions are called meanwhile, in this thread and in those that start."""
+    seen: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name not in seen and name.startswith(f"{SOURCE}/") and not _importing(frame):
+            seen.add(name)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether the call is part of loading a module, as the body of a class is."""
+    while frame and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") != "__main__"
+
+
+def ours(seen: set[str]) -> list[str]:
+    """Their names in the package."""
+    return sorted(name.removeprefix(f"{SOURCE}/") for name in seen)
+
+
+def look(picture: Path, profile: Path, *options: str) -> list[str]:
+    """The walk of the command `look`."""
+    with watching() as seen, redirect_stdout(io.StringIO()):
+        app(["look", str(picture), "-p", str(profile), "--json", *options], standalone_mode=False)
+    return ours(seen)
+
+
+@asynccontextmanager
+async def running(app: Callable[..., Awaitable[None]]) -> AsyncIterator[None]:
+    """The application between its start and its end."""
+    messages, replies = asyncio.Queue[dict[str, str]](), asyncio.Queue[object]()
+    life = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, messages.get, replies.put))
+    await messages.put({"type": "lifespan.startup"})
+    await replies.get()
+    yield
+    await messages.put({"type": "lifespan.shutdown"})
+    await life
+
+
+async def post(app: Callable[..., Awaitable[None]], body: bytes) -> None:
+    """One request straight to the application, as a server would hand it over."""
+    headers = [(b"content-type", b"image/png"), (b"content-length", str(len(body)).encode()), (b"host", b"localhost")]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/v1/look",
+        "raw_path": b"/v1/look", "query_string": b"", "headers": headers, "scheme": "http",
+        "client": ("127.0.0.1", 1), "server": ("localhost", 80), "root_path": "",
+    }  # fmt: skip
+    sent: list[dict[str, object]] = []
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, object]:
+        if not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200, sent
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        clothes = labelled(DEMO / "pictures.npz")
+        with lt.Model(DEMO / "fashion.toml") as model:
+            model.fit(clothes[:300])
+            model.save(folder / "profile.json")
+        png = encode_png(clothes[400].image().pixels)
+        (folder / "a.png").write_bytes(png)
+
+        async def served() -> list[str]:
+            model = AsyncModel.load(folder / "profile.json", options=AskOptions())
+            decide = DecisionOptions(max_error=0.1)
+            async with model:
+                service = build(House(model, decide, decide.level, Limits(), Tokens.read(None), ()))
+                async with running(service):
+                    with watching() as seen:
+                        await post(service, png)
+                    return ours(seen)
+
+        walks = {
+            "look, a local model": look(folder / "a.png", folder / "profile.json"),
+            "look, with a SQLite ledger": look(
+                folder / "a.png", folder / "profile.json", "--ledger", str(folder / "ledger.db")
+            ),
+            "POST /v1/look": asyncio.run(served()),
+        }
+    for title, found in walks.items():
+        print(f"{title}: {len(found)} files (goal: at most {GOALS[title]})")
+        if "--files" in sys.argv:
+            print(*(f"    {file}" for file in found), sep="\n")
+    sys.exit(any(len(found) > GOALS[title] for title, found in walks.items()))
+
+
+if __name__ == "__main__":
+    main()
