@@ -33,6 +33,7 @@ ANSWERS = SHARED / "answers"
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "closed-systems.md"
 SPLITS, FIT = 20, 1000
+DATASETS = ("ferplus", "rafdb", "expw")
 APIS = ("google", "facepp", "microsoft")
 FIGURES = ("accuracy", "ece", "auroc", "brier")
 Line = dict[str, str]
@@ -113,13 +114,13 @@ def curves(votes: LabelledVotes, seed: int) -> dict[str, Outcome]:
     return {name: believing(name, tested, confidence) for name, confidence in found.items()}
 
 
-def emotion_apis() -> Iterator[Line]:
-    for dataset in ("ferplus", "rafdb", "expw"):
+def emotion_apis(splits: int, datasets: Sequence[str] = DATASETS) -> Iterator[Line]:
+    for dataset in datasets:
         for api in APIS:
             alone = emotions(dataset, [api])
             several = emotions(dataset, [api, *(other for other in APIS if other != api)])
             parts: dict[str, list[Outcome]] = {}
-            for seed in range(SPLITS):
+            for seed in range(splits):
                 found = curves(alone, seed)
                 found["ours: class and score"] = judged(Jury(ballot="base"), alone, seed)
                 found["ours: two second opinions, labels"] = judged(Jury(), several.label_only(), seed)
@@ -172,7 +173,7 @@ def ranked(rows: Iterable[dict[str, str]]) -> LabelledVotes:
     return votes.labelled(truths)
 
 
-def language_models() -> Iterator[Line]:
+def language_models(splits: int) -> Iterator[Line]:
     cifar, species = looks(), birds()
     for title, votes, methods in (
         ("GPT-4o, CIFAR-10", cifar, {"one look": cifar.under([]), "two looks": cifar}),
@@ -187,12 +188,12 @@ def language_models() -> Iterator[Line]:
             },
         ),
     ):
-        parts = {"constant": [judged(Constant(), votes.under([]), seed) for seed in range(SPLITS)]}
-        parts |= {name: [judged(Jury(), part, seed) for seed in range(SPLITS)] for name, part in methods.items()}
+        parts = {"constant": [judged(Constant(), votes.under([]), seed) for seed in range(splits)]}
+        parts |= {name: [judged(Jury(), part, seed) for seed in range(splits)] for name, part in methods.items()}
         yield from summary(title, parts)
 
 
-def top_five() -> Iterator[Line]:
+def top_five(splits: int) -> Iterator[Line]:
     sets: dict[str, list[dict[str, str]]] = {}
     for row in rows_of("gpt4v_top5.csv.gz", "\t"):
         sets.setdefault(row["dataset"], []).append(row)
@@ -201,9 +202,9 @@ def top_five() -> Iterator[Line]:
         if len(votes) < 2 * FIT:
             continue
         parts = {
-            "constant": [judged(Constant(), votes, seed) for seed in range(SPLITS)],
-            "ours: first label": [judged(Jury(), votes.label_only(), seed) for seed in range(SPLITS)],
-            "ours: ranked five": [judged(Jury(), votes, seed) for seed in range(SPLITS)],
+            "constant": [judged(Constant(), votes, seed) for seed in range(splits)],
+            "ours: first label": [judged(Jury(), votes.label_only(), seed) for seed in range(splits)],
+            "ours: ranked five": [judged(Jury(), votes, seed) for seed in range(splits)],
         }
         yield from summary(f"GPT-4V, {dataset}", parts)
 
@@ -214,11 +215,11 @@ TABLES = {"emotions": emotion_apis, "language": language_models, "ranked": top_f
 
 
 def table(lines: Sequence[Line]) -> str:
-    head = "| | method | queries | accuracy | ECE | AUROC | Brier |\n|---|---|---|---|---|---|---|\n"
+    head = "| | method | queries | accuracy | ECE | AUROC | Brier | splits |\n|---|---|---|---|---|---|---|---|\n"
     rows = [
         f"| {line['subject']} | {line['method']} | {line['queries']} | "
         + " | ".join(f"{float(line[key]):.3f}".lstrip("0") for key in FIGURES)
-        + " |"
+        + f" | {line['splits']} |"
         for line in lines
     ]
     return head + "\n".join(rows) + "\n"
@@ -231,10 +232,10 @@ def fill(page: Path, name: str, text: str) -> None:
     page.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")
 
 
-def main(results: Path = RESULTS, page: Path | None = PAGE) -> None:
+def main(results: Path = RESULTS, page: Path | None = PAGE, splits: int = SPLITS) -> None:
     """Measure everything, and write the CSVs and the tables of the page."""
     for name, measured in TABLES.items():
-        lines = list(measured())
+        lines = list(measured(splits))
         with (results / f"closed_{name}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
             writer.writeheader()
