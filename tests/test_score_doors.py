@@ -141,6 +141,17 @@ def test_the_command_line(place: Path, tmp_path: Path, scores: str) -> None:
     assert (looked.returncode == 0) == (scores == "use"), looked.stderr
 
 
+def test_evaluation_and_report_say_whether_one_query_suffices(place: Path, tmp_path: Path) -> None:
+    words = ("--take", "1000:1300", "--profile", place / "use.json", "--report", tmp_path / "report.html")
+    told = run("evaluate", DEMO / "pictures.npz", *words)
+    assert told.returncode == 0, told.stderr
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for text in (told.stdout, page):
+        assert "Views add to the score" in text or "One query with its score suffices" in text
+        assert OWN in text
+        assert "with scores" in text
+
+
 def test_a_check_tells_of_scores(place: Path) -> None:
     told = run("check", place / "scored.toml")
     assert "a ranked list of 5 labels" in told.stdout, told.stderr

@@ -57,10 +57,11 @@ class Scored:
     """The codes of the base labels that have an offset."""
     theta: tuple[float, ...]
     """w₀, w_1 … w_S, a weight for each column, an offset for each class, b₀ and b₁."""
-    covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    covariance: tuple[tuple[float, ...], ...] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if self.views < 0 or any(len(row) != len(self.theta) for row in self.covariance):
+        sizes = {len(self.covariance), *map(len, self.covariance)}
+        if self.views < 0 or sizes != {len(self.theta)}:
             raise DataError("the jury's part about scores does not hold together; fit again")
 
     @property

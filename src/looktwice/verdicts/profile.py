@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -215,9 +215,12 @@ class Profile(_Part):
         """What its calibrator looks at: labels alone, or scores too."""
         return "scores" if self.calibrator.get("scored") else "labels"
 
-    def advice(self) -> list[str]:
-        """What is to be said about the classifier's own score, one sentence each."""
-        found = {result.calibrator: result.figures["brier"].value for result in self.results}
+    def advice(self, results: Sequence[Result] = ()) -> list[str]:
+        """What is to be said about the classifier's own score, one sentence each.
+
+        `results` are those on other pictures; by default the sentences are about the held-out folds.
+        """
+        found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
         single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
         told = [f"Scores: {self.scores}."] if self.scores else []
         if not single or not whole or self.evidence == "labels":
@@ -269,6 +272,8 @@ class Profile(_Part):
         try:
             profile = cls.model_validate(values)
             _try(profile.restored_calibrator(), profile.views(), profile.classes)
+            if profile.one_query:
+                _try(calibrators.restore(profile.one_query), Panel(()), profile.classes)
             if adaptive := profile.adaptive:
                 _try(adaptive.restored_calibrator(), adaptive.views(), profile.classes)
         except ValidationError as error:
@@ -326,9 +331,11 @@ class Profile(_Part):
 
 
 def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
-    """Believe one made-up picture, so that parameters that do not fit together are found now."""
+    """Believe two made-up pictures, one with scores, so that parameters that do not fit together are found now."""
     views = tuple(map(str, panel))
-    votes = Votes.collect([Row("", "a", ("a",) * len(views))], views, (), classes)
+    plain = Row("", "a", ("a",) * len(views))
+    scored = replace(plain, lists=((("a", 0.5),),) * (len(views) + 1))
+    votes = Votes.collect([plain, scored], views, (), classes)
     try:
         numbers = np.concatenate([calibrator.confidence(votes), *calibrator.interval(votes)])
         calibrator.distribution(votes), calibrator.predict(votes)
