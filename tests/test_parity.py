@@ -133,7 +133,7 @@ def read(path: Path) -> list[Told]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set")
+    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set", "score")
     parsed = [{name: json.loads(row[name]) for name in parts if row[name]} for row in rows]
     return [{name: text or None for name, text in row.items()} | more for row, more in zip(rows, parsed, strict=True)]
 
@@ -379,6 +379,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
     # It shows where a classifier wants to be left alone: see test_asking.py.
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
+    # It shows where a classifier gives scores: see test_score_doors.py.
+    "scores": ({"scores": "ignore"}, lambda e: len(e.votes) == COUNT),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
 """Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
@@ -403,7 +405,7 @@ def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
     return ledger
 
 
-@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait"}))
+@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait", "scores"}))
 def test_without_the_option_there_is_no_such_effect(paid: Paid, tmp_path: Path, option: str) -> None:
     plain = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path, option))
     assert not EFFECTS[option][1](plain), plain

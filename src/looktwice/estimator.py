@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from looktwice.asking.asker import Scores
 from looktwice.asking.session import AskOptions, Money
 from looktwice.calibration import calibrators
 from looktwice.calibration.base import Calibrator
@@ -59,6 +60,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
             same; worth a few queries where the ledger outlives the process.
         coverage: How often the sets of `predict_set` should hold the truth.
+        scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
 
     Attributes:
         classes_: The labels of `y`, sorted, of its type.
@@ -87,6 +89,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         concurrency: int | None = None,
         canaries: int = 0,
         coverage: float = 0.9,
+        scores: Scores = "use",
     ) -> None:
         self.classifier = classifier
         self.views = views
@@ -100,6 +103,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.concurrency = concurrency
         self.canaries = canaries
         self.coverage = coverage
+        self.scores = scores
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
         """Learn from pictures and their true labels.
@@ -177,6 +181,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             concurrency=self.concurrency,
             canaries=self.canaries,
             seed=seed,
+            scores=self.scores,
         )
         turn = _TURNS.of(self.classifier) if isinstance(self.classifier, Classifier) else nullcontext()
         with turn, Model(self.classifier, profile, options=options) as model:

@@ -43,6 +43,8 @@ from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 P = ParamSpec("P")
 T = TypeVar("T")
 
+NO_VIEWS = "none"
+"""The text of a panel without views: one query a picture, and its score where it gives one."""
 VIEWS = 8
 """Views that a tuned panel may have, unless more or fewer are asked for."""
 EVERYTHING = DecisionOptions()
@@ -338,7 +340,9 @@ class AsyncModel:
 
 
 def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
-    """The panel that a text names; without one, the general panel, or that of sixteen views."""
+    """The panel that a text names, `none` one without views; without a text, the general panel, or sixteen views."""
+    if views == NO_VIEWS:
+        return Panel(())
     if views is None or views == "":
         return GENERAL16 if adaptive else GENERAL
     return Panel.parse(views) if isinstance(views, str) else views

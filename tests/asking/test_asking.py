@@ -350,7 +350,7 @@ async def test_views_can_be_asked_in_rounds_until_there_are_enough(tmp_path: Pat
         ledger = SqliteLedger(tmp_path / "ledger.db")
         asker = Asker(classifier, ledger, HURRY)
         # Enough when the first view agrees; else one more at a time.
-        rounds = Rounds(1, lambda base, views: 0 if base in views else 1)
+        rounds = Rounds(1, lambda row: 0 if row.base in row.views else 1)
         rows = await everything(asker, pictures, rounds=rounds)
         asked = asker.progress.sent
         assert ledger.spent(classifier.fingerprint).queries == asked

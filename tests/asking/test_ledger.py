@@ -53,7 +53,7 @@ from looktwice.asking.ledger import (
     verify,
 )
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import Answer, Option
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -123,6 +123,23 @@ def keys(numbers: range) -> list[bytes]:
 
 
 # --- questions and answers
+
+
+def test_a_ranked_list_is_found_again(opened: Opened) -> None:
+    lists: list[tuple[Option, ...]] = [
+        (("cat", 0.912345678), ("dög", 0.05)),
+        (("a\0b", None), ("#1", None)),
+        (("x", float("nan")), ("y", -3.25)),
+        (),
+    ]
+    ledger = opened()
+    granted = intend(ledger, list(range(len(lists)))).granted
+    for key_, options in zip(granted, lists, strict=True):
+        ledger.record(key_, Answer("x", 0.5, 200, options=options), 0.1, 1)
+    ledger.flush().result()
+    found = opened().find(granted)
+    kept = [found[each].options for each in granted]
+    assert kept == [(("cat", 0.9123457), ("dög", 0.05)), lists[1], (("x", None), ("y", -3.25)), ()]
 
 
 def test_a_key_depends_on_every_part_of_the_question() -> None:

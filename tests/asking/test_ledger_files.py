@@ -165,6 +165,33 @@ def test_an_older_ledger_is_brought_up_when_it_is_opened_and_keeps_its_answers(
     tamper(path, "INSERT INTO more VALUES (1)")
 
 
+def test_a_ledger_from_before_ranked_lists_opens_keeps_its_answers_and_takes_lists(path: Path) -> None:
+    granted = keep(path, range(3))
+    tamper(path, "ALTER TABLE questions DROP COLUMN options")
+    tamper(path, "PRAGMA user_version=3")
+    with SqliteLedger(path) as ledger:
+        assert [answer.options for answer in ledger.find(granted).values()] == [()] * 3
+        new = intend(ledger, [7]).granted
+        ledger.record(new[0], Answer("cat", 0.9, options=(("cat", 0.9), ("dog", 0.1))), 0.1, 1)
+        ledger.flush().result()
+        assert ledger.find(new)[new[0]].options == (("cat", 0.9), ("dog", 0.1))
+    assert verify(path) == []
+
+
+def test_merging_and_export_keep_ranked_lists(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with SqliteLedger(other) as ledger:
+        granted = intend(ledger, [7]).granted
+        ledger.record(granted[0], Answer("cat", 0.9, options=(("cat", 0.9), ("dog", 0.1))), 0.1, 1)
+        ledger.flush().result()
+    merge(path, other)
+    with SqliteLedger(path) as ledger:
+        assert ledger.find(granted)[granted[0]].options == (("cat", 0.9), ("dog", 0.1))
+    export(path, tmp_path / "out.jsonl")
+    (told,) = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert json.loads(told["options"]) == ["cat", 0.9, "dog", 0.1]
+
+
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(path, range(3))
 

@@ -253,6 +253,7 @@ def test_a_ledger_of_the_first_version_is_brought_up(address: str) -> None:
     told(
         address, "ALTER TABLE spend DROP COLUMN answered, DROP COLUMN refused, DROP COLUMN waived, DROP COLUMN command"
     )
+    told(address, "ALTER TABLE questions DROP COLUMN options")
     told(address, "UPDATE version SET number = 1")
     with PostgresLedger(address) as ledger:
         assert ledger.find([entry(1).key])

@@ -23,13 +23,19 @@ def found(*pairs: tuple[object, object]) -> dict[str, object]:
     ("paths", "said", "told"),
     [
         (Paths(), {"label": "cat"}, Found("cat", None)),
-        (Paths(score="p"), {"p": [0.1, 0.9]}, Found("#1", 0.9)),
+        (Paths(score="p"), {"p": [0.1, 0.9]}, Found("#1", 0.9, (("#1", 0.9), ("#0", 0.1)))),
         (Paths(label="name", score="p"), {"name": "cat", "p": 0.4}, Found("cat", 0.4)),
-        (Paths(label="names"), {"names": ["dog", "cat"]}, Found("dog", None)),
+        (Paths(label="names"), {"names": ["dog", "cat"]}, Found("dog", None, (("dog", None), ("cat", None)))),
         (Paths(label="at"), {"at": 1}, Found("#1", None)),
         (Paths(rename={"Katze": "cat"}), {"label": "Katze"}, Found("Katze", None)),
         (Paths(), {"label": "#1"}, Found("##1", None)),
-        (LIST, found(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)), Found("dog", 0.7)),
+        (
+            LIST,
+            found(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)),
+            Found("dog", 0.7, (("dog", 0.7), ("ox", 0.7), ("cat", 0.2))),
+        ),
+        (LIST, found(("cat", 0.2), (True, 0.1), ("ox", 0.7)), Found("ox", 0.7, (("ox", 0.7), ("cat", 0.2)))),
+        (Paths(label="joy", score="p"), {"joy": "yes", "p": "VERY_LIKELY"}, Found("yes", 0.95)),
         (LIST, found(), Found(NO_LABEL, None)),
         (LIST.model_copy(update={"empty": "∅ nothing"}), found(), Found(NO_LABEL, None)),
     ],
@@ -55,6 +61,11 @@ def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found)
 def test_what_does_not_fit_is_never_a_label(paths: Paths, said: object, why: str) -> None:
     with pytest.raises(Garbled, match=why):
         Reader(paths, ("cat", "dog")).read(said)
+
+
+def test_ten_options_are_kept_the_best_first() -> None:
+    told = Reader(Paths(score="p"), None).read({"p": [place / 1000 for place in range(1000)]})
+    assert [word for word, _ in told.options] == [f"#{place}" for place in range(999, 989, -1)]
 
 
 def test_a_path_that_is_none_is_refused() -> None:

@@ -342,7 +342,7 @@ def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile:
     done = run("score", DEMO / "pictures.npz", "--take", "400:440", "-o", tmp_path / "out.csv", *acting)
     assert done.returncode == 0, done.stderr
     header, *lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert header.endswith("votes,decision,prediction_set,cause,message")
+    assert header.endswith("votes,decision,prediction_set,evidence,score,cause,message")
     assert all(",accept," in line or ",review," in line for line in lines)
     done = run("evaluate", DEMO / "pictures.npz", "--take", "400:600", *acting)
     assert done.returncode == 0, done.stderr

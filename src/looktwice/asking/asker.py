@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
@@ -20,9 +20,10 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys,
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
+from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
-from looktwice.classifiers.naming import Naming, names_of
+from looktwice.classifiers.naming import Naming, merged, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
@@ -51,6 +52,8 @@ class Heard(NamedTuple):
 
 
 Tell = Callable[[Heard], None]
+Scores = Literal["use", "ignore"]
+"""Whether scores and ranked lists of answers are evidence."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Rounds:
     """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
 
     first: int
-    more: Callable[[str, tuple[str | None, ...]], int]
+    more: Callable[[Row], int]
+    """What is said of a picture so far, without views that were not asked, → how many views to ask next."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class _Open:
     image: Image
     jobs: list[Job]
     names: Naming
+    scores: Scores
     asked: int = 0
 
     def failure(self) -> Failure | None:
@@ -96,6 +101,14 @@ class _Open:
     def labels(self) -> list[str | None]:
         """The label of each question asked; None where none could be read."""
         return [self.label(job.answer) for job in self.jobs[: self.asked]]
+
+    def lists(self) -> tuple[RankedList, ...]:
+        """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
+        if self.scores == "ignore":
+            return ()
+        said = [job.answer for job in self.jobs[: self.asked]]
+        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
+        return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
 
     def label(self, answer: Answer | Failure | None) -> str | None:
         """The label that an answer means; None where it means none."""
@@ -111,7 +124,7 @@ class _Open:
         base, *views = self.labels()
         if base is None or self.failure() or self.asked == len(self.jobs):
             return 0
-        return rounds.more(base, tuple(views))
+        return rounds.more(Row(self.picture.name, base, tuple(views), lists=self.lists()[: self.asked]))
 
     def row(self) -> Row | Unscored:
         """What was answered, or why there is no base label."""
@@ -121,7 +134,7 @@ class _Open:
         if base is None:
             return Unscored(self.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
-        return Row(self.picture.name, base, asked, self.image.digest, self.image.thumbnail())
+        return Row(self.picture.name, base, asked, self.image.digest, self.image.thumbnail(), self.lists())
 
 
 _Chunk = list[_Open | Unscored]
@@ -140,12 +153,14 @@ class Asker:
         canaries: int = 0,
         terms: Terms | None = None,
         rate: Rate | None = None,
+        scores: Scores = "use",
     ) -> None:
         """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
         self.classifier = classifier
         self.names = names_of(classifier)
         self.terms = terms or classifier.terms
         self.seed = seed
+        self.scores = scores
         self.tell: Tell | None = None
         self.canaries = Canaries(canaries if ledger else 0)
         self._ledger = ledger or Unrecorded()
@@ -291,7 +306,7 @@ class Asker:
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
-        return _Open(picture, image, jobs, self.names)
+        return _Open(picture, image, jobs, self.names, self.scores)
 
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""

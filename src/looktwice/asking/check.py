@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
+from looktwice.classifiers.base import Answer
 from looktwice.errors import BudgetError
 from looktwice.pictures.image import Image
 
@@ -31,6 +32,8 @@ class Checkup:
     concurrency: int
     per_second: float | None
     classes: int | None
+    scores: tuple[tuple[float | None, int], ...] = ()
+    """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -51,7 +54,8 @@ async def examine(asker: Asker, image: Image) -> Checkup:
     """Ask about one picture three times, each on the bill; a ClassifierError says what is wrong."""
     classifier, terms = asker.classifier, asker.terms
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
-    answers = [await _timed(asker, prepared) for _ in range(TIMES)]
+    timed = [await _timed(asker, prepared) for _ in range(TIMES)]
+    answers = [(asker.names.label(answer.label), seconds) for answer, seconds in timed]
     return Checkup(
         classifier.fingerprint,
         tuple(label or None for label, _ in answers),
@@ -61,12 +65,13 @@ async def examine(asker: Asker, image: Image) -> Checkup:
         terms.concurrency,
         terms.per_second,
         len(classifier.labels) if classifier.labels else None,
+        tuple((answer.score, len(answer.options)) for answer, _ in timed),
     )
 
 
-async def _timed(asker: Asker, prepared: object) -> tuple[str, float]:
+async def _timed(asker: Asker, prepared: object) -> tuple[Answer, float]:
     started = time.perf_counter()
     answer = await asker.probe(prepared)
     if answer is None:
         raise BudgetError("the budget does not cover three questions; raise --budget")
-    return asker.names.label(answer.label), time.perf_counter() - started
+    return answer, time.perf_counter() - started

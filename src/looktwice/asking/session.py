@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from typing import Self, TypedDict, TypeVar
+from typing import Self, TypedDict, TypeVar, get_args
 
-from looktwice.asking.asker import Asker
+from looktwice.asking.asker import Asker, Scores
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.pace import Moments, Pace, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Terms
@@ -58,6 +58,9 @@ class AskOptions:
     money_per_day: Money | None = None
     longest_wait: float = 900.0
     """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
+    scores: Scores = "use"
+    """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
+    them; with a profile that was fitted with scores they cannot be ignored."""
     command: str = "Python"
     """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 
@@ -67,6 +70,9 @@ class AskOptions:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= least):
                 raise LookTwiceError(f"{name} is {value!r}; give a number of at least {least:g}")
+
+        if self.scores not in get_args(Scores):
+            raise LookTwiceError(f"scores is {self.scores!r}; give {' or '.join(get_args(Scores))}")
 
     def terms(self, classifier: AnyClassifier) -> Terms:
         """The classifier's terms, with what these options say otherwise."""
@@ -110,6 +116,7 @@ class AskKeywords(TypedDict, total=False):
     per_day: int | None
     money_per_day: Money | None
     longest_wait: float
+    scores: Scores
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
@@ -133,7 +140,7 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
     pace = Pace(longest_wait=options.longest_wait)
-    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate)
+    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate, options.scores)
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

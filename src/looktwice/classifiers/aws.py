@@ -173,8 +173,8 @@ class RekognitionClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            score = None if found.score is None else found.score / 100
-            return self._service.secrets().answer(found.word, score, 200, raw)
+            shares = [(word, None if score is None else score / 100) for word, score in (found[:2], *found.options)]
+            return self._service.secrets().answer(*shares[0], 200, raw, tuple(shares[1:]))
         raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
@@ -215,7 +215,7 @@ class SageMakerClassifier:
         except (Garbled, ValueError, RecursionError) as why:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
-            return self._service.secrets().answer(found.word, found.score, 200, body)
+            return self._service.secrets().answer(found.word, found.score, 200, body, found.options)
         words = self._service.secrets().line(f"{problem}: {body.decode('utf-8', 'replace')}")
         raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 

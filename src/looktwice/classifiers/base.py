@@ -82,11 +82,25 @@ NO_LABEL = ""
 """The label of an answer that was given and paid, but from which no label could be read."""
 
 
+MOST_OPTIONS = 10
+"""Labels of a ranked list that are kept of one answer."""
+
+Option = tuple[str, float | None]
+"""A label of a ranked list, and its score where it has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a classifier said about one picture; `score` is its own claim and is kept but never used."""
+    """What a classifier said about one picture."""
 
     label: str
     score: float | None = None
+    """Its own claim about the label, on whatever scale it has."""
     status: int | None = None
     raw: bytes | None = None
+    options: tuple[Option, ...] = ()
+    """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
+
+    def listed(self) -> tuple[Option, ...]:
+        """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""
+        return self.options or (() if self.score is None else ((self.label, self.score),))

@@ -175,7 +175,7 @@ class HttpClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            return self._secrets.answer(found.word, found.score, reply.status, reply.body)
+            return self._secrets.answer(found.word, found.score, reply.status, reply.body, found.options)
         raise self._door.garbled(problem, reply)
 
 

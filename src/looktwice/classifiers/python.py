@@ -1,7 +1,8 @@
 """Any Python callable as a classifier: sync or async, one picture or a batch.
 
 A function whose first parameter is called `batch`, `images` or `pictures` gets a list of pictures and returns a list
-of labels; any other gets one picture. Pictures are uint8 arrays, height × width × RGB.
+of labels; any other gets one picture. Pictures are uint8 arrays, height × width × RGB. In place of a label it may
+return the label and its score, `("cat", 0.91)`, or a score for each of several labels, `{"cat": 0.91, "dog": 0.06}`.
 
 A function of a module is known by its name and source. What a lambda, a closure, a function with default values, a
 method or another callable object answers depends on more than that, so its fingerprint also has a part behind `#` that
@@ -15,13 +16,13 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
 
@@ -63,12 +64,26 @@ class PythonClassifier:
             return await self._function(argument)
         return await asyncio.to_thread(self._function, argument)
 
-    def _answer(self, label: object) -> Answer:
+    def _answer(self, said: object) -> Answer:
+        if isinstance(said, Mapping):
+            ranked = sorted(said.items(), key=lambda item: -self._number(item[1]))[:MOST_OPTIONS]
+            options = tuple((self._word(label), self._number(score)) for label, score in ranked)
+            return Answer(*options[0], options=options) if options else Answer(NO_LABEL)
+        if isinstance(said, tuple) and len(said) == 2:
+            return Answer(self._word(said[0]), self._number(said[1]))
+        return Answer(self._word(said))
+
+    def _number(self, score: object) -> float:
+        if isinstance(score, bool) or not isinstance(score, int | float | np.integer | np.floating):
+            raise PermanentError(f"{self._name} returned the score {score!r}; a score must be a number")
+        return float(score)
+
+    def _word(self, label: object) -> str:
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
             raise PermanentError(
                 f"{self._name} returned {label!r} ({type(label).__name__}); a label must be a str or an int"
             )
-        return Answer(str(label))
+        return str(label)
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:

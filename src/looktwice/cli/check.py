@@ -29,6 +29,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     rate = f", {found.per_second:g} questions a second" if found.per_second else ""
     facts = {
         "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
+        "scores": _scores(found),
         "determinism": steady,
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
@@ -40,3 +41,13 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     for heading, value in facts.items():
         OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
     return None not in found.labels
+
+
+def _scores(found: Checkup) -> str:
+    """What an answer holds beside its label."""
+    score, ranked = found.scores[0] if found.scores else (None, 0)
+    listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
+    if score is None:
+        return f"{listed}{'' if ranked else ', no score: a fit learns from labels alone'}"
+    steady = "" if len({each for each, _ in found.scores}) == 1 else ", another one each time"
+    return f"{score:.3g}{steady}; {listed}; a fit says whether they help"

@@ -23,6 +23,7 @@ from looktwice.asking import progress
 from looktwice.asking.asker import Estimate
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import ledger_name, run
+from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.profile import Result
@@ -137,7 +138,8 @@ def results_table(results: Sequence[Result], title: str) -> Table:
         for f in (result.figures[key] for key in COLUMNS):
             interval = "" if f.low is None or f.high is None else f"\n[dim]{_short(f.low)}–{_short(f.high)}[/dim]"
             cells.append("–" if f.value is None else f"{f.value:.3f}{interval}")
-        table.add_row(safe(result.calibrator), f"{result.queries:.3g}", *cells)
+        scored = result.evidence == "scores" and result.calibrator not in (OWN, ONE_QUERY)
+        table.add_row(safe(result.calibrator + (" with scores" if scored else "")), f"{result.queries:.3g}", *cells)
     return table
 
 

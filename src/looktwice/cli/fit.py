@@ -61,9 +61,17 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
     if output.json:
-        print_json({"profile": str(options.out), "results": [result.model_dump() for result in profile.results]})
+        print_json(
+            {
+                "profile": str(options.out),
+                "results": [result.model_dump() for result in profile.results],
+                "advice": profile.advice(),
+            }
+        )
     else:
         OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+        for line in profile.advice():
+            say(safe(line))
         say(f"Profile: {options.out}")
     return not collected.unscored
 

@@ -69,6 +69,7 @@ def page(inputs: ReportInputs) -> str:
         "inputs": inputs,
         "profile": inputs.profile,
         "evidence": evidence,
+        "advice": inputs.profile.advice(evidence.results),
         "judged": judged,
         "guarantees": guarantees,
         "chosen": chosen,

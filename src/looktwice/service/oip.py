@@ -60,9 +60,11 @@ OUTPUTS = {
     "queries": Output("INT32", lambda verdict: verdict.queries),
     "decision": Output("BYTES", lambda verdict: verdict.decision or ""),
     "prediction_set": Output("BYTES", lambda verdict: json.dumps(verdict.prediction_set)),
+    "evidence": Output("BYTES", lambda verdict: verdict.evidence),
+    "score": Output("BYTES", lambda verdict: json.dumps(verdict.score)),
     "sentence": Output("BYTES", lambda verdict: verdict.sentence()),
 }
-"""Every part of a verdict; `votes` and `prediction_set` are JSON, as /v1/look has them."""
+"""Every part of a verdict; `votes`, `prediction_set` and `score` are JSON, as /v1/look has them."""
 METADATA = {
     "name": MODEL,
     "versions": [VERSION],

@@ -38,6 +38,8 @@ COLUMNS = (
     "votes",
     "decision",
     "prediction_set",
+    "evidence",
+    "score",
     "cause",
     "message",
 )
@@ -212,6 +214,8 @@ def record(verdict: Verdict) -> dict[str, object]:
         "votes": [label for _, label in verdict.votes],
         "decision": verdict.decision,
         "prediction_set": None if verdict.prediction_set is None else list(verdict.prediction_set),
+        "evidence": verdict.evidence,
+        "score": verdict.score,
         "cause": None,
         "message": None,
     }
@@ -243,7 +247,10 @@ def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: 
     """Write verdicts as Parquet, with notes in the file's own metadata."""
     pa, pq = files.arrow()
     text, number, whole = pa.string(), pa.float64(), pa.int32()
-    types = (text, text, number, number, number, text, whole, whole, pa.list_(text), text, pa.list_(text), text, text)
+    types = (
+        *(text, text, number, number, number, text, whole, whole),
+        *(pa.list_(text), text, pa.list_(text), text, number, text, text),
+    )
     schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)
     with pq.ParquetWriter(file, schema) as writer:
         for batch in _batches(records):

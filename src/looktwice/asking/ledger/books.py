@@ -10,8 +10,7 @@ from typing import NamedTuple
 from looktwice.asking.ledger.operations import Batch, Intent, Record
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
-from looktwice.asking.ledger.sql import Known, Row, Tables, pack
-from looktwice.classifiers.base import Answer
+from looktwice.asking.ledger.sql import Known, Row, Tables, pack, pack_options
 
 DAY = 86_400
 
@@ -138,7 +137,16 @@ class Books:
         """The first answer to a question stays; a second one can only come from a session that was taken for dead."""
         self.tables.answer(
             [
-                (key, answer.label, answer.score, answer.status, int(latency * 1e6), attempts, at)
+                (
+                    key,
+                    answer.label,
+                    answer.score,
+                    pack_options(answer.options),
+                    answer.status,
+                    int(latency * 1e6),
+                    attempts,
+                    at,
+                )
                 for key, answer, latency, attempts in records
             ]
         )
@@ -197,7 +205,7 @@ class Books:
         for key in intent.entries:
             row = known.get(key)
             if row and row.label is not None:
-                answered[key] = Answer(row.label, row.score, row.status)
+                answered[key] = row.answer()
             elif key in in_flight:
                 held.append(key)
             elif len(granted) < room:

@@ -32,6 +32,7 @@ COLUMNS = {
     "index": "int64",
     "label": "string",
     "score": "double",
+    "options": "string",
     "status": "int64",
     "answered_at": "string",
     "latency_s": "double",
@@ -40,7 +41,10 @@ COLUMNS = {
     "price_micros": "int64",
     "raw": "string",
 }
-"""What is exported of an answer, and its Parquet type; `price_micros` is that of all sends together."""
+"""What is exported of an answer, and its Parquet type.
+
+`options` is its ranked list, labels and scores in turn, as JSON; `price_micros` is that of all sends together.
+"""
 BLOCK = 10_000
 
 
@@ -150,15 +154,15 @@ def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
-        "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
-        " raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
+        "SELECT fingerprint, digest, name, seed, number, label, score, options, status, at, latency, attempts, sends,"
+        " micros, raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
         " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
     )
-    for who, packed, view, seed, index, label, score, status, at, latency, *rest, raw in rows:
+    for who, packed, view, seed, index, label, score, options, status, at, latency, *rest, raw in rows:
         digest = unpack(packed)
         when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
         text = None if raw is None else raw.decode(errors="backslashreplace")
-        told = (label, score, status, when, latency / 1e6, *rest, text)
+        told = (label, score, options, status, when, latency / 1e6, *rest, text)
         yield who, digest, names.get(digest), view, seed, index, *told
 
 

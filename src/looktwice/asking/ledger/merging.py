@@ -19,11 +19,13 @@ BLOCK = 2_000
 
 _CHUNK = """CREATE TEMP TABLE chunk(
     key BLOB PRIMARY KEY, classifier, digest, view, seed, number, sends, micros, at,
-    label, score, status, latency, attempts, raw, more_sends DEFAULT 0, more_micros DEFAULT 0,
+    label, score, options, status, latency, attempts, raw, more_sends DEFAULT 0, more_micros DEFAULT 0,
     fresh DEFAULT 0, taken DEFAULT 0
 ) WITHOUT ROWID"""
 
-_COLUMNS = "key, classifier, digest, view, seed, number, sends, micros, at, label, score, status, latency, attempts"
+_COLUMNS = (
+    "key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status, latency, attempts"
+)
 
 _SPEND = "classifier, day, session, queries, micros, answered, refused, waived, command"
 
@@ -39,8 +41,9 @@ _STEPS = (
     " WHERE s.classifier = classifiers.id",
     f"INSERT INTO questions({_COLUMNS}) SELECT {_COLUMNS} FROM chunk WHERE true"  # noqa: S608
     " ON CONFLICT DO UPDATE SET sends = MAX(sends, excluded.sends), micros = MAX(micros, excluded.micros)",
-    "UPDATE questions SET label = c.label, score = c.score, status = c.status, latency = c.latency,"
-    " attempts = c.attempts, at = c.at, session = NULL FROM chunk c WHERE c.key = questions.key AND c.taken",
+    "UPDATE questions SET label = c.label, score = c.score, options = c.options, status = c.status,"
+    " latency = c.latency, attempts = c.attempts, at = c.at, session = NULL"
+    " FROM chunk c WHERE c.key = questions.key AND c.taken",
     "DELETE FROM replies WHERE key IN (SELECT key FROM chunk WHERE taken)",
     "INSERT INTO replies SELECT key, raw FROM chunk WHERE taken AND raw IS NOT NULL",
 )
@@ -93,8 +96,8 @@ def _merge(db: sqlite3.Connection, source: Source) -> Merged:
     db.execute(_CHUNK)
     added = known = 0
     rows = source.rows(
-        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, status, latency,"
-        " attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
+        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status,"
+        " latency, attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
     )
     while chunk := list(islice(rows, BLOCK)):
         renumbered = [(key, classifiers[who], digest, views[view], *rest) for key, who, digest, view, *rest in chunk]

@@ -152,7 +152,7 @@ class Reader:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
         known = self.read(lambda: self._tables.known(keys))
-        return {key: Answer(row[0], row[1], row[2]) for key, row in known.items() if row[0] is not None}
+        return {key: row.answer() for key, row in known.items() if row.label is not None}
 
     def spend(self, fingerprint: str) -> Spend:
         return self.read(lambda: self._spend(self._tables.find_classifier(fingerprint)))

@@ -88,7 +88,12 @@ def _commands(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE spend ADD COLUMN command TEXT")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands]
+def _options(db: sqlite3.Connection) -> None:
+    """The ranked list of an answer; see `pack_options`."""
+    db.execute("ALTER TABLE questions ADD COLUMN options TEXT")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -466,7 +471,7 @@ def _blocks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @cache
 def _looking(rows: int) -> str:
-    return f"SELECT key, label, score, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
+    return f"SELECT key, label, score, options, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
 
 
 @cache
@@ -479,11 +484,11 @@ def _asking(rows: int) -> str:
 
 @cache
 def _answering(rows: int) -> str:
-    columns = "key, label, score, status, latency, attempts, at"
+    columns = "key, label, score, options, status, latency, attempts, at"
     return (
-        f"WITH new({columns}) AS (VALUES {_values(_marks(7), rows)})"  # noqa: S608
-        " UPDATE questions SET label = new.label, score = new.score, status = new.status, latency = new.latency,"
-        " attempts = new.attempts, at = new.at, session = NULL"
+        f"WITH new({columns}) AS (VALUES {_values(_marks(8), rows)})"  # noqa: S608
+        " UPDATE questions SET label = new.label, score = new.score, options = new.options, status = new.status,"
+        " latency = new.latency, attempts = new.attempts, at = new.at, session = NULL"
         " FROM new WHERE questions.key = new.key AND questions.label IS NULL"
     )
 
