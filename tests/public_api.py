@@ -40,7 +40,8 @@ def members(kind: type, path: str) -> Iterator[str]:
     for name in sorted(name for name in dir(kind) if not name.startswith("_")):
         home = next(parent for parent in kind.__mro__ if name in vars(parent))
         value = getattr(kind, name)
-        if home.__module__.startswith(HERE) and (getattr(value, "__module__", None) or HERE).startswith(HERE):
+        foreign = inspect.isfunction(value) and not value.__module__.startswith(HERE)
+        if home.__module__.startswith(HERE) and not foreign:
             yield f"{path}.{name}{signature(value)}"
 
 

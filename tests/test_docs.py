@@ -129,6 +129,13 @@ def test_every_page_is_on_the_site() -> None:
     assert not re.search(r"(?:css|javascript): .*https?://", told)
 
 
+def test_the_reference_of_python_names_what_is_there() -> None:
+    names = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference" / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert len(names) > 20
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None
+
+
 def test_the_bibliography_names_places_that_are_there() -> None:
     told = (ROOT / "docs" / "bibliography.md").read_text("utf-8")
     files = re.findall(r"`(\w+/\w+\.py)`", told)
