@@ -49,6 +49,8 @@ class Row:
     """Of the pixels that were asked about; empty where it is not known."""
     thumbnail: bytes = field(default=b"", compare=False, repr=False)
     """Grey levels by which near-duplicates are found; empty where they are not known."""
+    descriptor: Floats | None = field(default=None, compare=False, repr=False)
+    """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
 
 
 @dataclass(frozen=True, eq=False)

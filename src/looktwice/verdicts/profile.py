@@ -24,6 +24,7 @@ from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
 from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.stopping import AdaptiveRule
 from looktwice.views import Panel, renderer
 
@@ -192,6 +193,8 @@ class Profile(_Part):
     adaptive: Adaptive | None = None
     agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
+    familiarity: Familiarity | None = None
+    """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
 
     def views(self) -> Panel:
         """The panel to ask."""
