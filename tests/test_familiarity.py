@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parity import fish, write_place
 from pydantic import ValidationError
-from serving import DEMO
+from serving import DEMO, started
+from workshop import command, run
 
-from looktwice.pictures.collection import find
+from looktwice.errors import ProfileError
+from looktwice.model import Model
+from looktwice.pictures.collection import Held, Picture, find, labelled
 from looktwice.pictures.descriptor import NAMES, PLACES, Floats, Pixels, descriptor
+from looktwice.report import ReportInputs
+from looktwice.report.page import page
 from looktwice.verdicts.familiarity import LEAST, Familiarity
 
 
@@ -180,3 +189,108 @@ def test_the_summary_is_small_and_comes_back_the_same() -> None:
 def test_a_damaged_summary_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Familiarity.model_validate({**known().model_dump(), **change})
+
+
+# At work
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_place(tmp_path_factory.mktemp("familiarity"))
+
+
+def old(place: Path, tmp_path: Path) -> Path:
+    """The profile as it was made before profiles could tell."""
+    values = json.loads((place / "profile.json").read_text())
+    del values["familiarity"]
+    (tmp_path / "old.json").write_text(json.dumps(values))
+    return tmp_path / "old.json"
+
+
+def test_an_unfamiliar_picture_is_never_accepted(place: Path) -> None:
+    with Model.load(place / "profile.json") as model:
+        plain, trusting = (model.look(fish(), max_error=0.9, unfamiliar=how) for how in ("review", "accept"))
+        usual = model.look(place / "pictures" / "0.png", max_error=0.9)
+        undecided = model.look(fish())
+    assert (plain.decision, trusting.decision, usual.decision, undecided.decision) == (
+        "review",
+        "accept",
+        "accept",
+        "review",
+    )
+    assert plain.familiarity is not None
+    assert plain.familiarity <= 0.01
+    assert plain.unfamiliar_because == trusting.unfamiliar_because is not None
+    assert usual.unfamiliar_because is None
+    assert usual.familiarity is not None
+    assert usual.familiarity > 0.01
+
+
+def test_a_profile_from_before_works_and_cannot_tell(place: Path, tmp_path: Path) -> None:
+    with Model.load(old(place, tmp_path)) as model:
+        verdict = model.look(fish())
+        assert (verdict.familiarity, verdict.unfamiliar_because, verdict.decision) == (None, None, None)
+        with pytest.raises(ProfileError, match="cannot tell which pictures are unfamiliar; fit again"):
+            model.look(fish(), unfamiliar="refuse")
+
+
+def test_a_dry_run_counts_them_and_asks_less_where_they_are_refused(place: Path) -> None:
+    words = ("score", place / "pictures", "--profile", place / "profile.json", "-o", place / "out.csv", "--dry-run")
+    review, refuse = (json.loads(run(*words, "--json", *more).stdout) for more in ((), ("--unfamiliar", "refuse")))
+    assert (review["unfamiliar"], refuse["unfamiliar"]) == (1, 1)
+    assert review["questions"] * 4 == refuse["questions"] * 5
+    assert "and 1 unlike the labelled ones" in run(*words).stderr
+
+
+def test_score_ends_with_a_line_about_them_and_look_says_why(place: Path, tmp_path: Path) -> None:
+    words = (place / "pictures", "--profile", place / "profile.json")
+    done = run("score", *words, "-o", tmp_path / "out.csv", "--json")
+    assert json.loads(done.stdout)["unfamiliar"] == 1
+    assert "Unfamiliar: 1 of 5 pictures (20.0%), where 1.0% are to be expected." in " ".join(done.stderr.split())
+    assert "Not the kind of picture it learned from: a colour picture of 40 × 30;" in run("look", *words).stdout
+
+
+def test_guarantees_leave_them_out_and_the_report_shows_them(place: Path, tmp_path: Path) -> None:
+    shown = labelled(DEMO / "pictures.npz")[400:440]
+    strange = [Picture("fish", shown[0].truth, Held(fish())), *shown]
+    with Model.load(place / "profile.json") as model:
+        review = model.evaluate(strange, max_error=0.9)
+        trusting = model.evaluate(strange, max_error=0.9, unfamiliar="accept")
+        refused = model.evaluate(strange, max_error=0.9, unfamiliar="refuse")
+    unfamiliar = review.guarantees.unfamiliar
+    assert unfamiliar is not None
+    assert review.guarantees.accepted == pytest.approx(1 - unfamiliar)
+    assert (trusting.guarantees.accepted, trusting.guarantees.unfamiliar) == (1.0, unfamiliar)
+    assert unfamiliar * 41 == pytest.approx(len(refused.collected.unscored))
+    assert "fish" in [item.name for item in refused.collected.unscored]
+    inputs = ReportInputs(review.profile, review.collected.votes, strange, review.policy)
+    told = page(replace(inputs, descriptors=review.collected.descriptors))
+    assert "Not the kind of picture it learned from" in told
+    assert "a colour picture of 40 × 30; the labelled pictures are grey and 28 × 28" in told
+    assert "Not the kind of picture it learned from" not in page(inputs)
+
+
+def test_the_service_counts_them(place: Path) -> None:
+    with started(command("serve", "--profile", place / "profile.json", "--port", 0)) as service:
+        for name in ("fish.png", "0.png"):
+            service.form("/v1/look", (name, (place / "pictures" / name).read_bytes()))
+        assert "looktwice_unfamiliar_total 1.0" in service.get("/metrics").body.decode()
+
+
+def test_the_estimator_tells_without_a_query(place: Path) -> None:
+    pytest.importorskip("sklearn")
+    from looktwice.estimator import LookTwice
+
+    asked = []
+
+    def classify(image: Pixels) -> str:
+        asked.append(image)
+        return "bright" if image.mean() > 128 else "dark"
+
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
+    model = LookTwice(classify, views="gaussian:0.1*4").fit(images, [classify(image) for image in images])
+    before = len(asked)
+    familiarity = model.familiarity([*images[:3], fish()])
+    assert len(asked) == before
+    assert (familiarity[:3] > 0.01).all()
+    assert familiarity[3] <= 0.01

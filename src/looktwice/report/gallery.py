@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -221,6 +221,23 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
             ),
         ]
     return [_gallery(judged, known, *each) for each in found if len(each[2])]
+
+
+def unfamiliar(
+    judged: Judged, pictures: Sequence[Picture], reasons: Mapping[int, str], false_alarms: float
+) -> list[Gallery]:
+    """Pictures that are not like the labelled ones, by their places, the least like them first; none if there are none.
+
+    `reasons` say what stands out about each.
+    """
+    if not reasons:
+        return []
+    share, usual = len(reasons) / len(judged.votes), f"where {false_alarms:.1%} are to be expected"
+    about = f"{share:.1%} of the pictures, {usual}. They are never accepted: their confidence means nothing."
+    known, places = {item.name: item for item in pictures}, np.array(list(reasons), np.intp)
+    found = _gallery(judged, known, "Not the kind of picture it learned from", about, places)
+    cards = zip(found.cards, reasons.values(), strict=False)
+    return [replace(found, cards=tuple(replace(card, said=why) for card, why in cards))]
 
 
 def sample(pictures: Iterable[Picture]) -> Image:

@@ -40,6 +40,7 @@ CLOSING = "the service is shutting down"
 REFUSALS = {
     Cause.UNREADABLE: "picture",
     Cause.UNFIT: "picture",
+    Cause.UNFAMILIAR: "unfamiliar",
     Cause.BUDGET: "budget",
     Cause.STOPPED: "unavailable",
     Cause.NO_LABEL: "classifier",

@@ -45,6 +45,8 @@ VERDICT = {
     "votes": [{"view": "mirror", "label": "Shirt"}, {"view": "zoom:1.15", "label": "Coat"}],
     "queries": 3,
     "prediction_set": ["Shirt", "Coat", None],
+    "familiarity": 0.63,
+    "unfamiliar_because": None,
     "sentence": "1 of 2 views agree; the enlarged one says Coat; such pictures are right 74 % of the time.",
 }
 EVENTS = (

@@ -50,6 +50,11 @@ class ProfileReply(BaseModel):
     max_error: float | None = Field(description="accepted answers are wrong at most so often")
     level: float = Field(description="how certain that is")
     coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
+    unfamiliar: str | None = Field(
+        description="what becomes of pictures unlike the labelled ones: accept, review or refuse; null where the "
+        "profile cannot tell"
+    )
+    false_alarms: float = Field(description="how often a picture that is like them is taken for one that is not")
     drift: DriftReply | None
     limits: LimitsReply
 
@@ -69,6 +74,8 @@ def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
         max_error=dispatcher.decide.max_error,
         level=level,
         coverage=dispatcher.decide.coverage,
+        unfamiliar=policy.unfamiliar if policy.familiarity else None,
+        false_alarms=policy.false_alarms,
         drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )

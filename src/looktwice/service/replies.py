@@ -30,13 +30,24 @@ class VerdictReply(BaseModel):
     confidence: float = Field(ge=0, le=1, description="the probability that the label is right")
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1, description="low and high are the 95 % interval of the confidence")
-    decision: Literal["accept", "review"] | None = Field(description="null for bursts, which have no guarantee")
+    decision: Literal["accept", "review"] | None = Field(
+        description="null for bursts of familiar photos, which have no guarantee"
+    )
     base: str = Field(description="what the classifier said about the picture itself")
     votes: list[VoteReply]
     queries: int
     prediction_set: list[str | None] | None = Field(
         description="the labels that it may have, the most probable first, and null for any other label; null in place "
         "of the list where the service was started without --coverage, and for bursts"
+    )
+    familiarity: float | None = Field(
+        ge=0,
+        le=1,
+        description="how much the picture is like the labelled ones: a p-value; null where the profile cannot tell",
+    )
+    unfamiliar_because: str | None = Field(
+        description="what stands out about a picture that is not like them, so that its confidence means nothing; "
+        "null where it is like them, or the profile cannot tell"
     )
     sentence: str
 
@@ -54,6 +65,8 @@ class VerdictReply(BaseModel):
             votes=[VoteReply.model_construct(view=view, label=label) for view, label in verdict.votes],
             queries=verdict.queries,
             prediction_set=None if verdict.prediction_set is None else list(verdict.prediction_set),
+            familiarity=verdict.familiarity,
+            unfamiliar_because=verdict.unfamiliar_because,
             sentence=verdict.sentence(),
         )
 
@@ -116,6 +129,7 @@ CODES = {
     "type": 415,
     "host": 421,
     "picture": 422,
+    "unfamiliar": 422,
     "busy": 429,
     "budget": 429,
     "internal": 500,
