@@ -138,6 +138,23 @@ def test_a_copy_of_a_neighbour_is_as_familiar_as_can_be() -> None:
     assert (near, far < 1e-6) == (1.0, True)
 
 
+# A stream
+
+
+def test_a_stream_of_the_same_kind_raises_no_alarm_and_another_soon_does() -> None:
+    alarms = 0
+    for seed in range(40):
+        mixed = np.random.default_rng(seed).permutation(len(clothes()))
+        found = Familiarity.fit(clothes()[mixed[:300]])
+        assert found is not None
+        kinds = [found.kind(p) for p in found.p_values(clothes()[mixed[300:1300]])]
+        alarms += found.drift().update(kinds).alarm
+    assert alarms <= 3  # 1 % of 40, and chance
+    blurred = [cv2.GaussianBlur(picture.image().pixels, (0, 0), 0.7) for picture in find([DEMO / "pictures.npz"])[-60:]]
+    p_values = known().p_values(np.stack([descriptor(np.asarray(pixels, np.uint8)) for pixels in blurred]))
+    assert known().drift().update([known().kind(p) for p in p_values]).alarm
+
+
 # The words
 
 

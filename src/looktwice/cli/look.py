@@ -29,6 +29,11 @@ DRIFT = (
 UNFAMILIAR = "They are not the kind of picture that this profile was fitted on, so their confidence means nothing."
 """What the end of a run says of unfamiliar pictures."""
 
+SHIFT = (
+    "[yellow]Drift:[/yellow] the pictures themselves no longer look like those that this profile was fitted on; "
+    "label some of those with the least familiarity and fit again"
+)
+
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
@@ -86,6 +91,7 @@ def score(
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     unscored: dict[str, Unscored] = {}
     agreement_bins: list[int] = []
+    kinds: list[int] = []
     unfamiliar = 0
 
     async def work() -> None:
@@ -98,6 +104,7 @@ def score(
                 else:
                     file.add(verdict)
                     unfamiliar += verdict.unfamiliar_because is not None
+                    kinds.append(policy.familiarity_kind(verdict.familiarity))
                     agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
 
     try:
@@ -105,15 +112,17 @@ def score(
     finally:
         file.finish(unscored)
     complain(list(unscored.values()))
-    drift = policy.drift()
+    drift, shift = policy.drift(), policy.shift()
     drifted = drift is not None and drift.update(agreement_bins).alarm
-    if drifted:
-        say(DRIFT)
+    shifted = shift is not None and shift.update(kinds).alarm
+    for alarm, words in ((drifted, DRIFT), (shifted, SHIFT)):
+        if alarm:
+            say(words)
     if unfamiliar:
         share = f"{unfamiliar} of {len(todo)} pictures ({unfamiliar / len(todo):.1%})"
         say(f"[yellow]Unfamiliar:[/yellow] {share}, where {decide.false_alarms:.1%} are to be expected. {UNFAMILIAR}")
     if output.json:
-        told = {"not_scored": file.missing(), "drift": drifted, "unfamiliar": unfamiliar}
+        told = {"not_scored": file.missing(), "drift": drifted or shifted, "unfamiliar": unfamiliar}
         print_json({"out": str(out), "pictures": len(pictures), **told})
     say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
     return not file.missing()

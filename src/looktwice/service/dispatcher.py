@@ -79,6 +79,8 @@ class Dispatcher:
         self.asker, self.policy = model.asker, model.policy(decide)
         self._drift = self.policy.drift()
         self._agreement_bins: list[int] = []
+        self._shift = self.policy.shift()
+        self._kinds: list[int] = []
         self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
         self._numbers = count()
         self._waiting: deque[_Caller] = deque()
@@ -105,6 +107,13 @@ class Dispatcher:
         if self._drift and self._agreement_bins:
             self._drift, self._agreement_bins = self._drift.update(self._agreement_bins), []
         return self._drift
+
+    @property
+    def shift(self) -> Drift | None:
+        """The test that live pictures are as familiar as the labelled ones; None if the profile cannot tell."""
+        if self._shift and self._kinds:
+            self._shift, self._kinds = self._shift.update(self._kinds), []
+        return self._shift
 
     def state(self) -> State:
         """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
@@ -227,8 +236,9 @@ class Dispatcher:
         """Remember the agreement bins of live pictures; what that means is worked out for many at a time."""
         live = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
         self._agreement_bins += [self.policy.agreement_bin(v.base, [label for _, label in v.votes]) for v in live]
+        self._kinds += [self.policy.familiarity_kind(verdict.familiarity) for verdict in live]
         if len(self._agreement_bins) >= MANY:
-            _ = self.drift
+            _ = self.drift, self.shift
 
     def _listen(self, tells: dict[str, Tell]) -> None:
         self._tells |= tells

@@ -78,3 +78,5 @@ class _Asked(Collector):
         if drift := self._dispatcher.drift:
             yield GaugeMetricFamily("looktwice_drift_alarm", "Live pictures differ from the profile's", drift.alarm)
             yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
+        if shift := self._dispatcher.shift:
+            yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)

@@ -26,7 +26,7 @@ class DriftReply(BaseModel):
     """Whether live pictures are still of the kind that the profile was made from."""
 
     seen: int
-    alarm: bool
+    alarm: bool = Field(description="by the answers, or by the pictures themselves")
 
 
 class LimitsReply(BaseModel):
@@ -62,7 +62,7 @@ class ProfileReply(BaseModel):
 def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
     """The public part of a profile, and how it is put to use."""
     profile, policy, drift, limits = dispatcher.model.fitted(), dispatcher.policy, dispatcher.drift, dispatcher.limits
-    accept = policy.accept
+    accept, shift = policy.accept, dispatcher.shift
     return ProfileReply(
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
@@ -76,7 +76,7 @@ def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
         coverage=dispatcher.decide.coverage,
         unfamiliar=policy.unfamiliar if policy.familiarity else None,
         false_alarms=policy.false_alarms,
-        drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
+        drift=DriftReply(seen=drift.seen, alarm=drift.alarm or bool(shift and shift.alarm)) if drift else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )
 

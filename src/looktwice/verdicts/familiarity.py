@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from looktwice.calibration.votes import Floats
 from looktwice.pictures.descriptor import NAMES, PLACES
+from looktwice.verdicts.drift import Drift
 
 LEAST = 20
 """Labelled pictures that are needed to say anything."""
-NEIGHBOURS, RANKED = 300, 2000
+NEIGHBOURS, RANKED = 300, 1000
 """Most labelled pictures to which distances are measured, and most whose distances are kept."""
 FINEST = 0.02
 """The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
@@ -94,6 +95,18 @@ class Familiarity(BaseModel):
         share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
         beyond = distance > ranked[-1]
         return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** 2, share)
+
+    def drift(self) -> Drift:
+        """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
+
+        Each ranked picture is a kind of its own, and so is each gap between two of them, into which new ones fall.
+        """
+        return Drift((0, 1) * len(self.distances) + (0,))
+
+    def kind(self, p_value: float) -> int:
+        """The gap between the ranked pictures into which one of this p-value falls."""
+        ranked = len(self.distances)
+        return 2 * min(ranked, round((1 - p_value) * (ranked + 1)))
 
     def distance(self, descriptors: Floats) -> Floats:
         """(n,): the Mahalanobis distance of each picture from the nearest neighbour, to four decimals."""

@@ -124,6 +124,17 @@ class Policy:
         """
         return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
 
+    def shift(self) -> Drift | None:
+        """The same by the pixels: whether pictures are still as familiar; None if the profile cannot tell.
+
+        Where unfamiliar pictures are refused, those that are left would seem too familiar.
+        """
+        return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
+
+    def familiarity_kind(self, familiarity: float | None) -> int:
+        """What a shift is seen by: the place of a picture among the labelled ones."""
+        return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
+
 
 def agreement_bin(agree: int, asked: int, views: int) -> int:
     """One number for how many views of the first round agree and how many were asked, the most doubtful first."""

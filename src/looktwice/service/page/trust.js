@@ -66,7 +66,7 @@ function showDrift(drift) {
     `${drift.seen.toLocaleString("en")} ${drift.seen === 1 ? "picture was" : "pictures were"} looked at since the service began. ` +
     (drift.alarm
       ? "They no longer look like those that the profile was made from: fit it again before you rely on it."
-      : "Their answers agree as those about the profile's pictures did.");
+      : "As a whole, they look like those that the profile was made from.");
 }
 
 export async function showTrust(profile) {
