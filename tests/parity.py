@@ -8,11 +8,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from serving import DEMO, clothes
 
 from looktwice.model import Model
 from looktwice.pictures.collection import labelled
+from looktwice.pictures.image import encode_png
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionKeywords
 
@@ -23,12 +26,21 @@ DECISIONS: dict[str, DecisionKeywords] = {
     "level": {"level": 0.5},
     "max_error and level": {"max_error": 0.08, "level": 0.5},
     "coverage": {"coverage": 0.95},
-    "all": {"adaptive": True, "max_error": 0.07, "level": 0.5, "coverage": 0.97},
+    "unfamiliar": {"unfamiliar": "accept"},
+    "false_alarms": {"false_alarms": 0.9},
+    "all": {
+        "adaptive": True,
+        "max_error": 0.07,
+        "level": 0.5,
+        "coverage": 0.97,
+        "unfamiliar": "accept",
+        "false_alarms": 0.9,
+    },
 }
 """Every decision option alone, and all together. `level` says how certain `max_error` is, so it has a pair as well."""
 ROWS = [pytest.param(options, id=name) for name, options in DECISIONS.items()]
 PICTURES = (0, 4, 5, 9)
-"""Pictures on whose verdicts every option shows."""
+"""Pictures on whose verdicts every option shows, with one of another kind."""
 FIELDS = tuple(field.name for field in fields(Verdict) if field.name != "digest")
 """Every part of a verdict; the digest only tells a file of verdicts whether its picture is still the same."""
 Told = dict[str, Any]
@@ -44,7 +56,19 @@ def write_place(folder: Path) -> Path:
     (folder / "pictures").mkdir()
     for place in PICTURES:
         (folder / "pictures" / f"{place}.png").write_bytes(clothes()[place])
+    (folder / "pictures" / "fish.png").write_bytes(encode_png(fish()))
     return folder
+
+
+def fish(width: int = 40, height: int = 30) -> NDArray[np.uint8]:
+    """A picture that is no piece of clothing: an orange body and a tail, in blue water."""
+    y, x = np.mgrid[:height, :width] / np.array([height, width]).reshape(2, 1, 1)
+    body = ((x - 0.45) / 0.3) ** 2 + ((y - 0.5) / 0.25) ** 2 < 1
+    tail = (x > 0.68) & (x < 0.92) & (abs(y - 0.5) < x - 0.66)
+    pixels = np.stack([30 + 20 * y, 90 + 60 * x, 160 + 60 * y], axis=2)
+    pixels[body | tail] = (240, 120, 30)
+    pixels[((x - 0.28) ** 2 + (y - 0.42) ** 2) < 0.0012] = 0
+    return pixels.astype(np.uint8)
 
 
 def arguments(options: Mapping[str, object]) -> list[str]:
@@ -70,6 +94,6 @@ def check(told: Sequence[Told], expected: Sequence[Verdict]) -> None:
     """Every field is what it should be; files round to six decimals."""
     for found, verdict in zip(told, expected, strict=True):
         wanted = of_verdict(verdict)
-        rounded = {name: pytest.approx(wanted[name], abs=1e-6) for name in ("confidence", "low", "high")}
+        rounded = {name: pytest.approx(wanted[name], abs=1e-6) for name in ("confidence", "low", "high", "familiarity")}
         assert {name: found[name] for name in FIELDS} == {name: wanted[name] for name in FIELDS} | rounded
         assert found.get("sentence", wanted["sentence"]) == wanted["sentence"]

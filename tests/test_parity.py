@@ -17,7 +17,7 @@ from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO as MODEL
 from conformance.replica import Replica, model, pictures
 from faults import Running, fault_server
-from parity import DECISIONS, FIELDS, ROWS, Told, arguments, check, of_row, of_verdict, write_place
+from parity import DECISIONS, FIELDS, PICTURES, ROWS, Told, arguments, check, of_row, of_verdict, write_place
 from serving import Service, started
 from workshop import PANEL, command, run, write_pictures, write_profile
 
@@ -26,7 +26,7 @@ from looktwice.asking.ledger.protocol import Account
 from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.classifiers.settings import read_toml
 from looktwice.cli.app import app
-from looktwice.errors import BudgetError
+from looktwice.errors import BudgetError, ImageError
 from looktwice.fleet.shards import Shards
 from looktwice.fleet.sources import units
 from looktwice.fleet.worker import Job, Scorer
@@ -105,6 +105,8 @@ def test_every_option_shows_in_some_verdict(place: Path) -> None:
         ("max_error", "none"),
         ("max_error and level", "max_error"),
         ("coverage", "none"),
+        ("unfamiliar", "none"),
+        ("false_alarms", "none"),
     ):
         assert told[name] != told[less], name
     everything = DECISIONS["all"]
@@ -133,7 +135,7 @@ def read(path: Path) -> list[Told]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set", "score")
+    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set", "score", "familiarity")
     parsed = [{name: json.loads(row[name]) for name in parts if row[name]} for row in rows]
     return [{name: text or None for name, text in row.items()} | more for row, more in zip(rows, parsed, strict=True)]
 
@@ -154,6 +156,7 @@ def test_the_service(place: Path, options: DecisionKeywords) -> None:
         said = service.get("/v1/profile").json()
     level = DecisionOptions(**options).level
     assert (said["max_error"], said["level"], said["coverage"]) == (decide.max_error, level, decide.coverage)
+    assert (said["unfamiliar"], said["false_alarms"]) == (decide.unfamiliar, decide.false_alarms)
 
 
 def of_reply(said: Told) -> Told:
@@ -184,6 +187,8 @@ def infer(service: Service, files: Sequence[bytes]) -> list[Told]:
                 "decision": row["decision"] or None,
                 "votes": json.loads(row["votes"]),
                 "prediction_set": json.loads(row["prediction_set"]),
+                "familiarity": None if row["familiarity"] == -1 else row["familiarity"],
+                "unfamiliar_because": row["unfamiliar_because"] or None,
             }
         )
         for row in told
@@ -224,6 +229,27 @@ def test_a_worker_of_a_fleet(place: Path, tmp_path: Path, options: DecisionKeywo
     expected = judged(place, decide)
     rows = sorted(pq.read_table(tmp_path / "out").to_pylist(), key=lambda row: str(row["name"]))
     check([of_row(row, verdict) for row, verdict in zip(rows, expected, strict=True)], expected)
+
+
+def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_path: Path) -> None:
+    expected = [verdict.name for verdict in judged(place, DecisionOptions(unfamiliar="refuse"))]
+    assert expected == [f"{place}.png" for place in PICTURES]
+    why = "a colour picture of 40 × 30; the labelled pictures are grey and 28 × 28"
+    words = (place / "pictures", "--profile", place / "profile.json", "--unfamiliar", "refuse")
+    looked = run("look", *words, "--json")
+    refused = [told for line in looked.stdout.splitlines() if "cause" in (told := json.loads(line))]
+    assert (looked.returncode, refused) == (3, [{"name": "fish.png", "cause": "unfamiliar", "message": why}])
+    assert run("score", *words, "--out", tmp_path / "out.jsonl").returncode == 3
+    (row,) = [row for row in read(tmp_path / "out.jsonl") if row["cause"]]
+    assert (row["name"], row["cause"], row["message"], row["queries"]) == ("fish.png", "unfamiliar", why, None)
+    with Model.load(place / "profile.json") as library:
+        with pytest.raises(ImageError, match="a colour picture of 40 × 30"):
+            library.look(place / "pictures" / "fish.png", unfamiliar="refuse")
+        assert library._model.asked.sent == 0
+    with started(command("serve", *words[1:], "--port", 0)) as service:
+        reply = service.form("/v1/look", ("fish.png", (place / "pictures" / "fish.png").read_bytes()))
+        assert (reply.status, reply.json()["code"], reply.json()["detail"]) == (422, "unfamiliar", why)
+        assert "looktwice_queries_total 0.0" in service.get("/metrics").body.decode()
 
 
 def test_a_burst_is_judged_alike(place: Path) -> None:

@@ -23,6 +23,7 @@ from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
+from looktwice.pictures.descriptor import descriptor
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
@@ -141,6 +142,17 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         members = np.stack(inside, axis=1)
         members[np.arange(len(votes)), self._places(votes)] = True
         return members
+
+    def familiarity(self, X: PicturesLike) -> Floats:
+        """(n,): how much each picture is like those of `fit`, a p-value in (0, 1]; costs no query.
+
+        At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
+        """
+        check_is_fitted(self, "profile_")
+        pictures, known = _pictures(X), self.profile_.familiarity
+        if known is None:
+            return np.full(len(pictures), np.nan)
+        return known.p_values(np.stack([descriptor(picture.image().pixels) for picture in pictures]))
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; `looktwice.Model.load` reads it."""

@@ -171,8 +171,11 @@ class AsyncModel:
         **decision: Unpack[DecisionKeywords],
     ) -> Estimate:
         """What asking about these pictures would cost at the most; nothing is asked."""
-        panel = self.policy(options, **decision).panel if views is None else panel_of(views)
-        return await self.asker.estimate(pictures if isinstance(pictures, Iterator) else many(pictures), panel)
+        found = pictures if isinstance(pictures, Iterator) else many(pictures)
+        if views is not None:
+            return await self.asker.estimate(found, panel_of(views))
+        policy = self.policy(options, **decision)
+        return await self.asker.estimate(found, policy.panel, policy.screen())
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""

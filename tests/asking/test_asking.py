@@ -163,8 +163,8 @@ class Labelling:
     async def close(self) -> None: ...
 
 
-async def everything(asker: Asker, pictures: Iterable[Picture], **how: Rounds) -> list[Row | Unscored]:
-    return [row async for row in asker.ask(pictures, PANEL, **how)]
+async def everything(asker: Asker, pictures: Iterable[Picture], rounds: Rounds | None = None) -> list[Row | Unscored]:
+    return [row async for row in asker.ask(pictures, PANEL, rounds)]
 
 
 async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
 from looktwice.classifiers.naming import Naming, merged, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
 from looktwice.views import Panel, View, base_question, questions, render, renderer
 
@@ -66,6 +67,16 @@ class Rounds:
 
 
 @dataclass(frozen=True)
+class Screen:
+    """Tells pictures of another kind before anything is asked about them."""
+
+    why: Callable[[Floats], str | None]
+    """Why a picture with this descriptor is of another kind, for people; None where it is not."""
+    refuse: bool
+    """Whether nothing is asked about such pictures."""
+
+
+@dataclass(frozen=True)
 class Estimate:
     """What a run would ask, without retries and canaries; identical questions count once."""
 
@@ -81,6 +92,8 @@ class Estimate:
     """What they would cost, in millionths of the currency."""
     seconds: float | None
     """How long that takes at the allowed rate; None where nothing limits the rate."""
+    unfamiliar: int = 0
+    """Pictures of another kind than the profile's, as far as it can tell."""
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +102,7 @@ class _Open:
 
     picture: Picture
     image: Image
+    descriptor: Floats
     jobs: list[Job]
     names: Naming
     scores: Scores
@@ -195,7 +209,7 @@ class Asker:
         self._sender.resume()
 
     async def ask(
-        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None
+        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None, screen: Screen | None = None
     ) -> AsyncGenerator[Row | Unscored]:
         """The answers about each picture, in the pictures' order; durable before they are handed over.
 
@@ -208,7 +222,7 @@ class Asker:
             more = True
             while True:
                 while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
-                    if more := bool(chunk := await self._load(source, panel)):
+                    if more := bool(chunk := await self._load(source, panel, screen)):
                         chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
                 if not chunks:
                     break
@@ -257,20 +271,24 @@ class Asker:
         """
         return self._sender.blocked()
 
-    async def estimate(self, pictures: Iterable[Picture], panel: Panel) -> Estimate:
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen | None = None) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         source, seen = iter(pictures), set[str]()
-        total = unreadable = hits = 0
-        while chunk := await self._load(source, panel):
+        total = unreadable = unfamiliar = hits = 0
+        while chunk := await self._load(source, panel, screen):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
             hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
             total += len(chunk)
-            unreadable += sum(isinstance(item, Unscored) for item in chunk)
+            causes = [item.cause for item in chunk if isinstance(item, Unscored)]
+            unreadable += causes.count(Cause.UNREADABLE)
+            unfamiliar += causes.count(Cause.UNFAMILIAR)
+            if screen and not screen.refuse:
+                unfamiliar += sum(isinstance(item, _Open) and screen.why(item.descriptor) is not None for item in chunk)
             seen |= new.keys()
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
         seconds = queries / self.terms.per_second if self.terms.per_second else None
-        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds)
+        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar)
 
     def _count(self, row: Row | Unscored) -> None:
         self.progress.pictures += 1
@@ -278,16 +296,16 @@ class Asker:
 
     # From pictures to questions ------------------------------------------------------------------------------------
 
-    async def _load(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
-        return [] if self.stopped else await asyncio.to_thread(self._next_chunk, source, panel)
+    async def _load(self, source: Iterator[Picture], panel: Panel, screen: Screen | None) -> _Chunk:
+        return [] if self.stopped else await asyncio.to_thread(self._next_chunk, source, panel, screen)
 
-    def _next_chunk(self, source: Iterator[Picture], panel: Panel) -> _Chunk:
+    def _next_chunk(self, source: Iterator[Picture], panel: Panel, screen: Screen | None) -> _Chunk:
         """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
         chunk: _Chunk = []
         room, size = CHUNK_BYTES, len(panel) + 1
         most = max(CHUNK_QUESTIONS, 2 * self.terms.concurrency * self.terms.batch)
         while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
-            item = self._open(picture, panel)
+            item = self._open(picture, panel, screen)
             chunk.append(item)
             room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
         jobs = [job for item in chunk if isinstance(item, _Open) for job in item.jobs]
@@ -296,17 +314,20 @@ class Asker:
                 job.answer = known.get(job.entry.key)
         return chunk
 
-    def _open(self, picture: Picture, panel: Panel) -> _Open | Unscored:
+    def _open(self, picture: Picture, panel: Panel, screen: Screen | None) -> _Open | Unscored:
         try:
             image = picture.image()
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
+        described = descriptor(image.pixels)
+        if screen and screen.refuse and (why := screen.why(described)):
+            return Unscored(picture.name, Cause.UNFAMILIAR, why)
         asked = (base_question(image), *questions(image, panel, self.seed))
         texts = [_text(view, seed, index) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
-        return _Open(picture, image, jobs, self.names, self.scores)
+        return _Open(picture, image, described, jobs, self.names, self.scores)
 
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""

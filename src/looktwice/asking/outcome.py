@@ -16,6 +16,8 @@ class Cause(StrEnum):
     """The file is not a picture that can be decoded."""
     UNFIT = "unfit"
     """The classifier cannot take a picture like this."""
+    UNFAMILIAR = "unfamiliar"
+    """It is not the kind of picture that the profile was made from, and such pictures are refused."""
     BUDGET = "budget"
     """The budget does not cover the question."""
     STOPPED = "stopped"
@@ -45,7 +47,7 @@ class Unscored:
 
     def error(self) -> LookTwiceError:
         """The same as an exception."""
-        if self.cause in (Cause.UNREADABLE, Cause.UNFIT):
+        if self.cause in (Cause.UNREADABLE, Cause.UNFIT, Cause.UNFAMILIAR):
             return ImageError(self.message, self.name)
         kind = BudgetError if self.cause is Cause.BUDGET else ClassifierError
         return kind(f"{self.name}: {self.message}")

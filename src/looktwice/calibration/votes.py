@@ -52,6 +52,8 @@ class Row:
     """Grey levels by which near-duplicates are found; empty where they are not known."""
     lists: tuple[RankedList, ...] = ()
     """The ranked list of the picture itself, then that of each view; none at all where no answer had any."""
+    descriptor: Floats | None = field(default=None, compare=False, repr=False)
+    """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Result
 from looktwice.views import Panel
 
@@ -53,9 +54,10 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
         print_json({**asdict(total), "ledger": ledger})
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
+    unfamiliar = f" and {total.unfamiliar} unlike the labelled ones" if total.unfamiliar else ""
     say(
-        f"{total.pictures} pictures, {total.unreadable} of them unreadable: {total.questions} questions, of which the "
-        f"ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
+        f"{total.pictures} pictures, {total.unreadable} of them unreadable{unfamiliar}: {total.questions} questions, "
+        f"of which the ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
         f". Nothing was asked. Ledger: {safe(ledger or 'none')}"
     )
 
@@ -72,12 +74,18 @@ class Output:
     """Say what would be asked and what it costs; ask nothing."""
 
 
-def estimate(model: AsyncModel, pictures: Sequence[Picture], panel: Panel, output: Output) -> None:
+def estimate(
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    panel: Panel | None,
+    output: Output,
+    decide: DecisionOptions | None = None,
+) -> None:
     """Say what asking about these pictures would cost, and ask nothing; stopping early may make it less."""
 
     async def work() -> Estimate:
         async with model:
-            return await model.estimate(pictures, views=panel)
+            return await model.estimate(pictures, decide or DecisionOptions(), views=panel)
 
     show_estimate(run(work), ledger_name(model.terms, model.options), output.json)
 

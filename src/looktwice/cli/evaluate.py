@@ -39,7 +39,7 @@ def evaluate(
     check_places(None, votes, report)
     policy = policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, policy.panel, output)
+        estimate(model, pictures, None, output, decide)
         return True
 
     async def work() -> Evaluation:
@@ -54,7 +54,9 @@ def evaluate(
     tell_duplicates(collected)
     if report:
         price = model.terms.price_micros
-        inputs = ReportInputs(found.profile, collected.votes, pictures, policy, price_micros=price)
+        inputs = ReportInputs(
+            found.profile, collected.votes, pictures, policy, descriptors=collected.descriptors, price_micros=price
+        )
         _write(report, replace(inputs, days=_own_days(model)), decide)
     if output.json:
         figures = [result.model_dump() for result in found.results]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from looktwice.asking.outcome import Unscored
+from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
@@ -26,14 +26,22 @@ DRIFT = (
     "label some of these pictures and fit again"
 )
 
+UNFAMILIAR = "They are not the kind of picture that this profile was fitted on, so their confidence means nothing."
+"""What the end of a run says of unfamiliar pictures."""
+
+SHIFT = (
+    "[yellow]Drift:[/yellow] the pictures themselves no longer look like those that this profile was fitted on; "
+    "label some of those with the least familiarity and fit again"
+)
+
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
 def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
     """Print a verdict for each picture; whether all have one."""
-    policy = policy_of(model, decide)
+    policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, policy.panel, output)
+        estimate(model, pictures, None, output, decide)
         return True
 
     async def work() -> list[Verdict | Unscored]:
@@ -71,7 +79,7 @@ def score(
     profile = model.fitted()
     policy = policy_of(model, decide)
     if output.dry_run:
-        estimate(model, pictures, policy.panel, output)
+        estimate(model, pictures, None, output, decide)
         return True
     header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
     file, todo = ScoreFile(out, header, pictures, verify=verify), pictures
@@ -83,14 +91,20 @@ def score(
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     unscored: dict[str, Unscored] = {}
     agreement_bins: list[int] = []
+    kinds: list[int] = []
+    unfamiliar = 0
 
     async def work() -> None:
+        nonlocal unfamiliar
         async with watched(model, len(todo), output):
             async for verdict in model.score(todo, decide):
                 if isinstance(verdict, Unscored):
                     unscored[verdict.name] = verdict
+                    unfamiliar += verdict.cause is Cause.UNFAMILIAR
                 else:
                     file.add(verdict)
+                    unfamiliar += verdict.unfamiliar_because is not None
+                    kinds.append(policy.familiarity_kind(verdict.familiarity))
                     agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
 
     try:
@@ -98,12 +112,18 @@ def score(
     finally:
         file.finish(unscored)
     complain(list(unscored.values()))
-    drift = policy.drift()
+    drift, shift = policy.drift(), policy.shift()
     drifted = drift is not None and drift.update(agreement_bins).alarm
-    if drifted:
-        say(DRIFT)
+    shifted = shift is not None and shift.update(kinds).alarm
+    for alarm, words in ((drifted, DRIFT), (shifted, SHIFT)):
+        if alarm:
+            say(words)
+    if unfamiliar:
+        share = f"{unfamiliar} of {len(todo)} pictures ({unfamiliar / len(todo):.1%})"
+        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {decide.false_alarms:.1%} are to be expected. {UNFAMILIAR}")
     if output.json:
-        print_json({"out": str(out), "pictures": len(pictures), "not_scored": file.missing(), "drift": drifted})
+        told = {"not_scored": file.missing(), "drift": drifted or shifted, "unfamiliar": unfamiliar}
+        print_json({"out": str(out), "pictures": len(pictures), **told})
     say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
     return not file.missing()
 
@@ -115,8 +135,13 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.message)}")
     else:
         decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
-        line = f"[bold]{safe(verdict.label)}[/bold] {verdict.confidence:.1%}{decision} {safe(verdict.name)}"
+        share = f"{verdict.confidence:.1%}"
+        share = f"[strike dim]{share}[/strike dim]" if verdict.unfamiliar_because else share
+        line = f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}"
         OUT.print(line, highlight=False)
+        if verdict.unfamiliar_because:
+            told = f"Not the kind of picture it learned from: {safe(verdict.unfamiliar_because)}."
+            OUT.print(f"  [yellow]{told}[/yellow]", highlight=False, soft_wrap=True)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
         if verdict.prediction_set is not None:
             labels = explain.alternatives(verdict.prediction_set)

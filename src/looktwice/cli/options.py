@@ -36,6 +36,10 @@ DECIDING = "Let --adaptive stop by whether an answer would still be accepted at 
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
+UNFAMILIAR = (
+    "What becomes of pictures unlike the labelled ones: judged as any other, never accepted, or not asked about."
+)
+FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
 COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
@@ -91,10 +95,12 @@ def _deciding(
     max_error: Annotated[float | None, Act(help=MAX_ERROR, min=0, max=1)] = None,
     level: Annotated[float, Act(help="How certain that guarantee is.", min=0, max=1)] = 0.95,
     coverage: Annotated[float | None, Act(help=COVERAGE, min=0, max=1)] = None,
+    unfamiliar: Annotated[Literal["accept", "review", "refuse"], Act(help=UNFAMILIAR)] = "review",
+    false_alarms: Annotated[float, Act(help=FALSE_ALARMS, min=0, max=1)] = 0.01,
 ) -> "DecisionOptions":
     from looktwice.verdicts.policy import DecisionOptions
 
-    return DecisionOptions(adaptive, max_error, level, coverage)
+    return DecisionOptions(adaptive, max_error, level, coverage, unfamiliar, false_alarms)
 
 
 def _machines(

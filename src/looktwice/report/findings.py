@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,6 +235,20 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
         for i in np.flatnonzero(count).tolist()
     ]
     return sorted(rows, key=lambda row: (row.high, row.low, row.label))
+
+
+# Familiarity ---------------------------------------------------------------------------------------------------------
+
+
+def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> dict[int, str]:
+    """The places of pictures that are not like the labelled ones, the least like them first, and why."""
+    known, rows = policy.familiarity, [descriptors.get(digest) for digest in judged.votes.digests]
+    places = {place: row for place, row in enumerate(rows) if row is not None}
+    if known is None or judged.taught or not places:
+        return {}
+    p_values = dict(zip(places, known.p_values(np.stack(list(places.values()))).tolist(), strict=True))
+    strange = sorted((p, place) for place, p in p_values.items() if p <= policy.false_alarms)
+    return {place: known.because(places[place]) for _, place in strange}
 
 
 # Cost ----------------------------------------------------------------------------------------------------------------

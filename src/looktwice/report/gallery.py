@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +213,22 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
         for heading, about, rows in found
         if len(rows)
     ]
+
+
+def unfamiliar(
+    judged: Judged, pictures: Sequence[Picture], reasons: Mapping[int, str], false_alarms: float
+) -> list[Gallery]:
+    """Pictures that are not like the labelled ones, by their places, the least like them first; none if there are none.
+
+    `reasons` say what stands out about each.
+    """
+    if not reasons:
+        return []
+    share, usual = len(reasons) / len(judged.votes), f"where {false_alarms:.1%} are to be expected"
+    about = f"{share:.1%} of the pictures, {usual}. They are never accepted: their confidence means nothing."
+    known = {item.name: item for item in pictures}
+    cards = tuple(replace(_card(judged, known, row), said=why) for row, why in islice(reasons.items(), CARDS))
+    return [Gallery("Not the kind of picture it learned from", about, len(reasons), cards)]
 
 
 def sample(pictures: Iterable[Picture]) -> Image:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ class ReportInputs:
     """Where the pixels of the votes' pictures are, by their names."""
     policy: Policy | None = None
     """How the votes were asked for and are believed; the whole panel if None."""
+    descriptors: Mapping[str, Floats] = field(default_factory=dict)
+    """What kind of picture each of the votes' pictures is, by its digest, where that is known."""
     results: Sequence[Result] = ()
     """The rows of the table of figures; the calibrator beside full and constant trust if empty."""
     noise: NoiseFile | None = None

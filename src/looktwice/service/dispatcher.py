@@ -40,6 +40,7 @@ CLOSING = "the service is shutting down"
 REFUSALS = {
     Cause.UNREADABLE: "picture",
     Cause.UNFIT: "picture",
+    Cause.UNFAMILIAR: "unfamiliar",
     Cause.BUDGET: "budget",
     Cause.STOPPED: "unavailable",
     Cause.NO_LABEL: "classifier",
@@ -78,6 +79,8 @@ class Dispatcher:
         self.asker, self.policy = model.asker, model.policy(decide)
         self._drift = self.policy.drift()
         self._agreement_bins: list[int] = []
+        self._shift = self.policy.shift()
+        self._kinds: list[int] = []
         self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
         self._numbers = count()
         self._waiting: deque[_Caller] = deque()
@@ -104,6 +107,13 @@ class Dispatcher:
         if self._drift and self._agreement_bins:
             self._drift, self._agreement_bins = self._drift.update(self._agreement_bins), []
         return self._drift
+
+    @property
+    def shift(self) -> Drift | None:
+        """The test that live pictures are as familiar as the labelled ones; None if the profile cannot tell."""
+        if self._shift and self._kinds:
+            self._shift, self._kinds = self._shift.update(self._kinds), []
+        return self._shift
 
     def state(self) -> State:
         """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
@@ -194,12 +204,13 @@ class Dispatcher:
                 if isinstance(verdict, Verdict):
                     votes = [label for _, label in verdict.votes]
                     self._agreement_bins.append(self.policy.agreement_bin(verdict.base, votes))
+                    self._kinds.append(self.policy.familiarity_kind(verdict.familiarity))
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
             self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
         if len(self._agreement_bins) >= MANY:  # what they mean is worked out for many at a time
-            _ = self.drift
+            _ = self.drift, self.shift
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored

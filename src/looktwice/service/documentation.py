@@ -47,6 +47,8 @@ VERDICT = {
     "prediction_set": ["Shirt", "Coat", None],
     "evidence": "labels",
     "score": None,
+    "familiarity": 0.63,
+    "unfamiliar_because": None,
     "sentence": "1 of 2 views agree; the enlarged one says Coat; such pictures are right 74 % of the time.",
 }
 EVENTS = (

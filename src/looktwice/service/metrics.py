@@ -30,6 +30,9 @@ class Metrics:
         self._confidence = Histogram(
             "looktwice_confidence", "Confidence of verdicts", buckets=SHARES, registry=self._registry
         )
+        self._unfamiliar = Counter(
+            "looktwice_unfamiliar", "Pictures unlike the labelled ones that were asked about", registry=self._registry
+        )
         self._registry.register(_Asked(dispatcher))
         ProcessCollector(registry=self._registry)
 
@@ -38,6 +41,7 @@ class Metrics:
         self._verdicts.labels(verdict.decision or "undecided").inc()
         self._seconds.observe(seconds)
         self._confidence.observe(verdict.confidence)
+        self._unfamiliar.inc(verdict.unfamiliar_because is not None)
 
     def refused(self, code: str) -> None:
         """A request got no verdict."""
@@ -74,3 +78,5 @@ class _Asked(Collector):
         if drift := self._dispatcher.drift:
             yield GaugeMetricFamily("looktwice_drift_alarm", "Live pictures differ from the profile's", drift.alarm)
             yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
+        if shift := self._dispatcher.shift:
+            yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)

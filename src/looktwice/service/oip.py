@@ -62,9 +62,14 @@ OUTPUTS = {
     "prediction_set": Output("BYTES", lambda verdict: json.dumps(verdict.prediction_set)),
     "evidence": Output("BYTES", lambda verdict: verdict.evidence),
     "score": Output("BYTES", lambda verdict: json.dumps(verdict.score)),
+    "familiarity": Output("FP32", lambda verdict: -1.0 if verdict.familiarity is None else verdict.familiarity),
+    "unfamiliar_because": Output("BYTES", lambda verdict: verdict.unfamiliar_because or ""),
     "sentence": Output("BYTES", lambda verdict: verdict.sentence()),
 }
-"""Every part of a verdict; `votes`, `prediction_set` and `score` are JSON, as /v1/look has them."""
+"""Every part of a verdict; `votes`, `prediction_set` and `score` are JSON, as /v1/look has them.
+
+`familiarity` is -1 where the profile cannot tell.
+"""
 METADATA = {
     "name": MODEL,
     "versions": [VERSION],

@@ -26,7 +26,7 @@ class DriftReply(BaseModel):
     """Whether live pictures are still of the kind that the profile was made from."""
 
     seen: int
-    alarm: bool
+    alarm: bool = Field(description="by the answers, or by the pictures themselves")
 
 
 class LimitsReply(BaseModel):
@@ -50,6 +50,11 @@ class ProfileReply(BaseModel):
     max_error: float | None = Field(description="accepted answers are wrong at most so often")
     level: float = Field(description="how certain that is")
     coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
+    unfamiliar: str | None = Field(
+        description="what becomes of pictures unlike the labelled ones: accept, review or refuse; null where the "
+        "profile cannot tell"
+    )
+    false_alarms: float = Field(description="how often a picture that is like them is taken for one that is not")
     drift: DriftReply | None
     limits: LimitsReply
 
@@ -57,7 +62,7 @@ class ProfileReply(BaseModel):
 def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
     """The public part of a profile, and how it is put to use."""
     profile, policy, drift, limits = dispatcher.model.fitted(), dispatcher.policy, dispatcher.drift, dispatcher.limits
-    accept = policy.accept
+    accept, shift = policy.accept, dispatcher.shift
     return ProfileReply(
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
@@ -69,7 +74,9 @@ def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
         max_error=dispatcher.decide.max_error,
         level=level,
         coverage=dispatcher.decide.coverage,
-        drift=DriftReply(seen=drift.seen, alarm=drift.alarm) if drift else None,
+        unfamiliar=policy.unfamiliar if policy.familiarity else None,
+        false_alarms=policy.false_alarms,
+        drift=DriftReply(seen=drift.seen, alarm=drift.alarm or bool(shift and shift.alarm)) if drift else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )
 

@@ -30,7 +30,9 @@ class VerdictReply(BaseModel):
     confidence: float = Field(ge=0, le=1, description="the probability that the label is right")
     low: float = Field(ge=0, le=1)
     high: float = Field(ge=0, le=1, description="low and high are the 95 % interval of the confidence")
-    decision: Literal["accept", "review"] | None = Field(description="null for bursts, which have no guarantee")
+    decision: Literal["accept", "review"] | None = Field(
+        description="null for bursts of familiar photos, which have no guarantee"
+    )
     base: str = Field(description="what the classifier said about the picture itself")
     votes: list[VoteReply]
     queries: int
@@ -40,6 +42,15 @@ class VerdictReply(BaseModel):
     )
     evidence: Literal["labels", "scores"] = Field(description="what the confidence rests on")
     score: float | None = Field(description="the classifier's own score, as it came; null where it gives none")
+    familiarity: float | None = Field(
+        ge=0,
+        le=1,
+        description="how much the picture is like the labelled ones: a p-value; null where the profile cannot tell",
+    )
+    unfamiliar_because: str | None = Field(
+        description="what stands out about a picture that is not like them, so that its confidence means nothing; "
+        "null where it is like them, or the profile cannot tell"
+    )
     sentence: str
 
     @classmethod
@@ -58,6 +69,8 @@ class VerdictReply(BaseModel):
             prediction_set=None if verdict.prediction_set is None else list(verdict.prediction_set),
             evidence=verdict.evidence,
             score=verdict.score,
+            familiarity=verdict.familiarity,
+            unfamiliar_because=verdict.unfamiliar_because,
             sentence=verdict.sentence(),
         )
 
@@ -120,6 +133,7 @@ CODES = {
     "type": 415,
     "host": 421,
     "picture": 422,
+    "unfamiliar": 422,
     "busy": 429,
     "budget": 429,
     "internal": 500,

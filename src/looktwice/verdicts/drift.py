@@ -17,6 +17,10 @@ CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
 """Where `Drift` looks for more, or fewer, pictures below than there should be."""
 
 
+CELLS = 2**19
+"""Pictures times kinds that are counted at once: a bound on memory."""
+
+
 @dataclass(frozen=True)
 class Drift:
     """A running test that live pictures are still of the kind that the profile was made from.
@@ -64,6 +68,12 @@ class Drift:
             raise DataError(
                 f"drift knows the agreement bins 0 to {len(self.reference) - 1}, not {kind.min()} to {kind.max()}"
             )
+        drift, step = self, max(1, CELLS // len(self.reference))
+        for start in range(0, len(kind), step):
+            drift = drift._after(kind[start : start + step])
+        return drift
+
+    def _after(self, kind: Counts) -> Self:
         came = np.eye(len(self.reference), dtype=np.int64)[kind].cumsum(axis=0) + self._live()
         low = self._ranks(kind, came)[:, None] < np.array(CUTS)
         below = low.cumsum(axis=0) + np.array(self.below)

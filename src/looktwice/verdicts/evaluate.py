@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from looktwice.calibration import calibrators, crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
@@ -48,6 +50,8 @@ class Guarantees:
     """How often the set of labels held the truth."""
     options: float | None = None
     """How many labels a set had, on average."""
+    unfamiliar: float | None = None
+    """The share of pictures that are not like the labelled ones; None where the profile cannot tell."""
 
     def lines(self) -> list[str]:
         """The same in words."""
@@ -57,14 +61,21 @@ class Guarantees:
             found.append(f"Accepted: {self.accepted:.1%} of the pictures{wrong}.")
         if self.covered is not None:
             found.append(f"Sets: {self.covered:.1%} hold the truth, with {self.options:.2f} labels on average.")
+        if self.unfamiliar is not None:
+            found.append(f"Unfamiliar: {self.unfamiliar:.1%} of the pictures are not like the labelled ones.")
         return found
 
 
 def guarantees(collected: Collected, policy: Policy) -> Guarantees:
     """How the guarantees of a policy hold on labelled pictures that took no part in fitting."""
-    votes, found = collected.labelled(), Guarantees()
+    votes, found, described = collected.labelled(), Guarantees(), collected.described()
+    unfamiliar = np.zeros(len(votes), bool)
+    if policy.familiarity is not None and described is not None:
+        unfamiliar = policy.familiarity.p_values(described) <= policy.false_alarms
+        found = replace(found, unfamiliar=float(unfamiliar.mean()))
     if policy.accept is not None:
-        accepted = policy.calibrator.confidence(votes) >= policy.accept
+        excluded = unfamiliar & (policy.unfamiliar != "accept")
+        accepted = (policy.calibrator.confidence(votes) >= policy.accept) & ~excluded
         wrong = (policy.calibrator.predict(votes) != votes.truths)[accepted]
         found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
     if policy.sets is not None:

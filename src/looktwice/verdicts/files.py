@@ -40,6 +40,8 @@ COLUMNS = (
     "prediction_set",
     "evidence",
     "score",
+    "familiarity",
+    "unfamiliar_because",
     "cause",
     "message",
 )
@@ -216,6 +218,8 @@ def record(verdict: Verdict) -> dict[str, object]:
         "prediction_set": None if verdict.prediction_set is None else list(verdict.prediction_set),
         "evidence": verdict.evidence,
         "score": verdict.score,
+        "familiarity": None if verdict.familiarity is None else round(verdict.familiarity, 6),
+        "unfamiliar_because": verdict.unfamiliar_because,
         "cause": None,
         "message": None,
     }
@@ -247,11 +251,9 @@ def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: 
     """Write verdicts as Parquet, with notes in the file's own metadata."""
     pa, pq = files.arrow()
     text, number, whole = pa.string(), pa.float64(), pa.int32()
-    types = (
-        *(text, text, number, number, number, text, whole, whole),
-        *(pa.list_(text), text, pa.list_(text), text, number, text, text),
-    )
-    schema = pa.schema(list(zip(COLUMNS, types, strict=True)), notes or None)
+    counted = dict.fromkeys(("confidence", "low", "high", "familiarity", "score"), number) | {"agree": whole}
+    types = counted | {"queries": whole, "votes": pa.list_(text), "prediction_set": pa.list_(text)}
+    schema = pa.schema([(column, types.get(column, text)) for column in COLUMNS], notes or None)
     with pq.ParquetWriter(file, schema) as writer:
         for batch in _batches(records):
             writer.write_table(pa.Table.from_pylist([_in_utf8(row) for row in batch], schema))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from looktwice import __version__
-from looktwice.asking.asker import Asker, Rounds
+from looktwice.asking.asker import Asker, Rounds, Screen
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
@@ -16,10 +16,11 @@ from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.evidence import useless
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.votes import LabelledVotes, Row, Votes, base_tally, check_truths
+from looktwice.calibration.votes import Floats, LabelledVotes, Row, Votes, base_tally, check_truths
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
+from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
 from looktwice.verdicts.stopping import Aim, SameDecision, Thrift
@@ -47,6 +48,8 @@ class Collected:
     """Those of them that had another truth: each by name, after the name of the one that stayed."""
     similar: tuple[tuple[str, str], ...] = ()
     """The names of pictures that are no copies of each other but look almost the same, two and two."""
+    descriptors: Mapping[str, Floats] = field(default_factory=dict)
+    """What kind of picture each is, by its digest, where that is known."""
 
     def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -70,6 +73,12 @@ class Collected:
         self.votes.check()
         return self.votes.distinct()
 
+    def described(self) -> Floats | None:
+        """(n, len(NAMES)): the descriptors of the distinct pictures; None where one is not known."""
+        known = [self.descriptors.get(digest) for digest in self.votes.distinct().digests]
+        found = [row for row in known if row is not None]
+        return np.stack(found) if found and len(found) == len(known) else None
+
     def under(self, columns: Sequence[int]) -> Collected:
         """The same under some views of the panel, in this order."""
         panel = Panel(tuple(self.panel.views[column] for column in columns))
@@ -83,6 +92,7 @@ async def collect(
     vocabulary: Sequence[str] = (),
     classes: int | None = None,
     rounds: Rounds | None = None,
+    screen: Screen | None = None,
 ) -> Collected:
     """Ask about every picture and hold all votes, labelled if every picture has a truth.
 
@@ -93,7 +103,7 @@ async def collect(
         check_truths(filter(None, truths.values()), (*known, *vocabulary))
     rows: list[Row] = []
     unscored: list[Unscored] = []
-    async for row in asker.ask(pictures, panel, rounds):
+    async for row in asker.ask(pictures, panel, rounds, screen):
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -103,7 +113,17 @@ async def collect(
     votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
     who, renames = asker.classifier.fingerprint, asker.names.renames
-    return Collected(votes, tuple(unscored), panel, who, asker.seed, renames, similar=_similar(rows))
+    descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
+    return Collected(
+        votes,
+        tuple(unscored),
+        panel,
+        who,
+        asker.seed,
+        renames,
+        similar=_similar(rows),
+        descriptors=descriptors,
+    )
 
 
 def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
@@ -131,7 +151,9 @@ async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, poli
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     policy = policy or Policy.whole(profile)
-    return await collect(asker, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds)
+    return await collect(
+        asker, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds, policy.screen()
+    )
 
 
 def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS) -> None:
@@ -215,7 +237,7 @@ def _profile(
     held_out: Outcome,
     *others: Outcome,
 ) -> Profile:
-    labelled = collected.labelled()
+    labelled, described = collected.labelled(), collected.described()
     part = labelled.take(slice(n_selection, None))
     judged, single = crossfit.baselines(part), None
     if isinstance(calibrator, Jury) and labelled.evidence:
@@ -240,6 +262,7 @@ def _profile(
         agreement_bins=_agreement_bins(labelled),
         one_query=dump(single) if single else None,
         scores=_scores(labelled, fitted) if single else "",
+        familiarity=None if described is None else Familiarity.fit(described),
     )
 
 

@@ -47,9 +47,14 @@ class Verdict:
     """Each view and its label."""
     queries: int
     decision: Literal["accept", "review"] | None = None
-    """What to do with the answer, where a guarantee was asked for."""
+    """What to do with the answer, where a guarantee was asked for or the picture is unfamiliar."""
     prediction_set: tuple[str | None, ...] | None = None
     """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
+    familiarity: float | None = None
+    """How much the picture is like the labelled ones: a p-value, which is even between 0 and 1 for pictures that are.
+    None where the profile cannot tell."""
+    unfamiliar_because: str | None = None
+    """What stands out about a picture that is not like the labelled ones, so that the confidence means nothing."""
     digest: str = ""
     """Of the pixels that it is about; empty where they are those of several photos."""
     evidence: Evidence = "labels"
@@ -84,7 +89,7 @@ async def look(
     policy = policy or Policy.whole(profile)
     names = tuple(map(str, policy.panel))
     waiting: list[Row | Unscored] = []
-    async with aclosing(asker.ask(pictures, policy.panel, policy.rounds)) as rows:
+    async with aclosing(asker.ask(pictures, policy.panel, policy.rounds, policy.screen())) as rows:
         async for row in rows:
             waiting.append(row)
             if len(waiting) == TOGETHER:
@@ -107,7 +112,13 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
         return failed
     first, *others = [row for row in rows if isinstance(row, Row)]
     lists = tuple(row.lists[0] if row.lists else () for row in (first, *others))
-    together = Row(first.name, first.base, tuple(row.base for row in others), lists=lists if any(lists) else ())
+    together = Row(
+        first.name,
+        first.base,
+        tuple(row.base for row in others),
+        lists=lists if any(lists) else (),
+        descriptor=first.descriptor,
+    )
     policy = replace(Policy.whole(profile), calibrator=_burst_calibrator(profile, len(others)))
     (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
     return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
@@ -122,8 +133,9 @@ def judge(
     rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, policy: Policy
 ) -> list[Verdict | Unscored]:
     """Verdicts for answered rows, in their order; a row without answers stays as it is."""
-    votes = Votes.collect([r for r in rows if isinstance(r, Row)], panel, profile.vocabulary, profile.classes)
-    verdicts = iter(_verdicts(votes, policy))
+    answered = [row for row in rows if isinstance(row, Row)]
+    votes = Votes.collect(answered, panel, profile.vocabulary, profile.classes)
+    verdicts = iter(_with_familiarity(_verdicts(votes, policy), answered, policy))
     return [row if isinstance(row, Unscored) else next(verdicts) for row in rows]
 
 
@@ -164,6 +176,21 @@ def _decided(verdict: Verdict, policy: Policy) -> Verdict:
     rests = isinstance(policy.calibrator, Jury | Prefixes) and policy.calibrator.uses_scores
     accepted = verdict.confidence >= policy.accept and (verdict.evidence == "scores" or not rests)
     return replace(verdict, decision="accept" if accepted else "review")
+
+
+def _with_familiarity(verdicts: list[Verdict], rows: Sequence[Row], policy: Policy) -> list[Verdict]:
+    """The verdicts with how far each picture is like the labelled ones; one that is not is for review."""
+    described = [row.descriptor for row in rows if row.descriptor is not None]
+    if policy.familiarity is None or not rows or len(described) < len(rows):
+        return verdicts
+    p_values = policy.familiarity.p_values(np.stack(described)).tolist()
+    found = [replace(verdict, familiarity=p) for verdict, p in zip(verdicts, p_values, strict=True)]
+    for place, p in enumerate(p_values):
+        if p <= policy.false_alarms:
+            decision = found[place].decision if policy.unfamiliar == "accept" else "review"
+            because = policy.familiarity.because(described[place])
+            found[place] = replace(found[place], unfamiliar_because=because, decision=decision)
+    return found
 
 
 def _with_sets(verdicts: list[Verdict], votes: Votes, policy: Policy) -> list[Verdict]:

@@ -133,7 +133,16 @@ def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
     votes = votes.labelled(truths) if len(truths) == len(votes) else votes
     unscored = tuple(item for part in parts for item in part.unscored)
     repeated, disputed = sum(part.repeated for part in parts), tuple(two for part in parts for two in part.disputed)
-    return replace(parts[0], votes=votes, unscored=unscored, panel=panel, repeated=repeated, disputed=disputed)
+    descriptors = {digest: row for part in parts for digest, row in part.descriptors.items()}
+    return replace(
+        parts[0],
+        votes=votes,
+        unscored=unscored,
+        panel=panel,
+        repeated=repeated,
+        disputed=disputed,
+        descriptors=descriptors,
+    )
 
 
 def _rows(collected: Collected, panel: Panel) -> list[Row]:

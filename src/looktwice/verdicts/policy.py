@@ -6,20 +6,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Self, TypedDict
+from typing import Literal, Self, TypedDict, get_args
 
 import numpy as np
 
-from looktwice.asking.asker import Rounds
+from looktwice.asking.asker import Rounds, Screen
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
-from looktwice.calibration.votes import MISSING, Row, Votes
+from looktwice.calibration.votes import MISSING, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts.conformal import Conformal
 from looktwice.verdicts.drift import Drift
+from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
 from looktwice.views import Panel
 
+Unfamiliar = Literal["accept", "review", "refuse"]
+"""What becomes of pictures that are not like the labelled ones."""
+FALSE_ALARMS = 0.01
 NEVER = math.inf
 """The threshold when nothing can be guaranteed: no confidence reaches it."""
 
@@ -40,11 +44,23 @@ class Policy:
     accept: float | None = None
     """The least confidence to accept, NEVER if nothing can be guaranteed; None decides nothing."""
     sets: Conformal | None = None
+    familiarity: Familiarity | None = None
+    """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
+    unfamiliar: Unfamiliar = "review"
+    """What becomes of others."""
+    false_alarms: float = FALSE_ALARMS
+    """How often a picture like the labelled ones is taken for another."""
 
     @classmethod
     def whole(cls, profile: Profile) -> Self:
         """Ask the whole panel about every picture."""
-        return cls(profile.views(), profile.restored_calibrator(), profile.held_out, profile.agreement_bins)
+        return cls(
+            profile.views(),
+            profile.restored_calibrator(),
+            profile.held_out,
+            profile.agreement_bins,
+            familiarity=profile.familiarity,
+        )
 
     @classmethod
     def thrifty(cls, profile: Profile) -> Self:
@@ -53,7 +69,14 @@ class Policy:
         if adaptive is None:
             raise ProfileError("this profile does not say when to stop asking; fit it with the calibrator jury")
         rounds = _rounds(adaptive, profile.vocabulary, profile.classes)
-        return cls(adaptive.views(), adaptive.restored_calibrator(), adaptive.held_out, adaptive.agreement_bins, rounds)
+        return cls(
+            adaptive.views(),
+            adaptive.restored_calibrator(),
+            adaptive.held_out,
+            adaptive.agreement_bins,
+            rounds,
+            familiarity=profile.familiarity,
+        )
 
     def guaranteeing(self, max_error: float, level: float = 0.95) -> Self:
         """Accept what is wrong at most `max_error` of the time, with certainty `level`; the rest is for review."""
@@ -63,6 +86,25 @@ class Policy:
     def covering(self, coverage: float) -> Self:
         """Name the labels that hold the truth so often."""
         return replace(self, sets=self.held_out.conformal(coverage))
+
+    def treating(self, unfamiliar: Unfamiliar, false_alarms: float = FALSE_ALARMS) -> Self:
+        """Do this with pictures that are not like the labelled ones."""
+        if unfamiliar == "refuse" and self.familiarity is None:
+            raise ProfileError(
+                "this profile cannot tell which pictures are unfamiliar; fit again, or do not refuse any"
+            )
+        return replace(self, unfamiliar=unfamiliar, false_alarms=false_alarms)
+
+    def because(self, descriptor: Floats) -> str | None:
+        """Why a picture is not like the labelled ones, for people; None where it is, or the profile cannot tell."""
+        known = self.familiarity
+        if known is None or known.p_values(descriptor[None])[0] > self.false_alarms:
+            return None
+        return known.because(descriptor)
+
+    def screen(self) -> Screen:
+        """What looks at pictures before anything is asked about them."""
+        return Screen(self.because, self.unfamiliar == "refuse")
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """What drift is seen by: how many views are on the side of the base label.
@@ -81,6 +123,17 @@ class Policy:
         A false alarm has a chance of at most 1 %, however many pictures there are.
         """
         return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
+
+    def shift(self) -> Drift | None:
+        """The same by the pixels: whether pictures are still as familiar; None if the profile cannot tell.
+
+        Where unfamiliar pictures are refused, those that are left would seem too familiar.
+        """
+        return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
+
+    def familiarity_kind(self, familiarity: float | None) -> int:
+        """What a shift is seen by: the place of a picture among the labelled ones."""
+        return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
 
 
 def agreement_bin(agree: int, asked: int, views: int) -> int:
@@ -145,16 +198,24 @@ class DecisionOptions:
     """How certain that guarantee is."""
     coverage: float | None = None
     """Name the labels of a picture that hold the truth this often: a prediction set. None names none."""
+    unfamiliar: Unfamiliar = "review"
+    """What becomes of a picture that is not like the labelled ones: `accept` judges it as any other, `review` never
+    accepts it, `refuse` asks nothing about it."""
+    false_alarms: float = FALSE_ALARMS
+    """How often a picture that is like them is taken for one that is not."""
 
     def __post_init__(self) -> None:
-        for name in ("max_error", "level", "coverage"):
+        for name in ("max_error", "level", "coverage", "false_alarms"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise DataError(f"{name} is {value!r}; give a share between 0 and 1")
+        if self.unfamiliar not in get_args(Unfamiliar):
+            raise DataError(f"unfamiliar is {self.unfamiliar!r}; give {', '.join(get_args(Unfamiliar))}")
 
     def of(self, profile: Profile) -> Policy:
         """The policy that these options mean."""
         policy = Policy.thrifty(profile) if self.adaptive else Policy.whole(profile)
+        policy = policy.treating(self.unfamiliar, self.false_alarms)
         if self.max_error is not None:
             policy = policy.guaranteeing(self.max_error, self.level)
         return policy if self.coverage is None else policy.covering(self.coverage)
@@ -167,3 +228,5 @@ class DecisionKeywords(TypedDict, total=False):
     max_error: float | None
     level: float
     coverage: float | None
+    unfamiliar: Unfamiliar
+    false_alarms: float

@@ -25,6 +25,7 @@ from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
 from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.stopping import AdaptiveRule
 from looktwice.views import Panel, renderer
 
@@ -201,6 +202,8 @@ class Profile(_Part):
     """The calibrator for pictures that are asked about once, where the classifier gives scores."""
     scores: str = ""
     """What became of the classifier's scores, for people; empty where it gives none."""
+    familiarity: Familiarity | None = None
+    """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
 
     def views(self) -> Panel:
         """The panel to ask."""

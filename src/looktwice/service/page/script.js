@@ -8,6 +8,7 @@ import { showTrust } from "./trust.js";
 
 const REMEMBERED = 30;
 const DECISIONS = { accept: "Accept", review: "Review" };
+const UNFAMILIAR = "This is not the kind of picture it learned from";
 const LIST = new Intl.ListFormat("en-GB", { type: "disjunction" });
 const byId = (id) => document.getElementById(id);
 
@@ -82,7 +83,8 @@ function progress(shown, name) {
   const answered = shown.views.filter((view) => view.label !== undefined);
   byId("verdict").dataset.state = "waiting";
   byId("label").textContent = shown.base ?? "\u00a0";
-  for (const id of ["decision", "set"]) byId(id).hidden = true;
+  for (const id of ["decision", "set", "unfamiliar"]) byId(id).hidden = true;
+  byId("verdict").classList.remove("unfamiliar");
   byId("sentence").textContent = `${answered.length} of ${shown.views.length} views have answered.`;
   if (answered.length && shown.base !== undefined) {
     dial.swing(answered.filter((view) => view.label === shown.base).length / answered.length);
@@ -92,8 +94,8 @@ function progress(shown, name) {
 function conclude(shown) {
   remember(shown);
   present(shown);
-  const { label, confidence, sentence, decision, prediction_set } = shown.verdict;
-  const told = [`${label}, ${percent(confidence)}.`, decision && `${DECISIONS[decision]}.`, sentence, prediction_set && `${named(prediction_set)}.`];
+  const { label, confidence, sentence, decision, prediction_set, unfamiliar_because } = shown.verdict;
+  const told = [unfamiliar_because && `${UNFAMILIAR}: ${unfamiliar_because}.`, `${label}, ${percent(confidence)}.`, decision && `${DECISIONS[decision]}.`, sentence, prediction_set && `${named(prediction_set)}.`];
   byId("status").textContent = told.filter(Boolean).join(" ");
 }
 
@@ -106,7 +108,10 @@ function present(shown) {
   const { verdict } = shown;
   byId("verdict").dataset.state = verdict.decision ?? "undecided";
   byId("label").textContent = verdict.label;
-  byId("sentence").textContent = verdict.sentence;
+  byId("sentence").textContent = verdict.unfamiliar_because ? "The confidence is about pictures like the labelled ones, so it means nothing here." : verdict.sentence;
+  byId("verdict").classList.toggle("unfamiliar", verdict.unfamiliar_because !== null);
+  byId("unfamiliar").hidden = !verdict.unfamiliar_because;
+  byId("unfamiliar-because").textContent = verdict.unfamiliar_because ?? "";
   byId("set").hidden = !verdict.prediction_set;
   byId("set").textContent = verdict.prediction_set ? named(verdict.prediction_set) : "";
   const chip = byId("decision");
@@ -130,7 +135,8 @@ function complain(error) {
     byId("verdict").dataset.state = "empty";
     byId("label").textContent = "\u00a0";
     byId("sentence").textContent = "There is no verdict.";
-    byId("set").hidden = true;
+    for (const id of ["set", "unfamiliar"]) byId(id).hidden = true;
+    byId("verdict").classList.remove("unfamiliar");
     dial.empty();
   }
 }
@@ -158,9 +164,10 @@ function entry(shown) {
   words.textContent = verdict.label;
   const share = document.createElement("strong");
   share.textContent = percent(verdict.confidence);
+  button.classList.toggle("unfamiliar", verdict.unfamiliar_because !== null);
   const decision = document.createElement("small");
   decision.className = "unseen";
-  decision.textContent = DECISIONS[verdict.decision] ?? "Burst";
+  decision.textContent = verdict.unfamiliar_because ? "Unfamiliar" : (DECISIONS[verdict.decision] ?? "Burst");
   button.append(image, words, share, decision);
   button.addEventListener("click", () => again(shown));
   item.append(button);

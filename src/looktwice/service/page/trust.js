@@ -39,7 +39,13 @@ export function guarantee({ threshold, max_error, pictures }) {
   return `Accept from ${percent(threshold)} on: at most ${share} of what is accepted is wrong`;
 }
 
-function basis({ pictures, panel, classifier, level, coverage }) {
+function familiar({ unfamiliar, false_alarms }) {
+  if (unfamiliar === null) return " This profile cannot tell whether a picture is like them: fit it again for that.";
+  const becomes = { accept: "judged as any other", review: "never accepted", refuse: "refused" }[unfamiliar];
+  return ` A picture that is not like them is ${becomes}; ${+(100 * false_alarms).toFixed(1)} % of those that are like them are taken for such.`;
+}
+
+function basis({ pictures, panel, classifier, level, coverage, ...rest }) {
   const views = `${panel.length} ${panel.length === 1 ? "view" : "views"} a picture`;
   if (!pictures) {
     return `The weights of ${views} were learned on another classifier. No labelled picture of ${classifier} is known, so every answer is for a person to review.`;
@@ -47,7 +53,8 @@ function basis({ pictures, panel, classifier, level, coverage }) {
   return (
     `Learned from ${pictures.toLocaleString("en")} labelled pictures, with ${views}, about the classifier ${classifier}. ` +
     `The guarantee holds with ${+(100 * level).toFixed(1)} % certainty; the rest is for a person to review.` +
-    (coverage === null ? "" : ` Prediction sets hold the truth ${+(100 * coverage).toFixed(1)} % of the time.`)
+    (coverage === null ? "" : ` Prediction sets hold the truth ${+(100 * coverage).toFixed(1)} % of the time.`) +
+    familiar(rest)
   );
 }
 
@@ -59,7 +66,7 @@ function showDrift(drift) {
     `${drift.seen.toLocaleString("en")} ${drift.seen === 1 ? "picture was" : "pictures were"} looked at since the service began. ` +
     (drift.alarm
       ? "They no longer look like those that the profile was made from: fit it again before you rely on it."
-      : "They look like those that the profile was made from.");
+      : "As a whole, they look like those that the profile was made from.");
 }
 
 export async function showTrust(profile) {

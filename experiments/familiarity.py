@@ -1,0 +1,293 @@
+"""Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
+
+python experiments/familiarity.py [alarms] [detected] [calibration]       results/familiarity_*.csv, all three if none
+
+The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
+The plain baseline is the same test with the size, the aspect and the mean of each colour channel alone.
+Set OPENBLAS_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import cv2
+import numpy as np
+from collected import MODELS, SHARED
+from scipy.stats import betabinom, binom
+
+from looktwice.calibration.metrics import ece
+from looktwice.calibration.votes import Floats
+from looktwice.model import Model
+from looktwice.pictures.collection import Held, Picture
+from looktwice.pictures.datasets import open_labelled
+from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
+from looktwice.verdicts.familiarity import Familiarity
+
+RESULTS = Path(__file__).parent / "results"
+DEMO = Path(str(files("looktwice") / "demo"))
+MOST = 4000
+"""Pictures of a data set that are described."""
+LABELLED, TESTED, SPLITS, REPEATED = 1000, 1000, 100, 10
+RATES = (0.01, 0.05)
+PLAIN = ("side", "aspect", "red", "green", "blue")
+PANEL = "mirror zoom:1.15 turn:8 shift:0.08,0"
+FIT, SHIFTED = 500, 120
+"""Pictures on which a jury is fitted, and changed ones that it is tested on."""
+Change = Callable[[Pixels], Pixels]
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def pictures(name: str) -> Sequence[Picture]:
+    """The labelled pictures of a data set; none where it is not there."""
+    places = {
+        "clothes": [DEMO / "pictures.npz"],
+        "CIFAR-10": [SHARED / "data/cifar10_test.npz"],
+        "CIFAR-100": [SHARED / "data/cifar-100-python"],
+        "photos": [SHARED / "data/imagenet_val_1500", SHARED / "data/imagenet_val_1000"],
+    }[name]
+    found = [picture for place in places if place.exists() for picture in open_labelled(place)]
+    return [found[place] for place in np.random.default_rng(0).permutation(len(found))[:MOST]]
+
+
+DATA = ("clothes", "CIFAR-10", "CIFAR-100", "photos")
+
+
+def _jpeg(quality: int) -> Change:
+    def change(pixels: Pixels) -> Pixels:
+        data = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
+        return np.asarray(cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), np.uint8)
+
+    return change
+
+
+def _blur(sigma: float) -> Change:
+    return lambda pixels: np.asarray(cv2.GaussianBlur(pixels, (0, 0), sigma), np.uint8)
+
+
+def _dark(share: float) -> Change:
+    return lambda pixels: (pixels * share).astype(np.uint8)
+
+
+CHANGES: dict[str, Change] = {
+    "none": lambda pixels: pixels,
+    **{f"blur {sigma}": _blur(sigma) for sigma in (1, 2, 4)},
+    **{f"dark {share}": _dark(share) for share in (0.5, 0.25, 0.1)},
+    "rotated by 90°": lambda pixels: np.ascontiguousarray(np.rot90(pixels)),
+    "negative": lambda pixels: 255 - pixels,
+    **{f"JPEG {quality}": _jpeg(quality) for quality in (40, 20, 10, 5)},
+}
+"""What may become of a picture: blur by a Gaussian of so many pixels, a share of its light, JPEG of a quality."""
+
+
+def _noise(rng: np.random.Generator) -> Pixels:
+    return rng.integers(0, 256, (64, 64, 3), np.uint8)
+
+
+def _black(rng: np.random.Generator) -> Pixels:
+    return rng.integers(0, 3, (240, 320, 1), np.uint8).repeat(3, axis=2)
+
+
+def _screenshot(rng: np.random.Generator) -> Pixels:
+    """A window with a title bar, a side bar, panels and lines of text."""
+    pixels = np.full((600, 800, 3), rng.integers(225, 256, 3), np.uint8)
+    pixels[:40], pixels[40:, :160] = rng.integers(20, 120, 3), rng.integers(200, 240, 3)
+    for _ in range(rng.integers(3, 9)):
+        left, top = int(rng.integers(180, 600)), int(rng.integers(60, 450))
+        corner = (left + int(rng.integers(60, 190)), top + int(rng.integers(30, 140)))
+        cv2.rectangle(pixels, (left, top), corner, rng.integers(0, 256, 3).tolist(), -1)
+    return _written(pixels, rng, 12, 0.45)
+
+
+def _page(rng: np.random.Generator) -> Pixels:
+    return _written(np.full((700, 500, 3), 255, np.uint8), rng, 30, 0.5)
+
+
+def _written(pixels: Pixels, rng: np.random.Generator, lines: int, size: float) -> Pixels:
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz     "))
+    for line in range(lines):
+        text = "".join(rng.choice(letters, 60))
+        cv2.putText(pixels, text, (20, 60 + 20 * line), cv2.FONT_HERSHEY_SIMPLEX, size, (20, 20, 20), 1, cv2.LINE_AA)
+    return pixels
+
+
+def _drawing(rng: np.random.Generator) -> Pixels:
+    """Strokes of a pen on white paper."""
+    pixels = np.full((300, 300, 3), 255, np.uint8)
+    for _ in range(rng.integers(5, 15)):
+        points = np.cumsum(rng.normal(0, 25, (12, 2)), axis=0) + rng.integers(60, 240, 2)
+        cv2.polylines(pixels, [points.astype(np.int32)], False, (0, 0, 0), int(rng.integers(1, 4)), cv2.LINE_AA)
+    return pixels
+
+
+DRAWN = {
+    "noise": _noise,
+    "screenshots": _screenshot,
+    "drawings": _drawing,
+    "text pages": _page,
+    "black frames": _black,
+}
+
+
+# Descriptors ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def described(name: str) -> Floats:
+    """The descriptors of a data set, of drawn pictures, or of changed photos (`photos: blur 2`)."""
+    data, _, change = name.partition(": ")
+    if data in DRAWN:
+        return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(300))
+    images = (picture.image().pixels for picture in pictures(data))
+    if change.endswith(" px"):
+        side = int(change.split()[0])
+        return _descriptors(np.asarray(cv2.resize(i, (side, side), interpolation=cv2.INTER_AREA)) for i in images)
+    return _descriptors(map(CHANGES[change or "none"], images))
+
+
+def _descriptors(images: Iterable[Pixels]) -> Floats:
+    return np.stack([descriptor(pixels) for pixels in images])
+
+
+def plain(descriptors: Floats) -> Floats:
+    """The same with nothing but size, aspect and mean colour."""
+    kept = np.zeros_like(descriptors)
+    columns = [PLACES[name] for name in PLAIN]
+    kept[:, columns] = descriptors[:, columns]
+    return kept
+
+
+def fitted(descriptors: Floats) -> Familiarity:
+    found = Familiarity.fit(descriptors)
+    assert found is not None
+    return found
+
+
+# Experiments ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    labelled: Floats
+    tested: Floats
+
+    @classmethod
+    def of(cls, name: str, seed: int) -> Split:
+        rows = described(name)
+        mixed = np.random.default_rng(100 + seed).permutation(len(rows))
+        return cls(rows[mixed[:LABELLED]], rows[mixed[LABELLED : LABELLED + TESTED]])
+
+
+def alarms(names: Sequence[str]) -> list[dict[str, object]]:
+    """How often new pictures of the same kind are unfamiliar.
+
+    The ranked pictures are a sample too, so over splits the count is beta-binomial, which is wider than binomial.
+    """
+    rows = []
+    for name in names:
+        counts: dict[float, list[int]] = {rate: [] for rate in RATES}
+        for seed in range(SPLITS):
+            split = Split.of(name, seed)
+            known = fitted(split.labelled)
+            p_values = known.p_values(split.tested)
+            for rate in RATES:
+                counts[rate].append(int((p_values <= rate).sum()))
+        ranked, tested = len(known.distances), len(split.tested)
+        for rate, found in counts.items():
+            allowed = int(rate * (ranked + 1) + 1e-9)
+            spread = betabinom(tested, allowed, ranked + 1 - allowed)
+            low, high = spread.ppf(0.025), spread.ppf(0.975)
+            narrow = binom(tested, rate)
+            inside = [low <= count <= high for count in found]
+            binomial = [narrow.ppf(0.025) <= count <= narrow.ppf(0.975) for count in found]
+            row = {"pictures": name, "labelled": LABELLED, "tested": tested, "splits": SPLITS, "rate": rate}
+            row |= {"share": np.mean(found) / tested, "error": np.std(found) / tested / np.sqrt(SPLITS)}
+            row |= {"low": low / tested, "high": high / tested, "splits_inside": np.mean(inside)}
+            rows.append(row | {"splits_inside_binomial": np.mean(binomial)})
+    return rows
+
+
+def detected(names: Sequence[str]) -> list[dict[str, object]]:
+    """How often pictures of another kind are unfamiliar at 1 % false alarms, and by the plain baseline."""
+    others = {
+        "clothes": [*(name for name in names if name != "clothes"), *DRAWN],
+        "CIFAR-10": ["clothes", "photos: 32 px", "CIFAR-100", "photos", *DRAWN],
+        "CIFAR-100": ["clothes", "photos: 32 px", "CIFAR-10", "photos", *DRAWN],
+        "photos": ["clothes", "CIFAR-10", *DRAWN, *(f"photos: {change}" for change in CHANGES if change != "none")],
+    }
+    rows = []
+    for name in names:
+        for other in others[name]:
+            if other.partition(":")[0] not in (*names, *DRAWN):
+                continue
+            shares, simple = [], []
+            for seed in range(REPEATED):
+                labelled = Split.of(name, seed).labelled
+                shares.append((fitted(labelled).p_values(described(other)) <= RATES[0]).mean())
+                simple.append((fitted(plain(labelled)).p_values(plain(described(other))) <= RATES[0]).mean())
+            row = {"profile": name, "pictures": other, "shown": len(described(other)), "detected": np.mean(shares)}
+            rows.append(row | {"least": np.min(shares), "plain": np.mean(simple)})
+    return rows
+
+
+def calibration(names: Sequence[str]) -> list[dict[str, object]]:
+    """What becomes of a jury's calibration when its pictures are changed, and how many of them are unfamiliar."""
+    rows = []
+    for name, description in (("clothes", str(DEMO / "fashion.toml")), ("photos", _photo_model())):
+        if name not in names:
+            continue
+        with Model(description) as model:
+            model.fit(_changed(pictures(name)[:FIT], CHANGES["none"]), views=PANEL)
+            for change, function in CHANGES.items():
+                told = model.evaluate(_changed(pictures(name)[FIT : FIT + SHIFTED], function))
+                confidence, correct = told.outcome.confidence, told.outcome.correct
+                row = {"pictures": name, "change": change, "tested": len(correct)}
+                row |= {"unfamiliar": told.guarantees.unfamiliar, "accuracy": correct.mean()}
+                row |= {"confidence": confidence.mean(), "ece": ece(confidence, correct)}
+                rows.append(row | {"brier": told.outcome.brier.mean()})
+    return rows
+
+
+def _changed(found: Sequence[Picture], change: Change) -> list[Picture]:
+    """The pictures after a change, named by their places: two folders may have the same names."""
+    images = (change(picture.image().pixels) for picture in found)
+    return [Picture(str(n), p.truth, Held(i)) for n, (p, i) in enumerate(zip(found, images, strict=True))]
+
+
+def _photo_model() -> str:
+    """The description of MobileNetV2; nothing where it is not there."""
+    return MODELS["mobilenetv2"].description() if (SHARED / "models").exists() else ""
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+
+
+TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration}
+
+
+def main(wanted: Sequence[str], results: Path = RESULTS) -> None:
+    names = [name for name in DATA if pictures(name)]
+    for task in wanted or list(TASKS):
+        rows = TASKS[task](names)
+        write(results / f"familiarity_{task}.csv", rows)
+        for row in rows:
+            print(*row.values(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

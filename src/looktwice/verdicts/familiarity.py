@@ -1,0 +1,179 @@
+"""Is this picture like the labelled ones? A conformal p-value from its pixels, and what stands out in words.
+
+Confidences and guarantees are about pictures like those that the profile was made from. A picture is described by
+`pictures.descriptor`; how far it is from its nearest neighbour among some of the labelled pictures is ranked among the
+same distances of the other labelled pictures. Nothing is asked for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from looktwice.calibration.votes import Floats
+from looktwice.pictures.descriptor import NAMES, PLACES
+from looktwice.verdicts.drift import Drift
+
+LEAST = 20
+"""Labelled pictures that are needed to say anything."""
+NEIGHBOURS, RANKED = 300, 1000
+"""Most labelled pictures to which distances are measured, and most whose distances are kept."""
+FINEST = 0.02
+"""The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
+SHRINKAGE, RIDGE = 0.2, 0.02
+"""How far correlations are shrunk towards none, and what is added to every variance."""
+OUTSIDE = 3.0
+"""Standard deviations from the mean beyond which a number stands out."""
+GREY = 0.02
+"""Saturation up to which a picture is grey."""
+MOST_WORDS = 3
+LARGEST = 1e9
+"""Beyond any number of a descriptor, and any distance."""
+
+COMPARED = {
+    "median": ("darker", "brighter"),
+    "contrast": ("lower in contrast", "higher in contrast"),
+    "saturation": ("paler", "more colourful"),
+    "band_0": ("blurrier", "sharper or noisier"),
+    "blocks": ("less blocky", "more blocky"),
+    "commonest": ("busier", "emptier"),
+    "direction": ("richer in level lines", "richer in upright lines"),
+}
+"""What is said of a number that is lower, or higher, than those of the labelled pictures."""
+
+
+class Familiarity(BaseModel):
+    """What tells pictures like the labelled ones from others; a part of a profile that holds no pictures."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    descriptor: Literal[1] = 1
+    """Which numbers describe a picture."""
+    neighbours: str
+    """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
+    distances: tuple[float, ...]
+    """How far each of the other labelled pictures is from its nearest neighbour, in increasing order."""
+
+    @classmethod
+    def fit(cls, descriptors: Floats) -> Self | None:
+        """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None where they are too few.
+
+        One half are the neighbours, which also set the scale; the other half took no part in it and is ranked.
+        """
+        if len(descriptors) < LEAST:
+            return None
+        mixed = np.random.default_rng(0).permutation(len(descriptors))
+        half = min(len(mixed) // 2, NEIGHBOURS)
+        packed = base64.b64encode(descriptors[mixed[:half]].astype("<f4").tobytes()).decode()
+        distances = cls.model_construct(neighbours=packed).distance(descriptors[mixed[half : half + RANKED]])
+        return cls(neighbours=packed, distances=tuple(np.sort(distances).tolist()))
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        try:
+            rows = self._rows
+        except (binascii.Error, ValueError):
+            raise ValueError(f"the neighbours are not rows of {len(NAMES)} numbers") from None
+        if not len(rows) or not (np.abs(rows) < LARGEST).all():
+            raise ValueError("the neighbours are no descriptors of pictures")
+        if not self.distances or not (np.diff((0.0, *self.distances, LARGEST)) >= 0).all():
+            raise ValueError("there must be distances from 0 on, in increasing order")
+        return self
+
+    def p_values(self, descriptors: Floats) -> Floats:
+        """(n,): how familiar each picture is, in (0, 1]; at most a with a chance of a, for new pictures of the kind.
+
+        That holds for every a from 1 / (distances + 1) on. Below it no count can tell: farther out than all labelled
+        pictures, the p-value falls with the square of the distance, as Chebyshev's inequality has it.
+        """
+        ranked, distance = np.array(self.distances), self.distance(descriptors)
+        share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
+        beyond = distance > ranked[-1]
+        return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** 2, share)
+
+    def drift(self) -> Drift:
+        """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
+
+        Each ranked picture is a kind of its own, and so is each gap between two of them, into which new ones fall.
+        """
+        return Drift((0, 1) * len(self.distances) + (0,))
+
+    def kind(self, p_value: float) -> int:
+        """The gap between the ranked pictures into which one of this p-value falls."""
+        ranked = len(self.distances)
+        return 2 * min(ranked, round((1 - p_value) * (ranked + 1)))
+
+    def distance(self, descriptors: Floats) -> Floats:
+        """(n,): the Mahalanobis distance of each picture from the nearest neighbour, to four decimals."""
+        rows, white = self._whitened(descriptors), self._white
+        squares = (rows**2).sum(axis=1)[:, None] + (white**2).sum(axis=1) - 2 * rows @ white.T
+        return np.sqrt(np.maximum(squares, 0).min(axis=1)).round(4)
+
+    def because(self, descriptor: Floats) -> str:
+        """What stands out about a picture beside the labelled ones, for people."""
+        away = (descriptor - self._middle) / self._unit
+        kind = self._kind(descriptor, away)
+        if kind:
+            return kind
+        standing = sorted(COMPARED, key=lambda name: -abs(away[PLACES[name]]))
+        words = [COMPARED[name][int(away[PLACES[name]] > 0)] for name in standing if abs(away[PLACES[name]]) > OUTSIDE]
+        if not words:
+            return "its colours, light and detail are together unlike those of the labelled pictures"
+        return f"{' and '.join(words[:MOST_WORDS])} than the labelled pictures"
+
+    def _kind(self, descriptor: Floats, away: Floats) -> str:
+        """Colour and size of the picture and of the labelled ones, as far as they differ."""
+        own, usual = [], []
+        grey = bool(np.quantile(self._rows[:, PLACES["saturation"]], 0.95) <= GREY)
+        tones = [_tone(descriptor[PLACES["saturation"]] <= GREY), _tone(grey)]
+        if tones[0] != tones[1] and abs(away[PLACES["saturation"]]) > OUTSIDE:
+            own, usual = [f"a {tones[0]} picture"], ["grey" if grey else "in colour"]
+        if max(abs(away[PLACES["side"]]), abs(away[PLACES["aspect"]])) > OUTSIDE:
+            own = [f"{own[0] if own else 'a picture'} of {_size(descriptor)}"]
+            alike = self._rows[:, [PLACES["side"], PLACES["aspect"]]].std(axis=0).max() < FINEST
+            usual.append(f"{'' if alike else 'about '}{_size(np.median(self._rows, axis=0))}")
+        return f"{own[0]}; the labelled pictures are {' and '.join(usual)}" if own else ""
+
+    @cached_property
+    def _rows(self) -> Floats:
+        flat = np.frombuffer(base64.b64decode(self.neighbours, validate=True), "<f4")
+        return flat.reshape(-1, len(NAMES)).astype(np.float64)
+
+    @cached_property
+    def _middle(self) -> Floats:
+        return np.asarray(np.median(self._rows, axis=0))
+
+    @cached_property
+    def _unit(self) -> Floats:
+        return np.maximum(self._rows.std(axis=0), FINEST)
+
+    @cached_property
+    def _factor(self) -> Floats:
+        """What makes numbers of the descriptor independent of each other: a root of the inverse covariance."""
+        scaled = (self._rows - self._middle) / self._unit
+        covariance = np.cov(scaled.T, bias=True)
+        spread = np.diag(np.diag(covariance))
+        shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * spread + RIDGE * np.eye(len(NAMES))
+        return np.linalg.cholesky(np.linalg.inv(shrunk))
+
+    @cached_property
+    def _white(self) -> Floats:
+        return self._whitened(self._rows)
+
+    def _whitened(self, descriptors: Floats) -> Floats:
+        whitened: Floats = (descriptors - self._middle) / self._unit @ self._factor
+        return whitened
+
+
+def _tone(grey: bool) -> str:
+    return "grey" if grey else "colour"
+
+
+def _size(descriptor: Floats) -> str:
+    side, aspect = descriptor[PLACES["side"]], descriptor[PLACES["aspect"]]
+    return f"{2 ** (side + aspect / 2):.0f} × {2 ** (side - aspect / 2):.0f}"
