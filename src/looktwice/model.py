@@ -174,7 +174,7 @@ class AsyncModel:
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
-        image = Image.of(check.test_card()) if picture is None else one(picture).image()
+        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
         return await check.examine(self.asker, image)
 
     # Learning --------------------------------------------------------------------------------------------------------

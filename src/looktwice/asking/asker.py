@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
 from looktwice.classifiers.naming import Naming, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
@@ -77,6 +77,11 @@ class Estimate:
     """What they would cost, in millionths of the currency."""
     seconds: float | None
     """How long that takes at the allowed rate; None where nothing limits the rate."""
+    width: int = 0
+    height: int = 0
+    """Of the largest picture, as its views are drawn."""
+    question_bytes: int | None = None
+    """What a question about it takes on its way to the classifier; None where that cannot be told."""
 
 
 @dataclass(eq=False, slots=True)
@@ -231,16 +236,29 @@ class Asker:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         source, seen = iter(pictures), set[str]()
         total = unreadable = hits = 0
+        largest: Image | None = None
         while chunk := await self._load(source, panel):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
             hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
             total += len(chunk)
             unreadable += sum(isinstance(item, Unscored) for item in chunk)
             seen |= new.keys()
+            images = [item.image for item in new.values()] + ([largest] if largest else [])
+            largest = max(images, key=lambda image: image.pixels.size, default=None)
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
         seconds = queries / self.terms.per_second if self.terms.per_second else None
-        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds)
+        estimate = Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds)
+        return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
+
+    def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
+        """The estimate with what a question about this picture takes."""
+        height, width, _ = image.pixels.shape
+        try:
+            weight = size_in_bytes(self.classifier.prepare(image.pixels))
+        except ImageError:  # the classifier does not take it
+            weight = None
+        return replace(estimate, width=width, height=height, question_bytes=weight)
 
     def _count(self, row: Row | Unscored) -> None:
         self.progress.pictures += 1
@@ -265,11 +283,11 @@ class Asker:
 
     def _open(self, picture: Picture, panel: Panel) -> _Open | Unscored:
         try:
-            image = picture.image()
+            image = picture.image(self.terms.working_size)
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
         asked = (base_question(image), *questions(image, panel, self.seed))
-        texts = [_text(view, seed, index) for _, view, seed, index in asked]
+        texts = [_text(view, seed, index, image.scaling) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
@@ -391,9 +409,10 @@ class Asker:
 
 
 @lru_cache(maxsize=4096)
-def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
+def _text(view: View, seed: int, index: int, scaling: str) -> tuple[str, bytes]:
     """A view in words, and what tells the question from others about the same picture."""
-    return str(view), tail(str(view), seed, index, renderer([view]))
+    drawn = renderer([view])
+    return str(view), tail(str(view), seed, index, f"{drawn} {scaling}" if scaling else drawn)
 
 
 def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:

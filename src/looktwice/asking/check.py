@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
+from looktwice.classifiers.base import size_in_bytes
 from looktwice.errors import BudgetError
 from looktwice.pictures.image import Image
 
@@ -31,6 +32,13 @@ class Checkup:
     concurrency: int
     per_second: float | None
     classes: int | None
+    working_size: str
+    """How large pictures may be before they are scaled down, in words."""
+    width: int
+    height: int
+    """Of this picture, as it was asked about."""
+    question_bytes: int | None
+    """What a question about it takes on its way; None where that cannot be told."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -61,6 +69,10 @@ async def examine(asker: Asker, image: Image) -> Checkup:
         terms.concurrency,
         terms.per_second,
         len(classifier.labels) if classifier.labels else None,
+        str(terms.working_size),
+        image.pixels.shape[1],
+        image.pixels.shape[0],
+        size_in_bytes(prepared),
     )
 
 

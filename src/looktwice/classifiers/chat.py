@@ -24,6 +24,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -36,6 +37,7 @@ from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
+from looktwice.pictures.image import WorkingSize
 
 PROMPT = """\
 What does this picture show? Answer with exactly one label of this list, written as it is there, and nothing else.
@@ -99,6 +101,13 @@ class OpenAI(Description):
     detail: Literal["auto", "low", "high", "original"] | None = None
     encoding: Encoding = Encoding.model_validate(OPENAI_LIMITS)
 
+    def usable_size(self) -> WorkingSize:
+        """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
+        size = self.encoding.usable_size()
+        if self.detail == "original":
+            return size
+        return WorkingSize(long=min(512, size.long or 512)) if self.detail == "low" else replace(size, short=768)
+
     @field_validator("encoding", mode="before")
     @classmethod
     def _within_limits(cls, told: object) -> object:
@@ -110,6 +119,10 @@ class Anthropic(Description):
 
     max_tokens: int = Field(default=256, ge=1)
     encoding: Encoding = Encoding.model_validate(ANTHROPIC_LIMITS)
+
+    def usable_size(self) -> WorkingSize:
+        """What the model sees."""
+        return self.encoding.usable_size()
 
     @field_validator("encoding", mode="before")
     @classmethod
@@ -142,7 +155,7 @@ class ChatClassifier:
         self._door = self._transport.door("POST", dialect.base + dialect.path, dialect.headers)
         self.labels = lexicon.labels
         self.names = lexicon
-        self.terms = description.terms()
+        self.terms = description.terms(size=description.usable_size())
         self.fingerprint = fingerprint("chat", _parts(description, dialect, lexicon))
 
     def prepare(self, pixels: Pixels) -> bytes:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import Pixels
 from looktwice.errors import ImageError
+from looktwice.pictures.image import PHOTO, WorkingSize
 
 LOWEST_QUALITY = 30
 QUALITY_STEP = 10
@@ -43,6 +44,10 @@ class Encoding(BaseModel):
     @property
     def content_type(self) -> str:
         return f"image/{self.format}"
+
+    def usable_size(self) -> WorkingSize:
+        """How large a picture is worth drawing views of, for a server with these limits."""
+        return WorkingSize(long=self.max_side) if self.max_side else PHOTO
 
     def parts(self) -> dict[str, object]:
         """What of this could change answers, for a fingerprint."""

@@ -155,7 +155,9 @@ class HttpClassifier:
         self._reader = Reader(description.model_copy(update=plain), labels)
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
-        self.terms = description.terms()
+        numbers = description.pixels if "{pixels}" in json.dumps(description.body.model_dump()) else Numbers()
+        size = numbers.usable_size(numbers.size) if numbers.size else description.encoding.usable_size()
+        self.terms = description.terms(size=size)
         self.fingerprint = fingerprint("http", _parts(description))
 
     def prepare(self, pixels: Pixels) -> bytes:

@@ -35,6 +35,7 @@ from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.settings import folder_of, read_labels, read_toml
 from looktwice.errors import MissingExtra, PermanentError
+from looktwice.pictures.image import WorkingSize
 
 Tensor = NDArray[np.float32]
 MOST_PICTURES = 64
@@ -49,6 +50,13 @@ class Description(Preprocessing):
     size: tuple[int, int] = Field(description="height, width")
     labels: tuple[str, ...] | str
     batch: int | None = Field(None, ge=1, description="pictures in one call; by their size if left out")
+    working_size: int | None = Field(None, ge=1, description="of the longer side; by size and crop if left out")
+
+    def terms(self) -> Terms:
+        """How it likes to be asked on this machine."""
+        size = WorkingSize(long=self.working_size) if self.working_size else self.usable_size(self.size)
+        # One call more than can run is asked for, so that a core takes the next one at once.
+        return Terms(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
 
     def pictures(self) -> int:
         """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
@@ -67,10 +75,8 @@ class OnnxClassifier:
         self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
         self.names = Names(self.labels)
         self.fingerprint = _fingerprint(path, description)
-        cores = os.cpu_count() or 1
         self._pool = _pool()
-        # One call more than can run is asked for, so that a core takes the next one at once.
-        self.terms = Terms(batch=description.pictures(), concurrency=cores + 1, local=True)
+        self.terms = description.terms()
 
     def prepare(self, pixels: Pixels) -> Pixels:
         # A copy of its own, so that it does not keep the array of all views in memory.
@@ -153,7 +159,7 @@ def _onnxruntime() -> ModuleType:
 
 
 def _fingerprint(path: Path, description: Description) -> str:
-    how = description.model_dump(exclude={"model", "labels", "batch"})
+    how = description.model_dump(exclude={"model", "labels", "batch", "working_size"})
     with path.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     return fingerprint("onnx", {**how, "weights": weights})

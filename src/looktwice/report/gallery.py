@@ -18,7 +18,7 @@ from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, encode_jpeg, encode_png
+from looktwice.pictures.image import PHOTO, Image, encode_jpeg, encode_png
 from looktwice.report.inputs import Judged
 from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render
@@ -227,7 +227,7 @@ def sample(pictures: Iterable[Picture]) -> Image:
     """A picture to show the views on: the first that can be read, else an embedded one."""
     for item in pictures:
         try:
-            return item.image()
+            return item.image(PHOTO)
         except (ImageError, DataError):
             continue
     clothes = picture.find([Path(str(files("looktwice") / "demo" / "pictures.npz"))])
@@ -268,6 +268,6 @@ def _said(label: str, views: Sequence[str]) -> str:
 
 def _seen(item: Picture | None) -> Thumbnail | None:
     try:
-        return thumbnail(item.image().pixels) if item else None
+        return thumbnail(item.image(PHOTO).pixels) if item else None
     except (ImageError, DataError):
         return None

@@ -182,13 +182,16 @@ class _Looking:
 
     async def _shown(self, upload: Upload, side: int) -> events.Shown:
         try:
-            return await asyncio.to_thread(events.Shown.of, self._opened(upload), side)
+            return await asyncio.to_thread(
+                events.Shown.of, self._opened(upload), side, self._dispatcher.asker.terms.working_size
+            )
         except ImageError as error:
             raise Refusal("picture", str(error)) from None
 
     async def _draw(self, emit: events.Emit, source: Source) -> None:
         async with self._drawing:
-            await events.draw(emit, source, self._panel, self._dispatcher.asker.seed)
+            asker = self._dispatcher.asker
+            await events.draw(emit, source, asker.terms.working_size, self._panel, asker.seed)
 
     async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
         try:

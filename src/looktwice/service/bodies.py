@@ -17,7 +17,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from looktwice.pictures.decode import decode
-from looktwice.pictures.image import Image, shown
+from looktwice.pictures.image import Image, WorkingSize, shown
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 
@@ -80,9 +80,9 @@ class Opened:
     def __init__(self, upload: Upload, pixels: int) -> None:
         self._upload, self._pixels = upload, pixels
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
-            return decode(self._upload.data, self._upload.name, self._pixels)
+            return decode(self._upload.data, self._upload.name, self._pixels, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class Held:
 
     held: Image
 
-    def image(self, name: str) -> Image:
-        return self.held
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        return self.held.within(size)
 
 
 async def read(request: Request, limits: Limits) -> bytes:
