@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from conformance.replica import DEMO
+from aiohttp import web
+from conformance.replica import DEMO, Replica
 from faults import fault_server
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,9 +24,11 @@ from workshop import run, write_profile
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger.memory import Memory, MemoryLedger
 from looktwice.asking.ledger.protocol import key
+from looktwice.asking.outcome import Progress
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import Terms
+from looktwice.classifiers.base import AnyClassifier, Settings, Terms
 from looktwice.classifiers.chat import connect_anthropic, connect_openai
+from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PermanentError
@@ -311,3 +316,93 @@ def test_the_names_of_reduced_photos_are_in_an_export(tmp_path: Path) -> None:
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert len(lines) == 3
     assert all("photo.jpg" in line for line in lines[1:])
+
+
+# What goes over the wire
+
+
+def described(folder: Path, url: str, *more: str) -> Path:
+    lines = ['connector = "http"', f'url = "{url}/classify"', 'label = "label"', *more]
+    (folder / "http.toml").write_text("\n".join(lines))
+    return folder / "http.toml"
+
+
+@pytest.mark.parametrize(("side", "kind"), [(512, "png"), (513, "jpeg")])
+async def test_without_a_format_large_pictures_go_as_jpeg(tmp_path: Path, side: int, kind: str) -> None:
+    pixels = scene(side, 100)
+    bodies = {
+        'body = "raw"': kind,
+        'body = "multipart"': kind,
+        'body = { kind = "json", template = { x = "{image_data_url}" } }': kind,
+        'body = { kind = "raw", content_type = "image/png" }': "png",
+        'body = { kind = "multipart", filename = "x.png" }': "png",
+        'encoding = { format = "png" }': "png",
+        'encoding = { format = "jpeg" }': "jpeg",
+    }
+    routes, seen = web.RouteTableDef(), list[tuple[str, bytes]]()
+
+    @routes.post("/classify")
+    async def classify(request: web.Request) -> web.Response:
+        seen.append((request.headers["content-type"], await request.read()))
+        return web.json_response({"label": "ant"})
+
+    async with Replica().running(routes) as replica:
+        for body, expected in bodies.items():
+            classifier = connect(described(tmp_path, replica.url, body))
+            await classifier.label([classifier.prepare(pixels)])
+            await classifier.close()
+            header, sent = seen[-1]
+            file = base64.b64decode(json.loads(sent)["x"].split(",")[1]) if "json" in header else sent
+            assert (b"\xff\xd8\xff" in file, b"\x89PNG" in file) == (expected == "jpeg", expected == "png"), body
+            assert f"image/{expected}" in f"{header} {sent[:300]!r}", body
+
+
+@pytest.mark.parametrize("connect_to", [connect_openai, connect_anthropic])
+def test_a_chat_model_is_told_what_kind_of_file_it_gets(
+    monkeypatch: pytest.MonkeyPatch, connect_to: Callable[[str, Settings], AnyClassifier]
+) -> None:
+    monkeypatch.setenv("KEY", "k-0123456789")
+    classifier = connect_to("", {"model": "m", "labels": ["ant", "bee"], "key": "KEY"})
+    assert b"image/png" in classifier.prepare(scene(80, 60))
+    assert b"image/jpeg" in classifier.prepare(scene(800, 600))
+
+
+def test_jpeg_by_default_keeps_all_colours_and_a_chosen_jpeg_is_what_it_was() -> None:
+    pixels = scene(800, 600)
+    for encoding, layers in ((Encoding(), 1), (Encoding(format="jpeg"), 2)):
+        with Pillow.open(io.BytesIO(encoding.encode(pixels))) as file:
+            assert file.layer[0][1] == layers  # type: ignore[attr-defined]
+    assert Encoding(format="jpeg").encode(pixels) == encode_jpeg(pixels, 95)
+
+
+def test_a_default_format_changes_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fingerprints are golden: a change of them would have every answer asked for again."""
+    monkeypatch.setenv("KEY", "k-0123456789")
+    chat = {"model": "m", "labels": ["ant", "bee"], "key": "KEY"}
+    assert connect("https://api.example.com/classify").fingerprint == "http:0ac5dcecfa058baf3a132f58"
+    assert connect_openai("", chat).fingerprint == "chat:bfc5f74798abbfe859e8933b"
+    assert connect_anthropic("", chat).fingerprint == "chat:ca0dbbbf95bcdf3b26f0828e"
+    assert Encoding().parts() == Encoding(quality=80).parts() == Encoding(format="png").parts()
+
+
+def test_where_the_format_is_not_that_of_the_fingerprint_the_key_says_so(tmp_path: Path) -> None:
+    pictures = [one(scene(side, 100), str(side)) for side in (512, 513)]
+    with fault_server() as server:
+        ledger, description = str(tmp_path / "ledger.db"), server.describe(tmp_path)
+        with Model(str(description), ledger=ledger) as model:
+            model.ask(pictures, views="mirror")
+        as_png = server.describe(tmp_path, encoding={"format": "png"})
+        told: list[Progress] = []
+        with Model(str(as_png), ledger=ledger, canaries=0, progress=told.append) as model:
+            model.ask(pictures, views="mirror")
+    assert connect(as_png).fingerprint == connect(description).fingerprint
+    assert (told[-1].hits, told[-1].sent) == (2, 2)
+
+
+def test_a_question_about_a_photo_of_12_megapixels_takes_less_than_400_kb(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(photo())
+    with fault_server() as server, Model(str(server.describe(tmp_path)), ledger="off") as model:
+        told = model.estimate([tmp_path / "photo.jpg"], views="mirror")
+    assert (told.width, told.height) == (1024, 768)
+    assert told.question_bytes is not None
+    assert 100_000 < told.question_bytes < 400_000

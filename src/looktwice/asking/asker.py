@@ -287,7 +287,9 @@ class Asker:
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
         asked = (base_question(image), *questions(image, panel, self.seed))
-        texts = [_text(view, seed, index, image.scaling) for _, view, seed, index in asked]
+        height, width, _ = image.pixels.shape
+        form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
+        texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
@@ -409,10 +411,13 @@ class Asker:
 
 
 @lru_cache(maxsize=4096)
-def _text(view: View, seed: int, index: int, scaling: str) -> tuple[str, bytes]:
-    """A view in words, and what tells the question from others about the same picture."""
+def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture.
+
+    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
+    """
     drawn = renderer([view])
-    return str(view), tail(str(view), seed, index, f"{drawn} {scaling}" if scaling else drawn)
+    return str(view), tail(str(view), seed, index, f"{drawn} {form}" if form else drawn)
 
 
 def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:

@@ -36,6 +36,12 @@ class Terms:
     """It runs on this machine and is free, so answers need no ledger."""
     working_size: WorkingSize = PHOTO
     """How large a picture it can use."""
+    jpeg_above: int | None = None
+    """Pixels of the longer side beyond which it is sent JPEG, though its fingerprint stands for PNG."""
+
+    def sent_as(self, height: int, width: int) -> str:
+        """How such a picture is sent, where that is not what the fingerprint stands for; empty elsewhere."""
+        return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
 
 
 @runtime_checkable

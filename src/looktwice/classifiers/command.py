@@ -33,7 +33,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described
 from looktwice.classifiers.transport import DAY, Price
@@ -88,12 +88,9 @@ class CommandClassifier:
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
         micros = int(description.price * 1_000_000)
-        size = (
-            WorkingSize(long=description.working_size)
-            if description.working_size
-            else description.encoding.usable_size()
-        )
-        self.terms = Terms(1, description.concurrency, None, micros, local=micros == 0, working_size=size)
+        encoding, side = description.encoding, description.working_size
+        size = WorkingSize(long=side) if side else encoding.usable_size()
+        self.terms = Terms(1, description.concurrency, None, micros, micros == 0, size, encoding.jpeg_above)
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -106,7 +103,7 @@ class CommandClassifier:
 
     async def _one(self, file: bytes) -> Answer:
         with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
-            path = Path(folder) / f"image.{self._description.encoding.format}"
+            path = Path(folder) / f"image.{kind_of(file)}"
             path.write_bytes(file)
             process = await self._started(path)
             output, errors = await self._watched(process)

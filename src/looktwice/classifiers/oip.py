@@ -44,7 +44,6 @@ from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
-from looktwice.pictures.image import WorkingSize
 
 NUMBERS = {
     "BOOL": "?",
@@ -145,7 +144,11 @@ class OipClassifier:
     @property
     def terms(self) -> Terms:
         """How it likes to be asked; asks the server where the description does not tell."""
-        return self._description.terms(self._description.batch or self.model.batch, self._usable_size())
+        batch = self._description.batch or self.model.batch
+        if size := self._description.size or _size(self.model, self._description.layout):
+            return self._description.terms(self._description.usable_size(size), batch)
+        encoding = self._description.encoding if self.model.datatype == "BYTES" else None
+        return self._description.terms(self._description.encoding.usable_size(), batch, encoding)
 
     @property
     def model(self) -> Model:
@@ -173,11 +176,6 @@ class OipClassifier:
 
     async def close(self) -> None:
         await self._transport.close()
-
-    def _usable_size(self) -> WorkingSize:
-        if size := self._description.size or _size(self.model, self._description.layout):
-            return self._description.usable_size(size)
-        return self._description.encoding.usable_size()
 
     def _asked(self) -> Model:
         # In a thread of its own, because the loop of the caller may be running.
