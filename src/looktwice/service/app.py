@@ -173,7 +173,7 @@ class _Looking:
             return oip.refuse(refusal)
 
     async def _photos(self, request: Request) -> list[Upload]:
-        uploads = await bodies.photos(request, self._limits)
+        uploads = await bodies.photos(request, self._limits, self._dispatcher.asker.terms.working_size)
         self._dispatcher.admit(len(uploads))
         return uploads
 
