@@ -402,6 +402,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "concurrency": ({"concurrency": 1}, lambda e: e.busiest == 1),
     "canaries": ({"canaries": 0}, lambda e: len(e.arrivals) == QUESTIONS),
     "seed": ({"seed": 7}, lambda e: len(e.votes) == COUNT),
+    "working_size": ({"working_size": 8}, lambda e: len(e.votes) == COUNT),
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
     # It shows where a classifier wants to be left alone: see test_asking.py.
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
@@ -418,8 +419,8 @@ def test_an_option_of_asking_has_its_effect(paid: Paid, tmp_path: Path, door: Do
     options, shows = EFFECTS[option]
     found = effect(door, paid, tmp_path, begun(paid, tmp_path, option), **options)
     assert shows(found), found
-    if option == "seed":
-        assert found.votes == by_model_score(paid, tmp_path, {"ledger": "off", "seed": 7})
+    if option in ("seed", "working_size"):
+        assert found.votes == by_model_score(paid, tmp_path, {"ledger": "off", **options})
 
 
 def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
@@ -431,15 +432,16 @@ def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
     return ledger
 
 
-@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait", "scores"}))
+@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait", "scores", "working_size"}))
 def test_without_the_option_there_is_no_such_effect(paid: Paid, tmp_path: Path, option: str) -> None:
     plain = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path, option))
     assert not EFFECTS[option][1](plain), plain
 
 
-def test_another_seed_asks_other_questions(paid: Paid, tmp_path: Path) -> None:
-    zero, seven = (by_model_score(paid, tmp_path, {"ledger": "off", "seed": seed}) for seed in (0, 7))
-    assert zero != seven
+@pytest.mark.parametrize("option", ["seed", "working_size"])
+def test_another_seed_or_working_size_asks_other_questions(paid: Paid, tmp_path: Path, option: str) -> None:
+    plain = by_model_score(paid, tmp_path, {"ledger": "off"})
+    assert plain != by_model_score(paid, tmp_path, {"ledger": "off", **EFFECTS[option][0]})
 
 
 def test_what_one_door_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from looktwice.calibration.votes import MISSING, Votes
 from looktwice.cli.evaluate import report
 from looktwice.errors import DataError, ImageError, LookTwiceError
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image
+from looktwice.pictures.image import Image, WorkingSize
 from looktwice.report import ReportInputs, findings, gallery, page, write
 from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
@@ -58,7 +58,7 @@ class Noise:
 
     side: int
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         if "broken" in name:
             raise ImageError(f"{name}: broken or cut off")
         rng = np.random.default_rng(abs(hash(name)) % 2**32)

@@ -22,7 +22,7 @@ from looktwice.asking.asker import Asker
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.decode import decode
-from looktwice.pictures.image import encode_jpeg
+from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.events import Shown
 from looktwice.verdicts import look as looking
@@ -124,7 +124,7 @@ def test_a_large_picture_is_not_kept_decoded_while_it_is_looked_at() -> None:
     small, large = (
         Opened(Upload("x", encode_jpeg(np.zeros((side, side, 3), np.uint8), 80)), 10**7) for side in (300, 1500)
     )
-    kept, let_go = Shown.of(small, 128), Shown.of(large, 128)
+    kept, let_go = (Shown.of(source, 128, WorkingSize(2000)) for source in (small, large))
     assert isinstance(kept.source, Held)
     assert let_go.source is large
     assert (let_go.width, let_go.height) == (1500, 1500)
@@ -181,10 +181,13 @@ def test_a_bad_request_is_refused_with_a_reason(
 
 
 def test_too_many_pixels_are_refused_before_they_are_decoded(service: Service) -> None:
-    wide = encode_jpeg(np.zeros((250, 250, 3), np.uint8), 80)
-    reply = service.post("/v1/look", wide, "image/jpeg")
-    assert reply.status == 422
-    assert "40,000" in str(reply.json()["detail"])
+    for wide, limit in (
+        (encode_png(np.zeros((250, 250, 3), np.uint8)), "limit of 40,000"),
+        (encode_jpeg(np.zeros((600, 600, 3), np.uint8), 80), "limit of 160,000"),  # it is decoded at 1/8
+    ):
+        reply = service.post("/v1/look", wide, "image/jpeg")
+        assert reply.status == 422
+        assert limit in str(reply.json()["detail"])
 
 
 def test_too_many_pictures_are_refused(service: Service) -> None:

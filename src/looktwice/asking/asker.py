@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
 from looktwice.classifiers.naming import Naming, merged, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
@@ -94,6 +94,11 @@ class Estimate:
     """How long that takes at the allowed rate; None where nothing limits the rate."""
     unfamiliar: int = 0
     """Pictures of another kind than the profile's, as far as it can tell."""
+    width: int = 0
+    height: int = 0
+    """Of the largest picture, as its views are drawn."""
+    question_bytes: int | None = None
+    """What a question about it takes on its way to the classifier; None where that cannot be told."""
 
 
 @dataclass(eq=False, slots=True)
@@ -275,6 +280,7 @@ class Asker:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
+        largest: Image | None = None
         while chunk := await self._load(source, panel, screen):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
             hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
@@ -285,10 +291,24 @@ class Asker:
             if screen and not screen.refuse:
                 unfamiliar += sum(isinstance(item, _Open) and screen.why(item.descriptor) is not None for item in chunk)
             seen |= new.keys()
+            images = [item.image for item in new.values()] + ([largest] if largest else [])
+            largest = max(images, key=lambda image: image.pixels.size, default=None)
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
         seconds = queries / self.terms.per_second if self.terms.per_second else None
-        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar)
+        estimate = Estimate(
+            total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar
+        )
+        return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
+
+    def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
+        """The estimate with what a question about this picture takes."""
+        height, width, _ = image.pixels.shape
+        try:
+            weight = size_in_bytes(self.classifier.prepare(image.pixels))
+        except ImageError:  # the classifier does not take it
+            weight = None
+        return replace(estimate, width=width, height=height, question_bytes=weight)
 
     def _count(self, row: Row | Unscored) -> None:
         self.progress.pictures += 1
@@ -316,14 +336,16 @@ class Asker:
 
     def _open(self, picture: Picture, panel: Panel, screen: Screen | None) -> _Open | Unscored:
         try:
-            image = picture.image()
+            image = picture.image(self.terms.working_size)
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
         described = descriptor(image.pixels)
         if screen and screen.refuse and (why := screen.why(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, why)
         asked = (base_question(image), *questions(image, panel, self.seed))
-        texts = [_text(view, seed, index) for _, view, seed, index in asked]
+        height, width, _ = image.pixels.shape
+        form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
+        texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
@@ -428,6 +450,10 @@ class Asker:
 
 
 @lru_cache(maxsize=4096)
-def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
-    """A view in words, and what tells the question from others about the same picture."""
-    return str(view), tail(str(view), seed, index, renderer([view]))
+def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture.
+
+    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
+    """
+    drawn = renderer([view])
+    return str(view), tail(str(view), seed, index, f"{drawn} {form}" if form else drawn)

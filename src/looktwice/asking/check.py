@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import Answer, size_in_bytes
 from looktwice.errors import BudgetError
 from looktwice.pictures.image import Image
 
@@ -32,6 +32,13 @@ class Checkup:
     concurrency: int
     per_second: float | None
     classes: int | None
+    working_size: str
+    """How large pictures may be before they are scaled down, in words."""
+    width: int
+    height: int
+    """Of this picture, as it was asked about."""
+    question_bytes: int | None
+    """What a question about it takes on its way; None where that cannot be told."""
     scores: tuple[tuple[float | None, int], ...] = ()
     """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
 
@@ -65,6 +72,10 @@ async def examine(asker: Asker, image: Image) -> Checkup:
         terms.concurrency,
         terms.per_second,
         len(classifier.labels) if classifier.labels else None,
+        str(terms.working_size),
+        image.pixels.shape[1],
+        image.pixels.shape[0],
+        size_in_bytes(prepared),
         tuple((answer.score, len(answer.options)) for answer, _ in timed),
     )
 

@@ -13,6 +13,7 @@ from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_
 from looktwice.asking.pace import Moments, Pace, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Terms
 from looktwice.errors import BudgetError, LookTwiceError
+from looktwice.pictures.image import WorkingSize
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ Money = str | int | float | Decimal
 
 @dataclass(frozen=True)
 class AskOptions:
-    """How a classifier is asked. Nothing here changes an answer but the seed."""
+    """How a classifier is asked. Nothing here changes an answer but the seed and the working size."""
 
     ledger: str | None = None
     """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
@@ -61,11 +62,14 @@ class AskOptions:
     scores: Scores = "use"
     """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
     them; with a profile that was fitted with scores they cannot be ignored."""
+    working_size: int | None = None
+    """Pixels of the longer side, to which larger pictures are scaled down; what the classifier can use where None."""
     command: str = "Python"
     """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 
     def __post_init__(self) -> None:
-        least_of = {"rate": 0.001, "concurrency": 1, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        least_of = {"rate": 0.001, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        least_of |= dict.fromkeys(("concurrency", "working_size"), 1)
         for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= least):
@@ -82,6 +86,7 @@ class AskOptions:
             price_micros=terms.price_micros if self.price is None else micros(self.price),
             per_second=self.rate or terms.per_second,
             concurrency=self.concurrency or terms.concurrency,
+            working_size=WorkingSize(long=self.working_size) if self.working_size else terms.working_size,
         )
 
     def limits(self, terms: Terms, spent: Spend | None) -> Budget:
@@ -117,6 +122,7 @@ class AskKeywords(TypedDict, total=False):
     money_per_day: Money | None
     longest_wait: float
     scores: Scores
+    working_size: int | None
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:

@@ -25,6 +25,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -32,11 +33,12 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from yarl import URL
 
 from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
+from looktwice.pictures.image import WorkingSize
 
 PROMPT = """\
 What does this picture show? Answer with exactly one label of this list, written as it is there, and nothing else.
@@ -47,7 +49,7 @@ What does this picture show? Answer with the {count} most probable labels of thi
 as they are there, as JSON: {{"labels": [...]}}, and nothing else.
 
 {{labels}}"""
-PICTURE = "\0"
+PICTURE, KIND = "\0", "\1"
 """Where the base64 of the picture goes; JSON writes it as an escape, which base64 and URLs cannot hold."""
 OPENAI = "https://api.openai.com/v1"
 ANTHROPIC = "https://api.anthropic.com"
@@ -110,6 +112,13 @@ class OpenAI(Description):
     detail: Literal["auto", "low", "high", "original"] | None = None
     encoding: Encoding = Encoding.model_validate(OPENAI_LIMITS)
 
+    def usable_size(self) -> WorkingSize:
+        """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
+        size = self.encoding.usable_size()
+        if self.detail == "original":
+            return size
+        return WorkingSize(long=min(512, size.long or 512)) if self.detail == "low" else replace(size, short=768)
+
     @field_validator("encoding", mode="before")
     @classmethod
     def _within_limits(cls, told: object) -> object:
@@ -121,6 +130,10 @@ class Anthropic(Description):
 
     max_tokens: int = Field(default=256, ge=1)
     encoding: Encoding = Encoding.model_validate(ANTHROPIC_LIMITS)
+
+    def usable_size(self) -> WorkingSize:
+        """What the model sees."""
+        return self.encoding.usable_size()
 
     @field_validator("encoding", mode="before")
     @classmethod
@@ -135,7 +148,7 @@ class Dialect(NamedTuple):
     path: str
     headers: Mapping[str, str]
     request: Mapping[str, object]
-    """The body, with PICTURE in place of the picture."""
+    """The body, with KIND and then PICTURE in place of the picture's format and content."""
     read: Callable[[bytes], str | None]
     """What the model said, None if it was cut off or kept from saying it; a ValidationError if it is no reply."""
 
@@ -149,17 +162,19 @@ class ChatClassifier:
         self._read = dialect.read
         self._secrets = secrets
         body = json.dumps(dialect.request, ensure_ascii=False, separators=(",", ":"))
-        self._head, _, self._tail = (part.encode() for part in body.partition(json.dumps(PICTURE)[1:-1]))
+        head, _, rest = body.partition(json.dumps(KIND)[1:-1])
+        between, _, tail = rest.partition(json.dumps(PICTURE)[1:-1])
+        self._head, self._between, self._tail = head.encode(), between.encode(), tail.encode()
         self._transport = Transport(description, secrets)
         self._door = self._transport.door("POST", dialect.base + dialect.path, dialect.headers)
         self.labels = lexicon.labels
         self.names = lexicon
-        self.terms = description.terms()
+        self.terms = description.terms(description.usable_size(), encoding=description.encoding)
         self.fingerprint = fingerprint("chat", _parts(description, dialect, lexicon))
 
     def prepare(self, pixels: Pixels) -> bytes:
         file = self._encoding.encode(self._encoding.fit(pixels))
-        return self._head + base64.b64encode(file) + self._tail
+        return b"".join((self._head, kind_of(file).encode(), self._between, base64.b64encode(file), self._tail))
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         return [self._answer(await self._door.send(body)) for body in batch]
@@ -363,7 +378,7 @@ def _completions(description: OpenAI, lexicon: Lexicon, secrets: Secrets) -> Dia
     """OpenAI's chat completions."""
     base = _base(description, "OPENAI_BASE_URL", OPENAI)
     key = description.key or (None if description.url else "OPENAI_API_KEY")
-    picture = {"url": f"data:{description.encoding.content_type};base64,{PICTURE}", "detail": description.detail}
+    picture = {"url": f"data:image/{KIND};base64,{PICTURE}", "detail": description.detail}
     content = [{"type": "image_url", "image_url": _given(picture)}, _text(description, lexicon)]
     schema = {"name": "answer", "strict": True, "schema": _schema(lexicon, description.ranked)}
     # OpenAI's own models count hidden thinking too, under a name that other servers may not know.
@@ -384,7 +399,7 @@ def _messages(description: Anthropic, lexicon: Lexicon, secrets: Secrets) -> Dia
     """Anthropic's messages."""
     base = _base(description, "ANTHROPIC_BASE_URL", ANTHROPIC)
     key = description.key or (None if description.url else "ANTHROPIC_API_KEY")
-    source = {"type": "base64", "media_type": description.encoding.content_type, "data": PICTURE}
+    source = {"type": "base64", "media_type": f"image/{KIND}", "data": PICTURE}
     content = [{"type": "image", "source": source}, _text(description, lexicon)]
     form = {"format": {"type": "json_schema", "schema": _schema(lexicon, description.ranked)}}
     request = {

@@ -144,7 +144,11 @@ class OipClassifier:
     @property
     def terms(self) -> Terms:
         """How it likes to be asked; asks the server where the description does not tell."""
-        return self._description.terms(self._description.batch or self.model.batch)
+        batch = self._description.batch or self.model.batch
+        if size := self._description.size or _size(self.model, self._description.layout):
+            return self._description.terms(self._description.usable_size(size), batch)
+        encoding = self._description.encoding if self.model.datatype == "BYTES" else None
+        return self._description.terms(self._description.encoding.usable_size(), batch, encoding)
 
     @property
     def model(self) -> Model:
@@ -327,7 +331,7 @@ def _file(pixels: Pixels, encoding: Encoding, model: Model) -> Tensor:
 def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
     height, width, count, first = _dimensions(model, description.layout)
     look = _coloured(description, count)
-    size = description.size or ((height, width) if min(height, width) > 0 else None)
+    size = description.size or _size(model, description.layout)
     array = _typed(look.fit(pixels, size), look, model.datatype)
     if any(wanted not in (-1, made) for wanted, made in zip((count, height, width), array.shape, strict=True)):
         raise PermanentError(
@@ -358,6 +362,14 @@ def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
     if layout == "hwc" or shape[2] in (1, 3):
         return shape[0], shape[1], shape[2], False
     raise PermanentError(f'input {model.input!r} has shape {list(model.shape)}; set layout = "chw" or "hwc"')
+
+
+def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
+    """Height and width that a model takes; None where it takes any, or files."""
+    if model.datatype == "BYTES":
+        return None
+    height, width, *_ = _dimensions(model, layout)
+    return (height, width) if min(height, width) > 0 else None
 
 
 def _coloured(description: Description, count: int) -> Preprocessing:

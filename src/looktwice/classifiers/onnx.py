@@ -35,6 +35,7 @@ from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.settings import folder_of, read_labels, read_toml
 from looktwice.errors import MissingExtra, PermanentError
+from looktwice.pictures.image import WorkingSize
 
 Tensor = NDArray[np.float32]
 MOST_PICTURES = 64
@@ -52,6 +53,13 @@ class Description(Preprocessing):
     scores: int = Field(
         0, ge=0, le=MOST_OPTIONS, description="labels that it ranks with scores; 0 names the best alone"
     )
+    working_size: int | None = Field(None, ge=1, description="of the longer side; by size and crop if left out")
+
+    def terms(self) -> Terms:
+        """How it likes to be asked on this machine."""
+        size = WorkingSize(long=self.working_size) if self.working_size else self.usable_size(self.size)
+        # One call more than can run is asked for, so that a core takes the next one at once.
+        return Terms(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
 
     def pictures(self) -> int:
         """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
@@ -70,10 +78,8 @@ class OnnxClassifier:
         self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
         self.names = Names(self.labels)
         self.fingerprint = _fingerprint(path, description)
-        cores = os.cpu_count() or 1
         self._pool = _pool()
-        # One call more than can run is asked for, so that a core takes the next one at once.
-        self.terms = Terms(batch=description.pictures(), concurrency=cores + 1, local=True)
+        self.terms = description.terms()
 
     def prepare(self, pixels: Pixels) -> Pixels:
         # A copy of its own, so that it does not keep the array of all views in memory.
@@ -170,7 +176,9 @@ def _onnxruntime() -> ModuleType:
 
 
 def _fingerprint(path: Path, description: Description) -> str:
-    how = description.model_dump(exclude={"model", "labels", "batch", *([] if description.scores else ["scores"])})
+    how = description.model_dump(
+        exclude={"model", "labels", "batch", "working_size", *([] if description.scores else ["scores"])}
+    )
     with path.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     return fingerprint("onnx", {**how, "weights": weights})

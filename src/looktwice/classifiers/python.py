@@ -25,6 +25,7 @@ import numpy as np
 from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
+from looktwice.pictures.image import PHOTO, WorkingSize
 
 BATCH_NAMES = ("batch", "images", "pictures")
 _TOKENS = PerObject(lambda: uuid4().hex)
@@ -33,7 +34,13 @@ _TOKENS = PerObject(lambda: uuid4().hex)
 class PythonClassifier:
     """A callable of this process, asked in threads unless it is async."""
 
-    def __init__(self, function: Callable[..., object], name: str | None = None, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        name: str | None = None,
+        labels: Sequence[str] = (),
+        size: WorkingSize = PHOTO,
+    ) -> None:
         self._function = function
         self._batched = _takes_batches(function)
         self._name = name or f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
@@ -43,7 +50,7 @@ class PythonClassifier:
         if name is None and not (source and _is_plain(function)):
             self.fingerprint += f"#{_TOKENS.of(getattr(function, '__self__', function))}"
         self.labels = tuple(labels) or None
-        self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True)
+        self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True, working_size=size)
 
     def prepare(self, pixels: Pixels) -> Pixels:
         return pixels
@@ -99,7 +106,10 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         raise PermanentError(f"python:{address} cannot be imported: {error}") from None
     finally:
         sys.path.remove(str(Path.cwd()))
-    return PythonClassifier(found, address)
+    side = settings.get("working_size")
+    if side is not None and not (type(side) is int and side > 0):
+        raise PermanentError(f"the working_size of python:{address} is {side!r}; give the pixels of the longer side")
+    return PythonClassifier(found, address, size=WorkingSize(long=side) if side else PHOTO)
 
 
 def _takes_batches(function: Callable[..., object]) -> bool:

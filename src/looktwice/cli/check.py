@@ -7,7 +7,7 @@ from pathlib import Path
 
 from looktwice.asking.check import Checkup
 from looktwice.asking.session import ledger_name, run
-from looktwice.cli.console import OUT, Output, print_json, safe
+from looktwice.cli.console import OUT, Output, print_json, safe, taking
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 
@@ -35,6 +35,8 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
         "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
         "limits": f"{found.concurrency} calls at a time, {found.batch} pictures a call{rate}",
         "classes": "unknown" if found.classes is None else str(found.classes),
+        "working size": found.working_size,
+        "question": f"{found.width} x {found.height} px{taking(found.question_bytes)}",
         "fingerprint": found.fingerprint,
         "ledger": ledger or "none",
     }

@@ -58,8 +58,14 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
     say(
         f"{total.pictures} pictures, {total.unreadable} of them unreadable{unfamiliar}: {total.questions} questions, "
         f"of which the ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
-        f". Nothing was asked. Ledger: {safe(ledger or 'none')}"
+        f". The largest shows {total.width} x {total.height} px{taking(total.question_bytes)}. Nothing was asked. "
+        f"Ledger: {safe(ledger or 'none')}"
     )
+
+
+def taking(size: int | None) -> str:
+    """How many bytes a question takes, where that is known."""
+    return "" if size is None else f" and takes {size:,} bytes"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 m
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
 VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight mild ones."
 SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
+WORKING_SIZE = (
+    "Scale larger pictures down to so many pixels of the longer side; by default what the classifier can use."
+)
 TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
 TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
@@ -69,12 +72,13 @@ def _asking(
     money_per_day: Annotated[str | None, Ask(help="The same in money.")] = None,
     longest_wait: Annotated[float, Ask(help=LONGEST_WAIT, min=0)] = 900.0,
     scores: Annotated[Literal["use", "ignore"], Ask(help=SCORES)] = "use",
+    working_size: Annotated[int | None, Ask(help=WORKING_SIZE, min=1)] = None,
 ) -> "AskOptions":
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
         ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait, scores,
-        command=str(context.info_name),
+        working_size, command=str(context.info_name),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from looktwice.errors import DataError, ImageError, MissingExtra
 from looktwice.pictures.collection import ENDINGS, Held, Picture, find
 from looktwice.pictures.decode import decode
-from looktwice.pictures.image import Image, shown
+from looktwice.pictures.image import Image, WorkingSize, shown
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -134,14 +134,14 @@ class Bucket:
     root: str
     settings: str
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         files, path = filesystem(f"{self.root}{name}{self.settings}")
         try:
             with files.open_input_stream(path, compression=None) as stream:
                 data = stream.read()
         except OSError as fault:
             raise ImageError(f"cannot be read ({_why(fault)}); check the path and its rights", shown(name)) from None
-        return decode(data, name)
+        return decode(data, name, size=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Broken:
 
     reason: str
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         raise ImageError(self.reason)
 
 

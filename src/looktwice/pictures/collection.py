@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from looktwice.errors import DataError
 from looktwice.pictures.decode import decode, load
-from looktwice.pictures.image import MAX_PIXELS, Image, shown
+from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
@@ -40,9 +40,9 @@ Stamp = tuple[int, int]
 
 
 class Source(Protocol):
-    """What a collection's pictures share: it finds the pixels that belong to a name."""
+    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size."""
 
-    def image(self, name: str) -> Image: ...
+    def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
 
 
 @runtime_checkable
@@ -61,9 +61,12 @@ class Picture:
     truth: str | None
     source: Source = field(repr=False)
 
-    def image(self) -> Image:
-        """The decoded picture; an ImageError names a file that cannot be read, a DataError an array that cannot."""
-        return self.source.image(self.name)
+    def image(self, size: WorkingSize | None = None) -> Image:
+        """The decoded picture, scaled down to a working size where it is larger.
+
+        An ImageError names a file that cannot be read, a DataError an array that cannot.
+        """
+        return self.source.image(self.name, size)
 
     def stamp(self) -> Stamp | None:
         """That of the picture's file; None where it has none, or it is not there."""
@@ -99,8 +102,8 @@ class Folder:
     root: Path
     max_pixels: int
 
-    def image(self, name: str) -> Image:
-        return load(self.root / name, self.max_pixels)
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        return load(self.root / name, self.max_pixels, size)
 
     def stamp(self, name: str) -> Stamp:
         status = os.stat(self.root / name)
@@ -126,10 +129,10 @@ class Stack:
     def stamp(self, name: str) -> Stamp:
         return self.listed
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with _LOADING:
             images = _images(self)
-        return Image.of(images[int(name.rpartition("#")[2])])
+        return Image.of(images[int(name.rpartition("#")[2])]).within(size)
 
 
 _LOADING = Lock()
@@ -182,10 +185,10 @@ class Held:
 
     content: bytes | NDArray[np.uint8] | Image = field(repr=False)
 
-    def image(self, name: str) -> Image:
-        if isinstance(self.content, Image):
-            return self.content
-        return decode(self.content, name) if isinstance(self.content, bytes) else Image.of(self.content)
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        if isinstance(self.content, bytes):
+            return decode(self.content, name, size=size)
+        return (self.content if isinstance(self.content, Image) else Image.of(self.content)).within(size)
 
 
 PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "PillowImage"]

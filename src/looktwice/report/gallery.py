@@ -19,7 +19,7 @@ from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, encode_jpeg, encode_png
+from looktwice.pictures.image import PHOTO, Image, encode_jpeg, encode_png
 from looktwice.report.inputs import Judged
 from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render
@@ -235,7 +235,7 @@ def sample(pictures: Iterable[Picture]) -> Image:
     """A picture to show the views on: the first that can be read, else an embedded one."""
     for item in pictures:
         try:
-            return item.image()
+            return item.image(PHOTO)
         except (ImageError, DataError):
             continue
     clothes = picture.find([Path(str(files("looktwice") / "demo" / "pictures.npz"))])
@@ -252,7 +252,7 @@ def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
     for other, times in Counter(view for view in views if view != label).most_common(2):
         said.append(f"{times} say {other}" if times > 1 else f"one says {other}")
     try:
-        seen = thumbnail(known[name].image().pixels) if name in known else None
+        seen = thumbnail(known[name].image(PHOTO).pixels) if name in known else None
     except (ImageError, DataError):
         seen = None
     base = words[votes.base[row]]

@@ -154,7 +154,8 @@ class _Looking:
 
         async def draw(emit: events.Emit) -> None:
             async with self._drawing:
-                await events.draw(emit, shown.source, self._panel, self._dispatcher.asker.seed)
+                asker = self._dispatcher.asker
+                await events.draw(emit, shown.source, asker.terms.working_size, self._panel, asker.seed)
 
         async def work(emit: events.Emit) -> None:
             emit("picture", events.picture_event(shown, upload.name, self._views))
@@ -199,7 +200,7 @@ class _Looking:
             return oip.refuse(refusal)
 
     async def _photos(self, request: Request) -> list[Upload]:
-        uploads = await bodies.photos(request, self._limits)
+        uploads = await bodies.photos(request, self._limits, self._dispatcher.asker.terms.working_size)
         self._dispatcher.admit(len(uploads))
         return uploads
 
@@ -208,7 +209,9 @@ class _Looking:
 
     async def _shown(self, upload: Upload, side: int) -> events.Shown:
         try:
-            return await asyncio.to_thread(events.Shown.of, self._opened(upload), side)
+            return await asyncio.to_thread(
+                events.Shown.of, self._opened(upload), side, self._dispatcher.asker.terms.working_size
+            )
         except ImageError as error:
             raise Refusal("picture", str(error)) from None
 

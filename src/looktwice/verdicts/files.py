@@ -24,6 +24,7 @@ from looktwice import files
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import WorkingSize
 from looktwice.verdicts.look import Verdict
 
 COLUMNS = (
@@ -61,9 +62,18 @@ class ScoreFile:
     """
 
     def __init__(
-        self, out: Path, header: dict[str, object], pictures: Sequence[Picture], *, verify: bool = False
+        self,
+        out: Path,
+        header: dict[str, object],
+        pictures: Sequence[Picture],
+        *,
+        verify: bool = False,
+        size: WorkingSize | None = None,
     ) -> None:
-        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ."""
+        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ.
+
+        `size` is the working size at which they are asked about.
+        """
         self._out = out
         self._hold = files.Hold(out)
         self._part = out.with_name(out.name + ".part")
@@ -72,6 +82,7 @@ class ScoreFile:
         self._starts = array("q", [NOWHERE]) * len(pictures)
         """Where the line of each picture begins in the part file."""
         self._next = 0
+        self._size = size
         self._verify, self._began = verify, time.time() - SETTLED
         self.changed = set[int]()
         """The places of pictures whose verdicts are about other pixels than they have now."""
@@ -167,7 +178,7 @@ class ScoreFile:
         if stamp and list(stamp) == told["stamp"] and not self._verify:
             return True
         try:
-            return picture.image().digest == told["digest"]
+            return picture.image(self._size).digest == told["digest"]
         except LookTwiceError:
             return False
 
