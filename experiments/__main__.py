@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from experiments import closed, scores
 from experiments.collected import CACHE, MODELS
 from experiments.paper import claims, drawings, pages, tables
 from experiments.paper.answers import Answers, Meter
@@ -186,6 +187,8 @@ TASKS: dict[str, Callable[[Wishes], None]] = {
     "illustrations": illustrations,
     "claims": claimed,
 }
+CLOSED, SCORES = "closed", "scores"
+"""The tasks about real closed systems and about scores, which are no part of the paper."""
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var and KS on small pictures (usual models: resnet8, resnet20, resnet32)
 table2         the same on photos (usual models: efficientnet, mobilenetv2)
@@ -196,6 +199,8 @@ figure4        empirical cumulatives of the noise in latent space
 illustrations  the paper's two sources of error, on real pictures
 claims         the paper's claims, each seen, not seen or mixed
 all            all of these, one after the other
+closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
+scores         what scores and ranked lists are worth beside views, on six models
 page           put the tables of experiments/results into docs/reproduction.md
 """
 
@@ -207,7 +212,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", choices=(*TASKS, "all", "page"), metavar="TASK", help="see below")
+    parser.add_argument("task", choices=(*TASKS, "all", "page", CLOSED, SCORES), metavar="TASK", help="see below")
     parser.add_argument(
         "--model", action="append", default=[], help=f"{', '.join(MODELS)}, or a TOML description; may be repeated"
     )
@@ -260,6 +265,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if task == "page":
             page(wishes)
+        if task == CLOSED:
+            closed.main(wishes.results, closed.PAGE)
+        if task == SCORES:
+            scores.main(wishes.results)
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
                 TASKS[name](wishes)

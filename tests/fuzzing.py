@@ -304,7 +304,7 @@ def read_profile(path: Path) -> None:
         if drift := policy.drift():
             drift.update([0, 1])
         if policy.rounds:
-            policy.rounds.more("x", ("x",) * policy.rounds.first)
+            policy.rounds.more(Row("it", "x", ("x",) * policy.rounds.first))
     profile.accuracy()
 
 

@@ -129,6 +129,22 @@ def test_every_page_is_on_the_site() -> None:
     assert not re.search(r"(?:css|javascript): .*https?://", told)
 
 
+def test_the_reference_of_python_names_what_is_there() -> None:
+    names = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference" / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert len(names) > 20
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None
+
+
+def test_the_bibliography_names_places_that_are_there() -> None:
+    told = (ROOT / "docs" / "bibliography.md").read_text("utf-8")
+    files = re.findall(r"`(\w+/\w+\.py)`", told)
+    names = re.findall(r"`metrics\.(\w+)`", told)
+    assert len(files) > 5
+    assert [file for file in files if not (ROOT / "src" / "looktwice" / file).exists()] == []
+    assert [name for name in names if not hasattr(looktwice.metrics, name)] == []
+
+
 def test_the_reference_of_commands_is_what_the_commands_say() -> None:
     command = [sys.executable, str(ROOT / "tools" / "cli_reference.py")]
     fresh = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})

@@ -25,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import validate_data
-from test_profile import brightest
+from workshop import brightest
 
 import looktwice as lt
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError
@@ -365,7 +365,7 @@ def test_the_profile_of_a_closure_may_be_loaded_elsewhere(tmp_path: Path) -> Non
 
 
 def test_a_function_of_a_module_is_known_by_its_source_in_every_process() -> None:
-    code = "import looktwice as lt, test_profile; print(lt.connect(test_profile.brightest).fingerprint)"
+    code = "import looktwice as lt, workshop; print(lt.connect(workshop.brightest).fingerprint)"
     elsewhere = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )

@@ -25,8 +25,7 @@ from faults import Running, fault_server
 from PIL import Image as Pillow
 from rich.console import Console
 from test_estimator import pictures
-from test_profile import brightest
-from workshop import write_pictures, write_profile
+from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
 from looktwice.asking.asker import Heard
@@ -190,7 +189,7 @@ except KeyboardInterrupt:
 
 def test_an_interrupted_run_loses_nothing_and_asks_nothing_twice(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 60)
-    with fault_server(delay=0.05) as server:
+    with fault_server(delay=0.2) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=8))
         command = [sys.executable, "-c", INTERRUPTED, "profile.json", "answers.db"]
         with subprocess.Popen(

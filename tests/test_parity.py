@@ -135,7 +135,7 @@ def read(path: Path) -> list[Told]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set", "familiarity")
+    parts = ("confidence", "low", "high", "agree", "queries", "votes", "prediction_set", "score", "familiarity")
     parsed = [{name: json.loads(row[name]) for name in parts if row[name]} for row in rows]
     return [{name: text or None for name, text in row.items()} | more for row, more in zip(rows, parsed, strict=True)]
 
@@ -402,9 +402,12 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "concurrency": ({"concurrency": 1}, lambda e: e.busiest == 1),
     "canaries": ({"canaries": 0}, lambda e: len(e.arrivals) == QUESTIONS),
     "seed": ({"seed": 7}, lambda e: len(e.votes) == COUNT),
+    "working_size": ({"working_size": 8}, lambda e: len(e.votes) == COUNT),
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
     # It shows where a classifier wants to be left alone: see test_asking.py.
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
+    # It shows where a classifier gives scores: see test_score_doors.py.
+    "scores": ({"scores": "ignore"}, lambda e: len(e.votes) == COUNT),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
 """Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
@@ -416,8 +419,8 @@ def test_an_option_of_asking_has_its_effect(paid: Paid, tmp_path: Path, door: Do
     options, shows = EFFECTS[option]
     found = effect(door, paid, tmp_path, begun(paid, tmp_path, option), **options)
     assert shows(found), found
-    if option == "seed":
-        assert found.votes == by_model_score(paid, tmp_path, {"ledger": "off", "seed": 7})
+    if option in ("seed", "working_size"):
+        assert found.votes == by_model_score(paid, tmp_path, {"ledger": "off", **options})
 
 
 def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
@@ -429,15 +432,16 @@ def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
     return ledger
 
 
-@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait"}))
+@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait", "scores", "working_size"}))
 def test_without_the_option_there_is_no_such_effect(paid: Paid, tmp_path: Path, option: str) -> None:
     plain = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path, option))
     assert not EFFECTS[option][1](plain), plain
 
 
-def test_another_seed_asks_other_questions(paid: Paid, tmp_path: Path) -> None:
-    zero, seven = (by_model_score(paid, tmp_path, {"ledger": "off", "seed": seed}) for seed in (0, 7))
-    assert zero != seven
+@pytest.mark.parametrize("option", ["seed", "working_size"])
+def test_another_seed_or_working_size_asks_other_questions(paid: Paid, tmp_path: Path, option: str) -> None:
+    plain = by_model_score(paid, tmp_path, {"ledger": "off"})
+    assert plain != by_model_score(paid, tmp_path, {"ledger": "off", **EFFECTS[option][0]})
 
 
 def test_what_one_door_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) -> None:

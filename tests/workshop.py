@@ -85,3 +85,15 @@ def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, check=False
     )
+
+
+def brightest(image: np.ndarray) -> str:
+    """The corner of the picture with the most light."""
+    half = image.shape[0] // 2
+    corners = {
+        "nw": image[:half, :half],
+        "ne": image[:half, half:],
+        "sw": image[half:, :half],
+        "se": image[half:, half:],
+    }
+    return max(corners, key=lambda name: float(corners[name].mean()))

@@ -9,6 +9,4 @@ python=${PYTHON:-python3}
 # shellcheck disable=SC2086
 "$folder/bin/python" tools/lowest.py $extras > "$folder/constraints.txt"
 cat "$folder/constraints.txt"
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$folder/constraints.txt" \
-  --editable ".[lowest-test]"
-touch "$folder/.installed-lowest"
+LOCK="$folder/constraints.txt" sh tools/venv.sh "$folder" lowest

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds wheel and sdist, installs the wheel as the README says into a clean environment, and runs the demo and the
-# README's Python example there: tools/package.sh
+# Installs the wheel as the README says into a clean environment, and runs the demo and the README's Python example there:
+# tools/package.sh [FOLDER], where FOLDER has wheel and sdist; they are built if it is left out.
 set -eu
 here=$(pwd)
 folder=$(mktemp -d)
@@ -8,17 +8,15 @@ trap 'rm -rf "$folder"' EXIT
 python=${PYTHON:-python3}
 quiet="--quiet --disable-pip-version-check"
 
-"$python" -m venv "$folder/build"
-# shellcheck disable=SC2086
-"$folder/build/bin/pip" install $quiet 'hatchling>=1.24'
-"$folder/build/bin/python" -m hatchling build -d "$folder/dist"
-wheel=$(echo "$folder"/dist/*.whl)
-sdist=$(echo "$folder"/dist/*.tar.gz)
+dist=$(mkdir -p "${1:-$folder/dist}" && cd "${1:-$folder/dist}" && pwd)
+[ $# -gt 0 ] || sh tools/build.sh "$dist"
+wheel=$(echo "$dist"/*.whl)
+sdist=$(echo "$dist"/*.tar.gz)
 
 # The sdist is whole: a wheel made from it holds the same files as the one made here.
 mkdir "$folder/again" "$folder/source"
 tar -xzf "$sdist" -C "$folder/source" --strip-components 1
-(cd "$folder/source" && "$folder/build/bin/python" -m hatchling build -t wheel -d "$folder/again")
+(cd "$folder/source" && sh tools/build.sh "$folder/again")
 "$python" - "$wheel" "$folder"/again/*.whl <<'PY'
 import sys, zipfile
 first, second = (sorted(zipfile.ZipFile(path).namelist()) for path in sys.argv[1:])

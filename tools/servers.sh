@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes an environment for each model server that tests/test_real_servers.py asks: tools/servers.sh .venv-servers
+# Makes an environment for each model server that tests/classifiers/test_real_servers.py asks: tools/servers.sh .venv-servers
 # They are apart from the product's own environment, and from each other, because their dependencies disagree.
 set -eu
 folder=$1

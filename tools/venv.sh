@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes a virtual environment and installs this project into it with the named extras: tools/venv.sh .venv dev
+# Makes a virtual environment and installs this project into it with a dependency group: tools/venv.sh .venv dev
 # LOCK=requirements-dev.lock installs the very versions that are named there.
 set -eu
 folder=$1
-extras=$2
+group=$2
 python=${PYTHON:-python3}
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
@@ -16,5 +16,7 @@ if ! "$python" -m venv "$folder" 2>/dev/null; then
   $as_root apt-get update -qq && $as_root apt-get install -y -qq python3-venv
   "$python" -m venv "$folder"
 fi
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check ${LOCK:+--constraint "$LOCK"} --editable ".[$extras]"
-touch "$folder/.installed-$extras"
+install="$folder/bin/python -m pip install --quiet --disable-pip-version-check"
+$install 'pip>=25.1' # the first that knows dependency groups
+$install ${LOCK:+--constraint "$LOCK"} --editable . --group "$group"
+touch "$folder/.installed-$group"

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from looktwice.asking.asker import Scores
 from looktwice.asking.session import AskOptions, Money
 from looktwice.calibration import calibrators
 from looktwice.calibration.base import Calibrator
@@ -60,6 +61,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
             same; worth a few queries where the ledger outlives the process.
         coverage: How often the sets of `predict_set` should hold the truth.
+        scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
 
     Attributes:
         classes_: The labels of `y`, sorted, of its type.
@@ -88,6 +90,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         concurrency: int | None = None,
         canaries: int = 0,
         coverage: float = 0.9,
+        scores: Scores = "use",
     ) -> None:
         self.classifier = classifier
         self.views = views
@@ -101,6 +104,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.concurrency = concurrency
         self.canaries = canaries
         self.coverage = coverage
+        self.scores = scores
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
         """Learn from pictures and their true labels.
@@ -132,7 +136,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "profile_")
         conformal = self.profile_.held_out.conformal(self.coverage if coverage is None else coverage)
         votes = self._votes(X)
-        distribution = self.profile_.believer().distribution(votes)
+        distribution = self.profile_.restored_calibrator().distribution(votes)
         sets = conformal.sets(distribution)
         inside = [sets.hold(distribution, np.full(len(votes), code)) for code in self._codes(votes)]
         members = np.stack(inside, axis=1)
@@ -165,7 +169,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return votes.codes(_texts(self.classes_))
 
     def _probabilities(self, votes: Votes) -> Floats:
-        distribution = self.profile_.believer().distribution(votes)
+        distribution = self.profile_.restored_calibrator().distribution(votes)
         columns = [distribution.of(np.full(len(votes), code)) for code in self._codes(votes)]
         found = np.stack(columns, axis=1)
         total = found.sum(axis=1, keepdims=True)
@@ -173,7 +177,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _places(self, votes: Votes) -> NDArray[np.intp]:
         """(n,): which of the classes is believed."""
-        believed = self.profile_.believer().predict(votes)[:, None] == self._codes(votes)
+        believed = self.profile_.restored_calibrator().predict(votes)[:, None] == self._codes(votes)
         return np.where(believed.any(axis=1), believed.argmax(axis=1), self._probabilities(votes).argmax(axis=1))
 
     @contextmanager
@@ -189,6 +193,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             concurrency=self.concurrency,
             canaries=self.canaries,
             seed=seed,
+            scores=self.scores,
         )
         turn = _TURNS.of(self.classifier) if isinstance(self.classifier, Classifier) else nullcontext()
         with turn, Model(self.classifier, profile, options=options) as model:

@@ -28,7 +28,7 @@ from looktwice.calibration.base import Calibrator
 from looktwice.classifiers.naming import names_of
 from looktwice.classifiers.registry import Source, connect, describe
 from looktwice.errors import DataError, FitError, ProfileError
-from looktwice.pictures import datasets
+from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.image import Image
 from looktwice.verdicts import evaluate, learn, look, pilot
@@ -43,6 +43,8 @@ from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 P = ParamSpec("P")
 T = TypeVar("T")
 
+NO_VIEWS = "none"
+"""The text of a panel without views: one query a picture, and its score where it gives one."""
 VIEWS = 8
 """Views that a tuned panel may have, unless more or fewer are asked for."""
 EVERYTHING = DecisionOptions()
@@ -177,7 +179,7 @@ class AsyncModel:
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
-        image = Image.of(check.test_card()) if picture is None else one(picture).image()
+        image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
         return await check.examine(self.asker, image)
 
     # Learning --------------------------------------------------------------------------------------------------------
@@ -271,20 +273,33 @@ class AsyncModel:
             raise verdict.error()
         return verdict
 
-    async def burst(self, photos: Sequence[PictureLike]) -> Verdict:
-        """One verdict for several photos of one thing: the first is the picture, the others are its views."""
-        verdict = await self.score_burst(photos)
+    async def burst(self, photos: Sequence[PictureLike] | str | Path, *, frames: int = video.FRAMES) -> Verdict:
+        """One verdict for several photos of one thing: the first is the picture, the others are its views.
+
+        A short video stands for so many of its frames, evenly spaced: `model.burst("clip.mp4", frames=8)`.
+        """
+        verdict = await self.score_burst(photos, frames=frames)
         if isinstance(verdict, Unscored):
             raise verdict.error()
         return verdict
 
-    async def score_burst(self, photos: Sequence[PictureLike]) -> Verdict | Unscored:
+    async def score_burst(
+        self, photos: Sequence[PictureLike] | str | Path, *, frames: int = video.FRAMES
+    ) -> Verdict | Unscored:
         """The same, or why there is no verdict: the first photo that was not scored."""
+        if isinstance(photos, str | Path) or (len(photos) == 1 and isinstance(photos[0], str | Path)):
+            path = Path(photos if isinstance(photos, str | Path) else str(photos[0]))
+            photos = self.frames(path, frames) if video.is_video_file(path) else many(path)
         if len(photos) < 2:
-            raise DataError("a burst is two or more photos of one thing; give them all")
+            raise DataError("a burst is two or more photos of one thing, or one short video; give them all")
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
         async with self._showing(len(named)) as asker:
             return await look.burst(asker, named, self.fitted())
+
+    def frames(self, path: Path, count: int) -> list[Picture]:
+        """Some frames of a video as the photos of a burst; an ImageError says why there are none."""
+        found = video.frames(path, str(path), count, self.terms.working_size)
+        return [one(image, f"{path.name}#{place}") for place, image in enumerate(found, 1)]
 
     async def score(
         self,
@@ -341,7 +356,9 @@ class AsyncModel:
 
 
 def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
-    """The panel that a text names; without one, the general panel, or that of sixteen views."""
+    """The panel that a text names, `none` one without views; without a text, the general panel, or sixteen views."""
+    if views == NO_VIEWS:
+        return Panel(())
     if views is None or views == "":
         return GENERAL16 if adaptive else GENERAL
     return Panel.parse(views) if isinstance(views, str) else views

@@ -1,7 +1,7 @@
 """Replicas of the chat doors of OpenAI and Anthropic, which name what the embedded classifier sees.
 
-They follow the published schemas; tests/test_chat_classifier.py holds their replies, and the requests that they
-accept, against the official packages.
+They follow the published schemas; tests/classifiers/test_chat_classifier.py holds their replies, and the requests that
+they accept, against the official packages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A replica of an Open Inference Protocol server, for inputs and outputs that one real server does not show all.
 
-It follows the published protocol with its binary-tensor and classification extensions; tests/test_real_servers.py asks
-MLServer and Triton themselves.
+It follows the published protocol with its binary-tensor and classification extensions;
+tests/classifiers/test_real_servers.py asks MLServer and Triton themselves.
 """
 
 from __future__ import annotations

@@ -15,10 +15,12 @@ import pytest
 
 from conformance.cases import CASES, KEY, Case
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures
-from looktwice.classifiers.base import AnyClassifier
+from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier
 from looktwice.errors import PassingError, PermanentError
 from looktwice.model import AsyncModel
 
+RANKING = {"http with a form", "http with a JSON template", "oip in JSON", "oip in binary"}
+"""The cases whose servers give more than one label."""
 SECRET = "s3cr3t/+key==&x y"
 EVERY = [pytest.param(case, id=case.name) for case in CASES]
 SERVED = [pytest.param(case, id=case.name) for case in CASES if case.routes]
@@ -69,6 +71,18 @@ async def test_labels_are_those_of_the_model_behind_it(opened: Opened) -> None:
     said = [answer.label for answer in meant(classifier, answers)]
     assert said == opened.case.truth(pictures()[:6])
     assert len(set(said)) > 1
+
+
+@pytest.mark.parametrize("case", EVERY)
+async def test_a_ranked_list_begins_with_the_label_and_falls(opened: Opened) -> None:
+    classifier = opened.connect()
+    (answer,) = await classifier.label([classifier.prepare(pictures()[0])])
+    if answer.options:
+        scores = [score for _, score in answer.options if score is not None]
+        assert answer.options[0][0] == answer.label
+        assert 1 < len(answer.options) <= MOST_OPTIONS
+        assert scores == sorted(scores, reverse=True)
+    assert bool(answer.options) == (opened.case.name in RANKING)
 
 
 @pytest.mark.parametrize("case", EVERY)

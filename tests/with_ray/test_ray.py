@@ -397,7 +397,7 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
         upload(tmp_path / "lake", at("lake"))
         (tmp_path / "empty").mkdir()
         upload(tmp_path / "empty", at("verdicts"))
-        todo = (tmp_path / "lake", at("verdicts/all"), database, at("lake"), "--json")
+        todo = (tmp_path / "lake", at("verdicts/all"), database, at("lake"), "--json", "--canaries", "0")
         planned = json.loads(run(place.on_ray(*todo, "--dry-run"), RAY_ADDRESS=cluster).stdout)
         assert (planned["pictures"], planned["unreadable"], place.requests()) == (42, 6, 0)
         stopped = run(place.on_ray(*todo, "--max-bad", "10%"), code=1, RAY_ADDRESS=cluster)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
@@ -20,9 +20,10 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys,
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
+from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms
-from looktwice.classifiers.naming import Naming, names_of
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
+from looktwice.classifiers.naming import Naming, merged, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.descriptor import Floats, descriptor
@@ -52,6 +53,8 @@ class Heard(NamedTuple):
 
 
 Tell = Callable[[Heard], None]
+Scores = Literal["use", "ignore"]
+"""Whether scores and ranked lists of answers are evidence."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Rounds:
     """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
 
     first: int
-    more: Callable[[str, tuple[str | None, ...]], int]
+    more: Callable[[Row], int]
+    """What is said of a picture so far, without views that were not asked, → how many views to ask next."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,11 @@ class Estimate:
     """How long that takes at the allowed rate; None where nothing limits the rate."""
     unfamiliar: int = 0
     """Pictures of another kind than the profile's, as far as it can tell."""
+    width: int = 0
+    height: int = 0
+    """Of the largest picture, as its views are drawn."""
+    question_bytes: int | None = None
+    """What a question about it takes on its way to the classifier; None where that cannot be told."""
 
 
 @dataclass(eq=False, slots=True)
@@ -101,6 +110,7 @@ class _Open:
     descriptor: Floats
     jobs: list[Job]
     names: Naming
+    scores: Scores
     asked: int = 0
 
     def failure(self) -> Failure | None:
@@ -111,10 +121,39 @@ class _Open:
         """The label of each question asked; None where none could be read."""
         return [self.label(job.answer) for job in self.jobs[: self.asked]]
 
+    def lists(self) -> tuple[RankedList, ...]:
+        """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
+        if self.scores == "ignore":
+            return ()
+        said = [job.answer for job in self.jobs[: self.asked]]
+        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
+        return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
+
     def label(self, answer: Answer | Failure | None) -> str | None:
         """The label that an answer means; None where it means none."""
         label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
         return label if label != NO_LABEL else None
+
+    def report(self, tell: Tell, place: int, answer: Answer | Failure) -> None:
+        """Tell the answer to one question."""
+        tell(Heard(self.picture.name, place, self.jobs[place].entry.view, self.label(answer)))
+
+    def further(self, rounds: Rounds) -> int:
+        """How many more views this picture wants; none once a question of it has failed."""
+        base, *views = self.labels()
+        if base is None or self.failure() or self.asked == len(self.jobs):
+            return 0
+        return rounds.more(Row(self.picture.name, base, tuple(views), lists=self.lists()[: self.asked]))
+
+    def row(self) -> Row | Unscored:
+        """What was answered, or why there is no base label."""
+        base, *views = self.labels()
+        if failure := self.failure():
+            return Unscored(self.picture.name, failure.cause, failure.message)
+        if base is None:
+            return Unscored(self.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
+        asked = (*views, *[None] * (len(self.jobs) - self.asked))
+        return Row(self.picture.name, base, asked, self.image.digest, self.image.thumbnail(), self.lists())
 
 
 _Chunk = list[_Open | Unscored]
@@ -133,12 +172,14 @@ class Asker:
         canaries: int = 0,
         terms: Terms | None = None,
         rate: Rate | None = None,
+        scores: Scores = "use",
     ) -> None:
         """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
         self.classifier = classifier
         self.names = names_of(classifier)
         self.terms = terms or classifier.terms
         self.seed = seed
+        self.scores = scores
         self.tell: Tell | None = None
         self.canaries = Canaries(canaries if ledger else 0)
         self._ledger = ledger or Unrecorded()
@@ -197,7 +238,9 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            for left in self._left(source) if isinstance(pictures, Sequence) else ():
+            halt = self._sender.halt if isinstance(pictures, Sequence) else None
+            for left in (Unscored(p.name, Cause.STOPPED, halt.message) for p in source) if halt else ():
+                self._count(left)
                 yield left
         except BaseException:
             if self._runs == 1:  # else what others ask goes on, and with it what was begun here
@@ -209,14 +252,6 @@ class Asker:
             self._runs -= 1
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
-
-    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
-        """The pictures that a run which was stopped did not reach."""
-        if halt := self._sender.halt:
-            for picture in source:
-                left = Unscored(picture.name, Cause.STOPPED, halt.message)
-                self._count(left)
-                yield left
 
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier."""
@@ -245,6 +280,7 @@ class Asker:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
+        largest: Image | None = None
         while chunk := await self._load(source, panel, screen):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
             hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
@@ -255,10 +291,24 @@ class Asker:
             if screen and not screen.refuse:
                 unfamiliar += sum(isinstance(item, _Open) and screen.why(item.descriptor) is not None for item in chunk)
             seen |= new.keys()
+            images = [item.image for item in new.values()] + ([largest] if largest else [])
+            largest = max(images, key=lambda image: image.pixels.size, default=None)
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
         seconds = queries / self.terms.per_second if self.terms.per_second else None
-        return Estimate(total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar)
+        estimate = Estimate(
+            total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar
+        )
+        return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
+
+    def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
+        """The estimate with what a question about this picture takes."""
+        height, width, _ = image.pixels.shape
+        try:
+            weight = size_in_bytes(self.classifier.prepare(image.pixels))
+        except ImageError:  # the classifier does not take it
+            weight = None
+        return replace(estimate, width=width, height=height, question_bytes=weight)
 
     def _count(self, row: Row | Unscored) -> None:
         self.progress.pictures += 1
@@ -278,50 +328,42 @@ class Asker:
             item = self._open(picture, panel, screen)
             chunk.append(item)
             room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
-        self._look_up([job for item in chunk if isinstance(item, _Open) for job in item.jobs])
+        jobs = [job for item in chunk if isinstance(item, _Open) for job in item.jobs]
+        if known := self._ledger.find([job.entry.key for job in jobs]):
+            for job in jobs:
+                job.answer = known.get(job.entry.key)
         return chunk
 
     def _open(self, picture: Picture, panel: Panel, screen: Screen | None) -> _Open | Unscored:
         try:
-            image = picture.image()
+            image = picture.image(self.terms.working_size)
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
         described = descriptor(image.pixels)
         if screen and screen.refuse and (why := screen.why(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, why)
         asked = (base_question(image), *questions(image, panel, self.seed))
-        texts = [_text(view, seed, index) for _, view, seed, index in asked]
+        height, width, _ = image.pixels.shape
+        form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
+        texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
-        return _Open(picture, image, described, jobs, self.names)
-
-    def _look_up(self, jobs: list[Job]) -> None:
-        known = self._ledger.find([job.entry.key for job in jobs])
-        if known:
-            for job in jobs:
-                job.answer = known.get(job.entry.key)
+        return _Open(picture, image, described, jobs, self.names, self.scores)
 
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""
         opened = [item for item in chunk if isinstance(item, _Open)]
-        await self._know(opened)
+        for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
+            if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
+                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
+                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
         while todo:
             await self._round(todo)
-            todo = [(item, n) for item, _ in todo if rounds and (n := _further(item, rounds))]
+            todo = [(item, n) for item, _ in todo if rounds and (n := item.further(rounds))]
         await asyncio.wrap_future(self._ledger.flush())
-        return [_row(item) if isinstance(item, _Open) else item for item in chunk]
-
-    async def _know(self, opened: list[_Open]) -> None:
-        """Keep a few pictures whose answers are known, to ask about them again."""
-        for item in opened:
-            if not self.canaries.wants():
-                return
-            job = item.jobs[0]
-            if label := item.label(job.answer):
-                prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.canaries.keep(Canary(job.entry.key, prepared, label))
+        return [item.row() if isinstance(item, _Open) else item for item in chunk]
 
     async def _round(self, todo: list[tuple[_Open, int]]) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
@@ -356,7 +398,7 @@ class Asker:
                 if first.round and first.round is not own:
                     others.add(first.round)
             if self.tell:
-                item.jobs[place].listen(partial(_report, self.tell, item, place))
+                item.jobs[place].listen(partial(item.report, self.tell, place))
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
@@ -364,7 +406,13 @@ class Asker:
         for job, failure in unfit:
             job.settle(failure)
         async with self._checking:
-            await self._check()
+            if self.canaries.due(self.progress.sent):
+                try:
+                    await self.canaries.check(self._ask_again, self.progress.sent)
+                except PassingError as error:
+                    self._sender.blame(error)
+                except ClassifierError as error:
+                    self._sender.end(error)
         if self._sender.halt:
             settle(jobs, self._sender.halt)
         self._sender.send(job for job in jobs if job.answer is None)
@@ -388,16 +436,6 @@ class Asker:
 
     # Canaries ------------------------------------------------------------------------------------------------------
 
-    async def _check(self) -> None:
-        if not self.canaries.due(self.progress.sent):
-            return
-        try:
-            await self.canaries.check(self._ask_again, self.progress.sent)
-        except PassingError as error:
-            self._sender.blame(error)
-        except ClassifierError as error:
-            self._sender.end(error)
-
     async def _ask_again(self, key: bytes, prepared: object) -> str | None:
         """One more answer to a question that has one; None where the budget ends or the run is stopped."""
         answer = None if self.stopped else await self.probe(prepared)
@@ -412,28 +450,10 @@ class Asker:
 
 
 @lru_cache(maxsize=4096)
-def _text(view: View, seed: int, index: int) -> tuple[str, bytes]:
-    """A view in words, and what tells the question from others about the same picture."""
-    return str(view), tail(str(view), seed, index, renderer([view]))
+def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture.
 
-
-def _report(tell: Tell, item: _Open, place: int, answer: Answer | Failure) -> None:
-    tell(Heard(item.picture.name, place, item.jobs[place].entry.view, item.label(answer)))
-
-
-def _further(item: _Open, rounds: Rounds) -> int:
-    """How many more views this picture wants; none once a question of it has failed."""
-    base, *views = item.labels()
-    if base is None or item.failure() or item.asked == len(item.jobs):
-        return 0
-    return rounds.more(base, tuple(views))
-
-
-def _row(item: _Open) -> Row | Unscored:
-    base, *views = item.labels()
-    if failure := item.failure():
-        return Unscored(item.picture.name, failure.cause, failure.message)
-    if base is None:
-        return Unscored(item.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
-    asked = (*views, *[None] * (len(item.jobs) - item.asked))
-    return Row(item.picture.name, base, asked, item.image.digest, item.image.thumbnail(), descriptor=item.descriptor)
+    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
+    """
+    drawn = renderer([view])
+    return str(view), tail(str(view), seed, index, f"{drawn} {form}" if form else drawn)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
+from looktwice.classifiers.base import Answer, size_in_bytes
 from looktwice.errors import BudgetError
 from looktwice.pictures.image import Image
 
@@ -31,6 +32,15 @@ class Checkup:
     concurrency: int
     per_second: float | None
     classes: int | None
+    working_size: str
+    """How large pictures may be before they are scaled down, in words."""
+    width: int
+    height: int
+    """Of this picture, as it was asked about."""
+    question_bytes: int | None
+    """What a question about it takes on its way; None where that cannot be told."""
+    scores: tuple[tuple[float | None, int], ...] = ()
+    """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -51,7 +61,8 @@ async def examine(asker: Asker, image: Image) -> Checkup:
     """Ask about one picture three times, each on the bill; a ClassifierError says what is wrong."""
     classifier, terms = asker.classifier, asker.terms
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
-    answers = [await _timed(asker, prepared) for _ in range(TIMES)]
+    timed = [await _timed(asker, prepared) for _ in range(TIMES)]
+    answers = [(asker.names.label(answer.label), seconds) for answer, seconds in timed]
     return Checkup(
         classifier.fingerprint,
         tuple(label or None for label, _ in answers),
@@ -61,12 +72,17 @@ async def examine(asker: Asker, image: Image) -> Checkup:
         terms.concurrency,
         terms.per_second,
         len(classifier.labels) if classifier.labels else None,
+        str(terms.working_size),
+        image.pixels.shape[1],
+        image.pixels.shape[0],
+        size_in_bytes(prepared),
+        tuple((answer.score, len(answer.options)) for answer, _ in timed),
     )
 
 
-async def _timed(asker: Asker, prepared: object) -> tuple[str, float]:
+async def _timed(asker: Asker, prepared: object) -> tuple[Answer, float]:
     started = time.perf_counter()
     answer = await asker.probe(prepared)
     if answer is None:
         raise BudgetError("the budget does not cover three questions; raise --budget")
-    return asker.names.label(answer.label), time.perf_counter() - started
+    return answer, time.perf_counter() - started

@@ -371,7 +371,7 @@ class Sender:
         self._pressure.answered(asyncio.get_running_loop().time())
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            kept = answer if answer.raw is None else Answer(answer.label, answer.score, answer.status)
+            kept = answer if answer.raw is None else replace(answer, raw=None)
             self.ledger.record(job.entry.key, kept, latency, job.attempts)
             self._held.pop(job.entry.key, None)
             job.settle(kept)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from typing import Self, TypedDict, TypeVar
+from typing import Self, TypedDict, TypeVar, get_args
 
-from looktwice.asking.asker import Asker
+from looktwice.asking.asker import Asker, Scores
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.pace import Moments, Pace, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Terms
 from looktwice.errors import BudgetError, LookTwiceError
+from looktwice.pictures.image import WorkingSize
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ Money = str | int | float | Decimal
 
 @dataclass(frozen=True)
 class AskOptions:
-    """How a classifier is asked. Nothing here changes an answer but the seed."""
+    """How a classifier is asked. Nothing here changes an answer but the seed and the working size."""
 
     ledger: str | None = None
     """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
@@ -58,15 +59,24 @@ class AskOptions:
     money_per_day: Money | None = None
     longest_wait: float = 900.0
     """Seconds of the longest wait that the classifier may ask for; the run stops where it asks for more."""
+    scores: Scores = "use"
+    """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
+    them; with a profile that was fitted with scores they cannot be ignored."""
+    working_size: int | None = None
+    """Pixels of the longer side, to which larger pictures are scaled down; what the classifier can use where None."""
     command: str = "Python"
     """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 
     def __post_init__(self) -> None:
-        least_of = {"rate": 0.001, "concurrency": 1, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        least_of = {"rate": 0.001, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        least_of |= dict.fromkeys(("concurrency", "working_size"), 1)
         for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value >= least):
                 raise LookTwiceError(f"{name} is {value!r}; give a number of at least {least:g}")
+
+        if self.scores not in get_args(Scores):
+            raise LookTwiceError(f"scores is {self.scores!r}; give {' or '.join(get_args(Scores))}")
 
     def terms(self, classifier: AnyClassifier) -> Terms:
         """The classifier's terms, with what these options say otherwise."""
@@ -76,6 +86,7 @@ class AskOptions:
             price_micros=terms.price_micros if self.price is None else micros(self.price),
             per_second=self.rate or terms.per_second,
             concurrency=self.concurrency or terms.concurrency,
+            working_size=WorkingSize(long=self.working_size) if self.working_size else terms.working_size,
         )
 
     def limits(self, terms: Terms, spent: Spend | None) -> Budget:
@@ -110,6 +121,8 @@ class AskKeywords(TypedDict, total=False):
     per_day: int | None
     money_per_day: Money | None
     longest_wait: float
+    scores: Scores
+    working_size: int | None
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
@@ -133,7 +146,7 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
     pace = Pace(longest_wait=options.longest_wait)
-    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate)
+    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate, options.scores)
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.distribution import true_label_probability
+from looktwice.calibration.distribution import Distribution, true_label_probability
+from looktwice.calibration.evidence import NO_SCORES, Scale, useless
+from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.jury import asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.paper import Naive
@@ -20,6 +22,10 @@ from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places, Vo
 from looktwice.errors import FitError
 
 FOLDS = 5
+Evidence = Literal["labels", "scores"]
+"""What a calibrator looks at: labels alone, or scores and ranked lists too."""
+OWN, ONE_QUERY = "own score", "one query, calibrated"
+"""The names of the classifier's own score as it is, and of the jury without views."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +42,8 @@ class Outcome:
     nll: Floats
     true_probability: Floats
     """The probability of what came true, all labels that nobody named being one option."""
+    evidence: Evidence = "labels"
+    """What the calibrator looked at."""
 
     def scores(self) -> Scores:
         """The headline figures."""
@@ -63,6 +71,7 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
         distribution.brier(truths),
         distribution.nll(truths),
         true_label_probability(distribution, truths),
+        "scores" if isinstance(calibrator, Jury | Prefixes) and calibrator.hears_scores(labelled).any() else "labels",
     )
 
 
@@ -90,6 +99,28 @@ def baselines(labelled: LabelledVotes) -> list[Outcome]:
     The accuracy is that of all pictures: fitted by folds, constant trust would differ between folds and seem to rank.
     """
     return [outcome(calibrator.fit(labelled), labelled) for calibrator in (Naive(), Constant())]
+
+
+def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | None:
+    """The classifier's own score as confidence in its own answer; None where it gives none, or only ranks.
+
+    `scale` is how its scores are read, by default as these pictures suggest. An answer without a score has 0.
+    """
+    evidence = labelled.evidence
+    if evidence is None or useless(evidence) == NO_SCORES:
+        return None
+    scale = scale or Scale.learn(evidence)
+    if scale.kind == "rank":
+        return None
+    confidence, truths = np.nan_to_num(scale.claims(evidence)), labelled.truths
+    distribution = Distribution(labelled.base[:, None], confidence[:, None], labelled.classes)
+    told = distribution.brier(truths), distribution.nll(truths), true_label_probability(distribution, truths)
+    return Outcome(OWN, 1, labelled.base, confidence, labelled.base == truths, *told, "scores")
+
+
+def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -> Outcome:
+    """How the jury fares on held-out folds if no view is asked: the score, or else the accuracy, as confidence."""
+    return replace(cross_fit(calibrator, labelled.under([]), n_selection=n_selection), name=ONE_QUERY)
 
 
 ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability")
@@ -123,4 +154,5 @@ def joined(parts: Sequence[tuple[Outcome, Places]]) -> Outcome:
 
     arrays = {field: whole(field) for field in ARRAYS}
     queries = float(np.average([part.queries for part, _ in parts], weights=[len(places) for _, places in parts]))
-    return Outcome(parts[0][0].name, _plain(queries), **arrays)  # type: ignore[arg-type]
+    evidence: Evidence = "scores" if any(part.evidence == "scores" for part, _ in parts) else "labels"
+    return Outcome(parts[0][0].name, _plain(queries), **arrays, evidence=evidence)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ it only the labels that were named: its arrays don't grow with the number of cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Votes
+from looktwice.calibration.evidence import Scale, useless
+from looktwice.calibration.scored import COLUMNS, Column, Scored, ScoredHearing, cast, learn_knots, width
+from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
 Places = NDArray[np.intp]
@@ -31,6 +33,14 @@ FOLDS = 5
 COMPARING = 30.0
 """How strongly the weights are drawn together while panels are compared."""
 Z95 = 1.959963984540054
+STRENGTHS = (100.0, 30.0, 10.0, 3.0)
+"""How strongly the offsets of classes may be drawn to zero."""
+PER_CLASS, MOST_CLASSES = 20, 50
+"""Labelled pictures that a base label needs for an offset, and how many labels may have one."""
+BEND = 1.0
+"""How strongly the hinges of the base label's score are drawn to zero."""
+FEWEST_SCORED = 20
+"""Labelled pictures with scores below which nothing is learned from them."""
 
 
 @dataclass(frozen=True)
@@ -48,40 +58,62 @@ class Jury:
     """Of w₀, w_1 … w_S, b₀, b₁: how uncertain the labelled pictures leave them."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
+    scored: Scored | None = None
+    """The weights for pictures that have scores; None where scores were not given, or not worth it."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The jury learned from these pictures; the shrinkage is the one that does best on held-out folds."""
+        """The jury learned from these pictures; the shrinkage is the one that does best on held-out folds.
+
+        Scores are used where they make it less surprised by the truths of those folds.
+        """
         patterns = tabulate(labelled)
         shrinkage = choose_shrinkage(patterns, folds(len(labelled)))
-        return self._holding(patterns, shrinkage, descend(patterns, shrinkage))
+        fitted = self._holding(patterns, shrinkage, descend(patterns, shrinkage))
+        layout = choose_layout(labelled, shrinkage)
+        return replace(fitted, scored=fit_scored(labelled, shrinkage, layout) if layout else None)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable named label, or the base label for that ballot."""
-        hearing = self._hear(votes)
-        label: Codes = hearing.codes[np.arange(len(votes)), self._believed(hearing)]
+        label = votes.base.copy()
+        for rows, hearing in self._hearings(votes):
+            label[rows] = hearing.labels()[np.arange(len(rows)), self._believed(hearing)]
         return label
 
     def confidence(self, votes: Votes) -> Floats:
         """(n,): the probability that this label is right, in [0, 1]."""
-        hearing = self._hear(votes)
-        return _sigmoid(hearing.odds(self._believed(hearing)))
+        confidence = np.zeros(len(votes))
+        for rows, hearing in self._hearings(votes):
+            confidence[rows] = _sigmoid(hearing.odds(self._believed(hearing)))
+        return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
         """(n,) twice: where the confidence would be, 95 % surely, had very many labelled pictures been there.
 
         From the curvature of the penalised likelihood (Laplace), carried over to the log odds of the confidence.
         """
-        hearing = self._hear(votes)
-        believed = self._believed(hearing)
-        odds, slope = hearing.odds(believed), hearing.slope(believed)
-        variance = ((slope @ np.array(self.covariance)) * slope).sum(axis=1)
-        half = Z95 * np.sqrt(np.maximum(variance, 0.0))
-        return _sigmoid(odds - half), _sigmoid(odds + half)
+        low, high = np.zeros(len(votes)), np.zeros(len(votes))
+        for rows, hearing in self._hearings(votes):
+            believed = self._believed(hearing)
+            odds, slope = hearing.odds(believed), hearing.slope(believed)
+            variance = ((slope @ hearing.covariance) * slope).sum(axis=1)
+            half = Z95 * np.sqrt(np.maximum(variance, 0.0))
+            low[rows], high[rows] = _sigmoid(odds - half), _sigmoid(odds + half)
+        return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label that was named; the rest is for the unnamed class."""
-        hearing = self._hear(votes)
-        return Distribution(hearing.labels(), _softmax(hearing.scores)[:, :-1], votes.classes)
+        parts = [(rows, h.labels(), _softmax(h.scores)[:, :-1]) for rows, h in self._hearings(votes)]
+        return joined_distribution(parts, len(votes), votes.classes)
+
+    @property
+    def uses_scores(self) -> bool:
+        """Whether pictures that have scores are judged by them too."""
+        return self.scored is not None
+
+    def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether scores are among the evidence that each picture is judged by."""
+        scored = self.scored is not None and votes.evidence is not None
+        return votes.evidence.listed()[:, 0] if scored and votes.evidence else np.zeros(len(votes), bool)
 
     def pooled(self, views: int) -> Self:
         """The jury for so many views that are none of the panel's, such as photos of one thing: each weighs the mean.
@@ -96,7 +128,8 @@ class Jury:
         mixing[1:-2, 1:-2] = 1.0 / fitted
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         weights = (mixing[:-2, :-2] @ np.array(self.weights)).tolist()
-        return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())))
+        scored = self.scored and self.scored.pooled(views)
+        return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
 
     def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats) -> Self:
         return replace(
@@ -107,14 +140,21 @@ class Jury:
             covariance=tuple(map(tuple, _covariance(patterns, shrinkage, theta).tolist())),
         )
 
+    def _hearings(self, votes: Votes) -> Iterator[tuple[Places, _Hearing | ScoredHearing]]:
+        """The pictures that are judged by labels alone, those that are judged by scores too, and what is said."""
+        scored = self.hears_scores(votes)
+        for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
+            heard = votes if len(rows) == len(votes) else votes.take(rows)
+            yield rows, self.scored.hear(heard) if self.scored and scored[rows[0]] else self._hear(heard)
+
     def _hear(self, votes: Votes) -> _Hearing:
         if not self.weights:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
-        return _hear(votes, np.array([*self.weights, *self.none]))
+        return _hear(votes, np.array([*self.weights, *self.none]), np.array(self.covariance))
 
-    def _believed(self, hearing: _Hearing) -> Places:
+    def _believed(self, hearing: _Hearing | ScoredHearing) -> Places:
         """(n,): the column of the believed label among base and views; the base label wins a tie."""
         best = hearing.scores[:, :-1].argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
@@ -159,13 +199,21 @@ class Prefixes:
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label that was named; the rest is for the unnamed class."""
-        labels = np.full((len(votes), len(votes.panel) + 1), MISSING, np.int32)
-        named = np.zeros(labels.shape)
+        sittings = ((rows, jury.distribution(heard)) for rows, jury, heard in self._sittings(votes))
+        parts = [(rows, part.labels, part.named) for rows, part in sittings]
+        return joined_distribution(parts, len(votes), votes.classes)
+
+    @property
+    def uses_scores(self) -> bool:
+        """Whether pictures that have scores are judged by them too."""
+        return any(jury.uses_scores for jury in self.juries)
+
+    def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether scores are among the evidence that each picture is judged by."""
+        scored = np.zeros(len(votes), bool)
         for rows, jury, heard in self._sittings(votes):
-            part = jury.distribution(heard)
-            labels[rows, : part.labels.shape[1]] = part.labels
-            named[rows, : part.labels.shape[1]] = part.named
-        return Distribution(labels, named, votes.classes)
+            scored[rows] = jury.hears_scores(heard)
+        return scored
 
     def seated(self) -> tuple[Jury, ...]:
         """The juries, each with the ballot of all."""
@@ -201,11 +249,15 @@ def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
     """
     whole = tabulate(labelled)
     shrinkage = choose_shrinkage(whole, folds(len(labelled)))
+    layouts = choose_layout(labelled, shrinkage), choose_layout(labelled.under([]), shrinkage)
+    layout = Layout.union(*layouts)
     theta, juries = np.zeros(3), []
     for views in range(len(labelled.panel) + 1):
-        patterns = tabulate(labelled.under(range(views)))
+        part = labelled.under(range(views))
+        patterns = tabulate(part)
         theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta))
-        juries.append(Jury()._holding(patterns, shrinkage, theta))
+        scored = fit_scored(part, shrinkage, layout) if layout else None
+        juries.append(replace(Jury()._holding(patterns, shrinkage, theta), scored=scored))
     return tuple(juries)
 
 
@@ -231,6 +283,12 @@ class Patterns:
     """(n,): the option that came true for each picture."""
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
+    ridge: tuple[float, ...] = ()
+    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores."""
+
+    def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
+        """The same with some of the parameters."""
+        return replace(self, options=self.options[:, list(columns)], ridge=ridge)
 
     def hits(self, rows: NDArray[np.bool_] | None = None) -> Floats:
         """(r,): how often each option came true, over the pictures of `rows`, or all."""
@@ -256,6 +314,132 @@ def tabulate(labelled: LabelledVotes) -> Patterns:
     return Patterns(options, starts, owner, place[kind, column], np.log(others))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of scores a jury has, and which base labels have an offset, shrunk by how much."""
+
+    scale: Scale
+    knots: tuple[float, ...]
+    columns: tuple[Column, ...]
+    classes: tuple[int, ...] = ()
+    strength: float = STRENGTHS[0]
+
+    @classmethod
+    def union(cls, *layouts: Layout | None) -> Layout | None:
+        """What any of them has, on the scale of the first."""
+        found = [layout for layout in layouts if layout]
+        if not found:
+            return None
+        columns = tuple(column for column in COLUMNS if any(column in layout.columns for layout in found))
+        widest = max(found, key=lambda layout: len(layout.classes))
+        return cls(found[0].scale, found[0].knots, columns, widest.classes, widest.strength)
+
+    def joined(self, other: Layout) -> Layout:
+        """The columns of both, and the other's offsets where it has any."""
+        columns = (*self.columns, *other.columns)
+        if not other.classes:
+            return replace(self, columns=columns)
+        return replace(self, columns=columns, classes=other.classes, strength=other.strength)
+
+    def within(self, views: int) -> tuple[Column, ...]:
+        """The columns that there are for so many views."""
+        return tuple(column for column in self.columns if views or column != "views")
+
+    def ridge(self, views: int) -> tuple[float, ...]:
+        """How strongly each of its parameters is drawn to zero."""
+        drawn = [BEND if column == "bend" else 0.0 for column in self.within(views) for _ in range(self.width(column))]
+        return (*drawn, *(self.strength for _ in self.classes))
+
+    def width(self, column: Column) -> int:
+        """How many parameters a column has."""
+        return width([column], self.knots)
+
+    def names(self, views: int) -> list[str]:
+        """What its parameters are, in their order."""
+        columns = [f"{column} {i}" for column in self.within(views) for i in range(self.width(column))]
+        votes = [f"view {view}" for view in range(views + 1)]
+        return [*votes, *columns, *(f"class {code}" for code in self.classes), "b0", "b1"]
+
+
+def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
+    """The columns that make a jury less surprised by the truths of folds it did not see; None where none does.
+
+    One after the other has to lower the mean loss by more than a standard error of what it gains.
+    """
+    heard = _scored_part(labelled)
+    if heard is None or heard.evidence is None:
+        return None
+    views, fold = len(labelled.panel), folds(len(heard))
+    known, counts = np.unique(heard.base, return_counts=True)
+    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
+    scale = Scale.learn(heard.evidence)
+    best = Layout(scale, learn_knots(heard, scale), ())
+    whole = replace(best, columns=COLUMNS, classes=tuple(frequent.tolist()))
+    patterns = tabulate_scored(heard, whole)
+    held = held_out_losses(tabulate(heard), fold, shrinkage)
+    strengths = STRENGTHS if whole.classes else ()
+    base, *others = whole.within(views)
+    trials = [replace(best, columns=(base,))]
+    trials += [replace(best, classes=whole.classes, strength=strength) for strength in strengths]
+    trials += [replace(best, columns=(other,)) for other in others]
+    for trial in trials:
+        tried = best.joined(trial)
+        gain = held - (losses := _layout_losses(patterns, whole, tried, views, fold, shrinkage))
+        if gain.mean() > (0.0 if trial.columns == ("bend",) and best.columns else gain.std() / np.sqrt(len(gain))):
+            best, held = tried, losses
+    return best if best.columns or best.classes else None
+
+
+def _layout_losses(
+    patterns: Patterns, whole: Layout, tried: Layout, views: int, fold: Places, shrinkage: float
+) -> Floats:
+    """(n,): held-out losses with some columns of a table that has all."""
+    wanted = set(tried.names(views))
+    columns = [place for place, name in enumerate(whole.names(views)) if name in wanted]
+    part = patterns.under(columns, tried.ridge(views))
+    return held_out_losses(part, fold, shrinkage, descend(part, shrinkage))
+
+
+def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
+    """The weights with scores; None where hardly a picture has any."""
+    heard = _scored_part(labelled)
+    if heard is None:
+        return None
+    patterns = tabulate_scored(heard, layout)
+    theta = descend(patterns, shrinkage)
+    covariance = tuple(map(tuple, _covariance(patterns, shrinkage, theta).tolist()))
+    columns = layout.within(len(labelled.panel))
+    return Scored(layout.scale, columns, layout.knots, layout.classes, tuple(theta.tolist()), covariance)
+
+
+def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
+    """The pictures whose own answer has a score or a list; None where too few have, or all say the same."""
+    if labelled.evidence is None or useless(labelled.evidence):
+        return None
+    rows = np.flatnonzero(labelled.evidence.listed()[:, 0])
+    part = labelled if len(rows) == len(labelled) else labelled.take(rows)
+    return part if len(rows) >= FEWEST_SCORED and (part.truths != OUTSIDE).any() else None
+
+
+def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
+    """Votes with scores and truths as the patterns that a fit works on: one a picture."""
+    ballots = cast(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
+    said = (ballots.labels == labelled.truths[:, None]) & (ballots.labels != MISSING)
+    column = np.where(said.any(axis=1), said.argmax(axis=1), ballots.labels.shape[1])
+    _check_possible(ballots.possible[np.arange(len(column)), column], labelled)
+    owner, _ = np.nonzero(ballots.possible)
+    place = np.cumsum(ballots.possible.ravel()).reshape(ballots.possible.shape) - 1
+    others = np.where(said.any(axis=1), 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
+    return Patterns(
+        ballots.features[ballots.possible],
+        np.searchsorted(owner, np.arange(len(labelled))),
+        owner,
+        place[np.arange(len(column)), column],
+        np.log(others),
+        layout.ridge(len(labelled.panel)),
+    )
+
+
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
     """(n,): the fold of each picture, from 0; all folds are equally large, give or take one."""
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
@@ -263,7 +447,7 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
 
 def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
     """The shrinkage whose juries are least surprised by the truths of the folds they did not see."""
-    if patterns.options.shape[1] < 5 or fold.max(initial=0) == 0:
+    if patterns.options.shape[1] - len(patterns.ridge) < 5 or fold.max(initial=0) == 0:
         return SHRINKAGES[0]
     loss = np.zeros(len(SHRINKAGES))
     for part in range(int(fold.max()) + 1):
@@ -343,7 +527,7 @@ class _Bowl:
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
         smooth = hits + (extra / sizes)[patterns.owner]
-        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage))
+        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage, patterns.ridge))
 
     def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
         """The loss, its gradient and its curvature."""
@@ -384,13 +568,13 @@ def _descent(
     return theta - size * step, point
 
 
-def _pull(width: int, shrinkage: float) -> Floats:
-    """(S + 3, S + 3): the curvature of ½·shrinkage·Σ_s (w_s − mean w)² and of the faint pull to zero."""
+def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
+    """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)², of the faint pull to zero, and of the ridge."""
     pull = FLOOR * np.eye(width)
-    views = width - 3
+    views = width - 3 - len(ridge)
     if views:
-        pull[1:-2, 1:-2] += shrinkage * (np.eye(views) - 1.0 / views)
-    return pull
+        pull[1 : 1 + views, 1 : 1 + views] += shrinkage * (np.eye(views) - 1.0 / views)
+    return pull + np.diag([*[0.0] * (1 + views), *ridge, 0.0, 0.0]) if ridge else pull
 
 
 def _covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
@@ -455,6 +639,7 @@ class _Hearing:
     codes: Codes
     first: Places
     scores: Floats
+    covariance: Floats
 
     def labels(self) -> Codes:
         """(n, S + 1): each named label where it was said first, otherwise MISSING."""
@@ -486,7 +671,7 @@ class _Hearing:
         return rest
 
 
-def _hear(votes: Votes, theta: Floats) -> _Hearing:
+def _hear(votes: Votes, theta: Floats, covariance: Floats) -> _Hearing:
     codes = _codes(votes)
     first = _first(codes)
     n, width = first.shape
@@ -497,7 +682,19 @@ def _hear(votes: Votes, theta: Floats) -> _Hearing:
     named = first == np.arange(width)
     count = named.sum(axis=1)
     none = np.where(count < votes.classes, theta[-2] + theta[-1] * np.log(count), -np.inf)
-    return _Hearing(codes, first, np.column_stack([np.where(named, sums, -np.inf), none]))
+    return _Hearing(codes, first, np.column_stack([np.where(named, sums, -np.inf), none]), covariance)
+
+
+def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:
+    """One distribution of several, each about the pictures at these places."""
+    if len(parts) == 1:
+        return Distribution(parts[0][1], parts[0][2], classes)
+    labels = np.full((pictures, max((part.shape[1] for _, part, _ in parts), default=0)), MISSING, np.int32)
+    named = np.zeros(labels.shape)
+    for rows, codes, probabilities in parts:
+        labels[rows, : codes.shape[1]] = codes
+        named[rows, : codes.shape[1]] = probabilities
+    return Distribution(labels, named, classes)
 
 
 def _softmax(scores: Floats) -> Floats:

@@ -117,30 +117,7 @@ def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
     A confidence of zero falls into the first bin.
     """
     levels = _levels(*_pictures(confidence, correct))
-    return _ece(levels, _equal_width(levels, bins))
-
-
-def ece_equal_mass(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
-    """Expected calibration error, in [0, 1], over bins that hold about equally many pictures.
-
-    Equal confidences stay together, in the bin where their middle falls; some bins may then be empty.
-    """
-    levels = _levels(*_pictures(confidence, correct))
-    return _ece(levels, _equal_mass(levels, bins))
-
-
-def ece_debiased(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
-    """Root-mean-square calibration error, in [0, 1], less what chance alone adds to it.
-
-    The debiased estimator of Kumar, Liang and Ma (2019), over equal-mass bins: from each squared gap the
-    sampling variance of the bin's accuracy, ȳ(1 − ȳ)/(m − 1), is taken off. Zero if nothing is left. A bin of
-    a single picture shows no variance and keeps its gap.
-    """
-    levels = _levels(*_pictures(confidence, correct))
-    count, claimed, real = _binned(levels, _equal_mass(levels, bins))
-    variance = real * (1 - real) / np.maximum(count - 1, 1)
-    squares = np.where(count > 0, (claimed - real) ** 2 - variance, 0.0)
-    return math.sqrt(max(0.0, float(count @ squares) / levels.pictures))
+    return _ece(levels, bins)
 
 
 def brier_top(confidence: Floats, correct: Bools) -> float:
@@ -160,11 +137,6 @@ def brier_even_losses(confidence: Floats, correct: Bools, classes: int) -> Float
     right = (1 - confidence) ** 2 + (classes - 1) * rest**2
     wrong = confidence**2 + (1 - rest) ** 2 + (classes - 2) * rest**2
     return np.where(correct, right, wrong)
-
-
-def nll_top(confidence: Floats, correct: Bools) -> float:
-    """Top-label log loss: mean −log of the probability given to what came true, right or wrong; 0 to 27.6."""
-    return nll_even(confidence, correct, classes=2)
 
 
 def nll_even(confidence: Floats, correct: Bools, classes: int) -> float:
@@ -199,12 +171,6 @@ def aurc(confidence: Floats, correct: Bools) -> float:
     """
     levels = _levels(*_pictures(confidence, correct))
     return _aurc(_mistakes(levels), _harmonic(levels.pictures))
-
-
-def eaurc(confidence: Floats, correct: Bools) -> float:
-    """AURC above that of a perfect ranking of the same answers, in [0, 1]; 0 if no wrong one is above a right."""
-    confidence, correct = _pictures(confidence, correct)
-    return aurc(confidence, correct) - aurc(correct.astype(np.float64), correct)
 
 
 def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) -> float:
@@ -266,10 +232,12 @@ def bootstrap(
     confidence, correct = _pictures(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
     seen = list(_resampled(confidence, correct, brier, nll, draws(len(correct), resamples, seed)))
+    off, (low, high) = ece(confidence, correct), _middle([scores.ece for scores in seen])
+    ranks = [scores.auroc for scores in seen if scores.auroc is not None]
     return Intervals(
         accuracy=_middle([scores.accuracy for scores in seen]),
-        ece=_mirrored(ece(confidence, correct), [scores.ece for scores in seen]),
-        auroc=_middle_of_known([scores.auroc for scores in seen]),
+        ece=(max(0.0, min(off, 2 * off - high)), min(1.0, max(off, 2 * off - low))),
+        auroc=_middle(ranks) if 2 * len(ranks) >= len(seen) else None,
         aurc=_middle([scores.aurc for scores in seen]),
         brier=_middle([scores.brier for scores in seen]),
         brier_top=_middle([scores.brier_top for scores in seen]),
@@ -295,24 +263,16 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
     """
     from scipy.special import ndtri
 
-    k, n, tail = _shares(k, n, level)
-    z = -ndtri(tail)
+    k, n = np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    if not np.all((k >= 0) & (k <= n) & np.isfinite(n)):
+        raise DataError(f"k = {k} of n = {n} is not a share; give counts with 0 ≤ k ≤ n")
+    if not 0 < level < 1:
+        raise DataError(f"level is {level}; give a share between 0 and 1, such as 0.95")
+    z = -ndtri((1 - level) / 2)
     middle = (k + z**2 / 2) / (n + z**2)
     half = z * np.sqrt(k * (n - k) / np.maximum(n, 1) + z**2 / 4) / (n + z**2)
-    return _ends(k, n, middle - half, middle + half)
-
-
-def clopper_pearson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Low and high end of the exact interval for a share seen as k of n, elementwise; 0 to 1 where n is 0.
-
-    It holds the true share at least as often as `level` says, whatever the share, and so is wider than Wilson's.
-    """
-    from scipy.special import betaincinv
-
-    k, n, tail = _shares(k, n, level)
-    low = betaincinv(np.maximum(k, 1), n - k + 1, tail)
-    high = betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail)
-    return _ends(k, n, low, high)
+    low, high = np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+    return np.where(k == 0, 0.0, low), np.where(k == n, 1.0, high)  # exact at the ends that are known
 
 
 def _pictures(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
@@ -340,21 +300,6 @@ def _losses(name: str, losses: Floats, pictures: int) -> Floats:
     if len(bad):
         raise DataError(f"{name} {losses[bad[0]]} in row {bad[0]} is not a finite number; mend it")
     return losses
-
-
-def _shares(k: ArrayLike, n: ArrayLike, level: float) -> tuple[Floats, Floats, float]:
-    """k and n as arrays, and the mass to leave out at each end."""
-    k, n = np.asarray(k, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    if not np.all((k >= 0) & (k <= n) & np.isfinite(n)):
-        raise DataError(f"k = {k} of n = {n} is not a share; give counts with 0 ≤ k ≤ n")
-    if not 0 < level < 1:
-        raise DataError(f"level is {level}; give a share between 0 and 1, such as 0.95")
-    return k, n, (1 - level) / 2
-
-
-def _ends(k: Floats, n: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """The interval, exact at the ends that are known."""
-    return np.where(k == 0, 0.0, np.clip(low, 0, 1)), np.where(k == n, 1.0, np.clip(high, 0, 1))
 
 
 def _rest(confidence: Floats, classes: int) -> Floats:
@@ -433,7 +378,7 @@ def _scores(levels: _Levels, harmonic: Floats, means: Sequence[float]) -> Scores
     brier, brier_top, nll = means
     return Scores(
         accuracy=int(levels.right.sum()) / levels.pictures,
-        ece=_ece(levels, _equal_width(levels, BINS)),
+        ece=_ece(levels, BINS),
         auroc=_auroc(mistakes, levels.pictures),
         aurc=_aurc(mistakes, harmonic),
         brier=brier,
@@ -455,12 +400,6 @@ def _equal_width(levels: _Levels, bins: int) -> Counts:
     return np.searchsorted(levels.value, _edges(bins)[1:], side="right")
 
 
-def _equal_mass(levels: _Levels, bins: int) -> Counts:
-    """Where each bin ends among the levels, if a level belongs where the middle of its pictures is."""
-    middle = (np.cumsum(levels.total) - levels.total / 2) / levels.pictures
-    return np.searchsorted(middle, _edges(bins)[1:], side="left")
-
-
 def _sums(amount: Counts | Floats, ends: Counts) -> Floats:
     """Sum of the levels' amounts in each bin."""
     starts = np.concatenate([[0], ends[:-1]])
@@ -478,7 +417,8 @@ def _binned(levels: _Levels, ends: Counts) -> tuple[Counts, Floats, Floats]:
     return count.astype(np.intp), claimed / some, right / some
 
 
-def _ece(levels: _Levels, ends: Counts) -> float:
+def _ece(levels: _Levels, bins: int) -> float:
+    ends = _equal_width(levels, bins)
     gaps = _sums(levels.right, ends) - _sums(levels.value * levels.total, ends)
     return float(np.abs(gaps).sum()) / levels.pictures
 
@@ -512,14 +452,3 @@ def _middle(values: Sequence[float]) -> Interval:
     """The middle 95 % of the values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
-
-
-def _mirrored(estimate: float, values: Sequence[float]) -> Interval:
-    """The middle 95 % of the values, turned round the estimate; never without it, never outside [0, 1]."""
-    low, high = _middle(values)
-    return max(0.0, min(estimate, 2 * estimate - high)), min(1.0, max(estimate, 2 * estimate - low))
-
-
-def _middle_of_known(values: Sequence[float | None]) -> Interval | None:
-    known = [value for value in values if value is not None]
-    return _middle(known) if 2 * len(known) >= len(values) else None

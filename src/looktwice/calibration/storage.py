@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from looktwice import files
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.votes import MISSING, Codes, LabelledVotes, Votes
 from looktwice.errors import DataError, MissingExtra
 
@@ -29,15 +31,18 @@ def save(path: Path, votes: Votes) -> None:
         if path.suffix == ".parquet":
             _save_parquet(part, votes, json.dumps(texts))
             return
-        packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+        packed: NDArray[np.generic] = np.frombuffer(json.dumps(texts).encode(), np.uint8)
         with part.open("wb") as file:
-            np.savez_compressed(file, base=votes.base, views=votes.views, texts=packed)
+            arrays: dict[str, NDArray[np.generic]] = {"base": votes.base, "views": votes.views, "texts": packed}
+            if votes.evidence:
+                arrays |= {"listed": votes.evidence.labels, "scores": votes.evidence.scores}
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: Path) -> Votes | LabelledVotes:
     """Votes from a file that `save` wrote, labelled if it holds truths."""
     try:
-        base, views, packed = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
+        base, views, packed, evidence = _load_parquet(path) if path.suffix == ".parquet" else _load_npz(path)
         texts = json.loads(packed)
         votes = Votes(
             _strings(texts["names"]),
@@ -47,6 +52,7 @@ def load(path: Path) -> Votes | LabelledVotes:
             views,
             int(texts["classes"]),
             digests=_strings(texts.get("digests", [])),
+            evidence=evidence,
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
     except (DataError, MissingExtra):
@@ -67,10 +73,16 @@ def _strings(values: list[str]) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _load_npz(path: Path) -> tuple[Codes, Codes, bytes]:
+Loaded = tuple[Codes, Codes, bytes, Evidence | None]
+"""Base, views, texts as JSON, and scores where there are any."""
+
+
+def _load_npz(path: Path) -> Loaded:
     with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         _check_unpacked(sum(entry.file_size for entry in file.zip.infolist()))
-        return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes()
+        scored = "listed" in file.files
+        evidence = Evidence(file["listed"].astype(np.int32), file["scores"].astype(np.float32)) if scored else None
+        return file["base"].astype(np.int32), file["views"].astype(np.int32), file["texts"].tobytes(), evidence
 
 
 def _check_unpacked(size: int) -> None:
@@ -83,21 +95,30 @@ def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
     columns = {"name": votes.names, "base": [votes.vocabulary[c] for c in votes.base]}
     for s, view in enumerate(votes.panel):
         columns[f"{s} {view}"] = [None if c == MISSING else votes.vocabulary[c] for c in votes.views[:, s]]
+    for s, lists in enumerate(zip(*votes.lists(), strict=True)):
+        columns[f"scores {s}"] = [[{"label": label, "score": score} for label, score in ranked] for ranked in lists]
     pq.write_table(pa.table(columns).replace_schema_metadata({"looktwice": texts}), path)
 
 
-def _load_parquet(path: Path) -> tuple[Codes, Codes, bytes]:
+def _load_parquet(path: Path) -> Loaded:
     _, pq = files.arrow()
     with pq.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         _check_unpacked(sum(group.total_byte_size for group in groups))
         table = file.read()
     packed = (table.schema.metadata or {})[b"looktwice"]
-    codes: dict[str | None, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
-    codes[None] = MISSING
-    coded = [np.array([codes[label] for label in column.to_pylist()], np.int32) for column in table.columns[1:]]
+    codes: dict[str, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
+    views = len(json.loads(packed)["panel"])
+    told = [column.to_pylist() for column in table.columns[1:]]
+    scored = zip(*told[views + 1 :], strict=True)
+    lists = [[tuple((one["label"], one["score"]) for one in ranked) for ranked in row] for row in scored]
+    coded = [
+        np.array([MISSING if label is None else codes[label] for label in column], np.int32)
+        for column in told[: views + 1]
+    ]
     return (
         coded[0],
-        np.stack(coded[1:], axis=1) if len(coded) > 1 else np.empty((len(table), 0), np.int32),
+        np.stack(coded[1:], axis=1) if views else np.empty((len(table), 0), np.int32),
         packed,
+        Evidence.collect(lists, views + 1, codes) if lists else None,
     )

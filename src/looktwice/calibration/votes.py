@@ -12,6 +12,7 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.evidence import UNLISTED, Evidence, RankedList
 from looktwice.errors import DataError, FitError
 
 Codes = NDArray[np.int32]
@@ -49,6 +50,8 @@ class Row:
     """Of the pixels that were asked about; empty where it is not known."""
     thumbnail: bytes = field(default=b"", compare=False, repr=False)
     """Grey levels by which near-duplicates are found; empty where they are not known."""
+    lists: tuple[RankedList, ...] = ()
+    """The ranked list of the picture itself, then that of each view; none at all where no answer had any."""
     descriptor: Floats | None = field(default=None, compare=False, repr=False)
     """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
 
@@ -68,6 +71,8 @@ class Votes:
     """How many labels the classifier can give, at least 2; those never seen share what is left over."""
     digests: tuple[str, ...] = field(default=(), kw_only=True)
     """(n,): which pictures are the same, by their pixels; none at all, or empty ones, where that is not known."""
+    evidence: Evidence | None = field(default=None, kw_only=True)
+    """Scores and ranked lists, where the classifier gave any."""
 
     def __post_init__(self) -> None:
         n, s = len(self.names), len(self.panel)
@@ -83,6 +88,8 @@ class Votes:
             raise DataError("votes hold a code that is not in their vocabulary; the file was not made by looktwice")
         if self.classes < max(2, len(self.vocabulary)):
             raise DataError(f"{self.classes} classes cannot hold a vocabulary of {len(self.vocabulary)} labels")
+        if self.evidence:
+            self.evidence.check(n, s, len(self.vocabulary))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -100,12 +107,14 @@ class Votes:
         A label that the vocabulary has twice is one label, since answers cannot tell the two apart.
         """
         codes = {label: code for code, label in enumerate(dict.fromkeys(vocabulary))}
-        names, digests, base, views = [], [], [], []
+        names, digests, base, views, lists = [], [], [], [], []
         for row in rows:
             names.append(row.name)
+            lists.append(row.lists)
             digests.append(row.digest)
             base.append(codes.setdefault(row.base, len(codes)))
             views.append([MISSING if v is None else codes.setdefault(v, len(codes)) for v in row.views])
+        evidence = Evidence.collect(lists, len(panel) + 1, codes) if any(lists) else None
         return Votes(
             tuple(names),
             tuple(panel),
@@ -114,6 +123,7 @@ class Votes:
             np.array(views, np.int32).reshape(len(names), len(panel)),
             max(classes or 0, len(codes), 2),
             digests=tuple(digests) if any(digests) else (),
+            evidence=evidence,
         )
 
     @overload
@@ -175,6 +185,7 @@ class Votes:
             self.codes(words),
             words,
             digests=self.digests,
+            evidence=self.evidence,
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
@@ -185,6 +196,7 @@ class Votes:
             base=self.base[rows],
             views=self.views[rows],
             digests=_taken(self.digests, rows) if self.digests else (),
+            evidence=self.evidence and self.evidence.take(rows),
         )
 
     def distinct(self) -> Self:
@@ -195,8 +207,24 @@ class Votes:
 
     def under(self, columns: Sequence[int]) -> Self:
         """The same pictures under some of the views, in the order given."""
-        panel = tuple(self.panel[c] for c in columns)
-        return replace(self, panel=panel, views=self.views[:, list(columns)])
+        panel, evidence = tuple(self.panel[c] for c in columns), self.evidence and self.evidence.under(list(columns))
+        return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence)
+
+    def label_only(self) -> Self:
+        """The same votes without scores and ranked lists."""
+        return replace(self, evidence=None) if self.evidence else self
+
+    def lists(self) -> list[tuple[RankedList, ...]]:
+        """The ranked lists of each picture as `Row` holds them."""
+        if self.evidence is None:
+            return [()] * len(self)
+
+        def ranked(codes: list[int], scores: list[float]) -> RankedList:
+            pairs = zip(codes, scores, strict=True)
+            return tuple((self.vocabulary[c], None if np.isnan(x) else x) for c, x in pairs if c != UNLISTED)
+
+        rows = zip(self.evidence.labels.tolist(), self.evidence.scores.tolist(), strict=True)
+        return [tuple(map(ranked, *row)) for row in rows]
 
     def codes(self, labels: Iterable[str]) -> Codes:
         """The code of each label, OUTSIDE for one that is not in the vocabulary."""
@@ -231,6 +259,7 @@ class LabelledVotes(Votes):
             truths=self.truths[rows],
             words=_taken(self.words, rows),
             digests=_taken(self.digests, rows) if self.digests else (),
+            evidence=self.evidence and self.evidence.take(rows),
         )
 
     def disputed(self) -> list[tuple[str, str]]:

@@ -31,13 +31,14 @@ from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
+from looktwice.pictures.image import PHOTO
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -135,17 +136,18 @@ class RekognitionClassifier:
 
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
         self._description = description
+        self._encoding = description.encoding
         self._service = Service("rekognition", description)
         self._reader = Reader(Paths(label="[].Name", score="[].Confidence"), None)
         self.labels = labels
         self.names = Names(empty=description.empty)
-        self.terms = description.terms()
+        self.terms = description.terms(PHOTO, encoding=self._encoding)
         parts = _parts(description, self._service.region)
         # Which word counts depends on the labels, and the others of a reply are not kept.
         self.fingerprint = fingerprint("rekognition", {**parts, "labels": labels})
 
     def prepare(self, pixels: Pixels) -> bytes:
-        return self._description.encoding.encode(self._description.encoding.fit(pixels))
+        return self._encoding.encode(self._encoding.fit(pixels))
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
@@ -173,8 +175,8 @@ class RekognitionClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            score = None if found.score is None else found.score / 100
-            return self._service.secrets().answer(found.word, score, 200, raw)
+            shares = [(word, None if score is None else score / 100) for word, score in (found[:2], *found.options)]
+            return self._service.secrets().answer(*shares[0], 200, raw, tuple(shares[1:]))
         raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
@@ -183,11 +185,11 @@ class SageMakerClassifier:
 
     def __init__(self, description: SageMaker, labels: tuple[str, ...] | None) -> None:
         self._description = description
+        self._encoding = description.encoding.named(description.content_type)
         self._reader = Reader(description, labels)
         self._service = Service("sagemaker-runtime", description)
         self._arguments = {
             "EndpointName": description.endpoint,
-            "ContentType": description.content_type or description.encoding.content_type,
             "Accept": "application/json",
             "TargetVariant": description.variant,
             "TargetModel": description.model,
@@ -195,11 +197,11 @@ class SageMakerClassifier:
         }
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
-        self.terms = description.terms()
+        self.terms = description.terms(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
 
     def prepare(self, pixels: Pixels) -> bytes:
-        return self._description.encoding.encode(self._description.encoding.fit(pixels))
+        return self._encoding.encode(self._encoding.fit(pixels))
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
@@ -208,14 +210,15 @@ class SageMakerClassifier:
         self._service.close()
 
     def _ask(self, file: bytes) -> Answer:
-        told = {name: value for name, value in self._arguments.items() if value is not None}
+        kind = self._description.content_type or f"image/{kind_of(file)}"
+        told = {"ContentType": kind, **{name: value for name, value in self._arguments.items() if value is not None}}
         body = self._service.body(self._service.call("invoke_endpoint", {**told, "Body": file})["Body"])
         try:
             found = self._reader.read(json.loads(body))
         except (Garbled, ValueError, RecursionError) as why:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
-            return self._service.secrets().answer(found.word, found.score, 200, body)
+            return self._service.secrets().answer(found.word, found.score, 200, body, found.options)
         words = self._service.secrets().line(f"{problem}: {body.decode('utf-8', 'replace')}")
         raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 

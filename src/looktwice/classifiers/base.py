@@ -11,6 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.pictures.image import PHOTO, WorkingSize
+
 Pixels = NDArray[np.uint8]
 
 Settings = Mapping[str, object]
@@ -20,7 +22,7 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Terms:
-    """How a classifier likes to be asked; nothing here changes its answers."""
+    """How a classifier likes to be asked; nothing here changes its answers but the working size."""
 
     batch: int = 1
     """Pictures in one call."""
@@ -32,6 +34,14 @@ class Terms:
     """The price of a question, in millionths of the currency."""
     local: bool = False
     """It runs on this machine and is free, so answers need no ledger."""
+    working_size: WorkingSize = PHOTO
+    """How large a picture it can use."""
+    jpeg_above: int | None = None
+    """Pixels of the longer side beyond which it is sent JPEG, though its fingerprint stands for PNG."""
+
+    def sent_as(self, height: int, width: int) -> str:
+        """How such a picture is sent, where that is not what the fingerprint stands for; empty elsewhere."""
+        return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
 
 
 @runtime_checkable
@@ -73,6 +83,17 @@ def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
     return f"{kind}:{hashlib.blake2b(text.encode(), digest_size=12, person=b'looktwice').hexdigest()}"
 
 
+def size_in_bytes(prepared: object) -> int | None:
+    """What a prepared picture takes on its way to the classifier; None where that cannot be told."""
+    if isinstance(prepared, bytes):
+        return len(prepared)
+    if isinstance(prepared, np.ndarray):
+        return prepared.nbytes
+    return (
+        next((len(part) for part in prepared if isinstance(part, bytes)), None) if isinstance(prepared, tuple) else None
+    )
+
+
 def lasting(fingerprint: str) -> str:
     """The part of a fingerprint that is the same in every process; see `PythonClassifier`."""
     return fingerprint.partition("#")[0]
@@ -82,11 +103,25 @@ NO_LABEL = ""
 """The label of an answer that was given and paid, but from which no label could be read."""
 
 
+MOST_OPTIONS = 10
+"""Labels of a ranked list that are kept of one answer."""
+
+Option = tuple[str, float | None]
+"""A label of a ranked list, and its score where it has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a classifier said about one picture; `score` is its own claim and is kept but never used."""
+    """What a classifier said about one picture."""
 
     label: str
     score: float | None = None
+    """Its own claim about the label, on whatever scale it has."""
     status: int | None = None
     raw: bytes | None = None
+    options: tuple[Option, ...] = ()
+    """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
+
+    def listed(self) -> tuple[Option, ...]:
+        """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""
+        return self.options or (() if self.score is None else ((self.label, self.score),))

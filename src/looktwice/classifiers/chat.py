@@ -5,6 +5,7 @@
     labels = ["cat", "dog"]               # or the name of a text file with one label a line
     synonyms = { dog = ["puppy", "hound"] }
     answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
+    ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
     temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
     price = "0.0004"                      # of one question
     # url = "http://localhost:8000/v1"    # vLLM, Ollama and their like; openai+http://localhost:8000/v1#model
@@ -24,24 +25,31 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, Self
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
+from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
+from looktwice.pictures.image import WorkingSize
 
 PROMPT = """\
 What does this picture show? Answer with exactly one label of this list, written as it is there, and nothing else.
 
 {labels}"""
-PICTURE = "\0"
+RANKED = """\
+What does this picture show? Answer with the {count} most probable labels of this list, the most probable first, written
+as they are there, as JSON: {{"labels": [...]}}, and nothing else.
+
+{{labels}}"""
+PICTURE, KIND = "\0", "\1"
 """Where the base64 of the picture goes; JSON writes it as an escape, which base64 and URLs cannot hold."""
 OPENAI = "https://api.openai.com/v1"
 ANTHROPIC = "https://api.anthropic.com"
@@ -65,7 +73,8 @@ class Description(Manners):
     model: str = Field(min_length=1)
     labels: tuple[str, ...] | str = Field(min_length=1)
     synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → other words for it")
-    prompt: str = Field(default=PROMPT, description="with {labels} where they are listed")
+    prompt: str = Field(default="", description="with {labels} where they are listed; a usual one if left out")
+    ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="labels that it is to rank; 0 asks for one label")
     answer: Literal["schema", "plain"] = "schema"
     temperature: float | None = Field(default=None, ge=0, le=2)
     url: str | None = None
@@ -74,7 +83,7 @@ class Description(Manners):
     @field_validator("prompt")
     @classmethod
     def _lists_the_labels(cls, prompt: str) -> str:
-        if "{labels}" not in prompt:
+        if prompt and "{labels}" not in prompt:
             raise ValueError("the prompt must say {labels} where the labels are to be listed")
         return prompt
 
@@ -84,6 +93,10 @@ class Description(Manners):
         if key is not None and not (key.isidentifier() and key.isascii()):
             raise ValueError("it is the NAME of the environment variable that holds the key, not the key itself")
         return key
+
+    def question(self) -> str:
+        """What the model is asked, with {labels} where they are listed."""
+        return self.prompt or (RANKED.format(count=self.ranked) if self.ranked else PROMPT)
 
     @model_validator(mode="after")
     def _writes_no_secret(self) -> Self:
@@ -99,6 +112,13 @@ class OpenAI(Description):
     detail: Literal["auto", "low", "high", "original"] | None = None
     encoding: Encoding = Encoding.model_validate(OPENAI_LIMITS)
 
+    def usable_size(self) -> WorkingSize:
+        """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
+        size = self.encoding.usable_size()
+        if self.detail == "original":
+            return size
+        return WorkingSize(long=min(512, size.long or 512)) if self.detail == "low" else replace(size, short=768)
+
     @field_validator("encoding", mode="before")
     @classmethod
     def _within_limits(cls, told: object) -> object:
@@ -110,6 +130,10 @@ class Anthropic(Description):
 
     max_tokens: int = Field(default=256, ge=1)
     encoding: Encoding = Encoding.model_validate(ANTHROPIC_LIMITS)
+
+    def usable_size(self) -> WorkingSize:
+        """What the model sees."""
+        return self.encoding.usable_size()
 
     @field_validator("encoding", mode="before")
     @classmethod
@@ -124,7 +148,7 @@ class Dialect(NamedTuple):
     path: str
     headers: Mapping[str, str]
     request: Mapping[str, object]
-    """The body, with PICTURE in place of the picture."""
+    """The body, with KIND and then PICTURE in place of the picture's format and content."""
     read: Callable[[bytes], str | None]
     """What the model said, None if it was cut off or kept from saying it; a ValidationError if it is no reply."""
 
@@ -134,20 +158,23 @@ class ChatClassifier:
 
     def __init__(self, description: OpenAI | Anthropic, dialect: Dialect, lexicon: Lexicon, secrets: Secrets) -> None:
         self._encoding = description.encoding
+        self._ranked = description.ranked
         self._read = dialect.read
         self._secrets = secrets
         body = json.dumps(dialect.request, ensure_ascii=False, separators=(",", ":"))
-        self._head, _, self._tail = (part.encode() for part in body.partition(json.dumps(PICTURE)[1:-1]))
+        head, _, rest = body.partition(json.dumps(KIND)[1:-1])
+        between, _, tail = rest.partition(json.dumps(PICTURE)[1:-1])
+        self._head, self._between, self._tail = head.encode(), between.encode(), tail.encode()
         self._transport = Transport(description, secrets)
         self._door = self._transport.door("POST", dialect.base + dialect.path, dialect.headers)
         self.labels = lexicon.labels
         self.names = lexicon
-        self.terms = description.terms()
+        self.terms = description.terms(description.usable_size(), encoding=description.encoding)
         self.fingerprint = fingerprint("chat", _parts(description, dialect, lexicon))
 
     def prepare(self, pixels: Pixels) -> bytes:
         file = self._encoding.encode(self._encoding.fit(pixels))
-        return self._head + base64.b64encode(file) + self._tail
+        return b"".join((self._head, kind_of(file).encode(), self._between, base64.b64encode(file), self._tail))
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         return [self._answer(await self._door.send(body)) for body in batch]
@@ -161,10 +188,10 @@ class ChatClassifier:
         except ValidationError:
             pass
         else:
-            word = NO_LABEL if said is None else word_of(said)[:LONGEST]
-            # Half a character, or a zero, is no text that a ledger can keep.
-            word = word.encode("utf-8", "replace").decode().replace("\0", "?")
-            return self._secrets.answer(word, None, reply.status, reply.body)
+            read = words_of if self._ranked else lambda text: [word_of(text)]
+            words = [NO_LABEL] if said is None else [_keepable(word) for word in read(said)[:MOST_OPTIONS]]
+            options = tuple((word, None) for word in words) if len(words) > 1 else ()
+            return self._secrets.answer(words[0], None, reply.status, reply.body, options)
         raise self._door.garbled("is not the answer of a chat model", reply)
 
 
@@ -237,7 +264,8 @@ def _labels(description: Description, settings: Settings) -> tuple[str, ...]:
 
 
 def _parts(description: OpenAI | Anthropic, dialect: Dialect, lexicon: Lexicon) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, "labels", "synonyms", "encoding", "key"})
+    told = description.model_dump(exclude={*Manners.model_fields, "labels", "synonyms", "encoding", "key", "ranked"})
+    told |= {"prompt": description.question(), **({"ranked": description.ranked} if description.ranked else {})}
     where = {"url": dialect.base, "path": dialect.path}
     return {**told, **where, "labels": lexicon.labels, "encoding": description.encoding.parts()}
 
@@ -269,6 +297,24 @@ def _unambiguous(words: Sequence[tuple[str, str]]) -> dict[str, str]:
     for word, label in words:
         meanings.setdefault(word, set()).add(label)
     return {word: labels.pop() for word, labels in meanings.items() if word and len(labels) == 1}
+
+
+def words_of(said: str) -> list[str]:
+    """The labels of a ranked answer, the most probable first, or the text of one that names a single label."""
+    text = said.strip()
+    fenced = FENCE.fullmatch(text)
+    try:
+        value = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        value = None
+    ranked = value.get("labels") if isinstance(value, dict) else value
+    words = [str(word) for word in ranked if isinstance(word, (str, int))] if isinstance(ranked, list) else []
+    return list(dict.fromkeys(words)) or [word_of(said)]
+
+
+def _keepable(word: str) -> str:
+    """The beginning of a text without half a character or a zero, which no ledger can keep."""
+    return word[:LONGEST].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def word_of(said: str) -> str:
@@ -332,9 +378,9 @@ def _completions(description: OpenAI, lexicon: Lexicon, secrets: Secrets) -> Dia
     """OpenAI's chat completions."""
     base = _base(description, "OPENAI_BASE_URL", OPENAI)
     key = description.key or (None if description.url else "OPENAI_API_KEY")
-    picture = {"url": f"data:{description.encoding.content_type};base64,{PICTURE}", "detail": description.detail}
+    picture = {"url": f"data:image/{KIND};base64,{PICTURE}", "detail": description.detail}
     content = [{"type": "image_url", "image_url": _given(picture)}, _text(description, lexicon)]
-    schema = {"name": "answer", "strict": True, "schema": _schema(lexicon)}
+    schema = {"name": "answer", "strict": True, "schema": _schema(lexicon, description.ranked)}
     # OpenAI's own models count hidden thinking too, under a name that other servers may not know.
     limit = "max_completion_tokens" if base == OPENAI else "max_tokens"
     request = {
@@ -353,9 +399,9 @@ def _messages(description: Anthropic, lexicon: Lexicon, secrets: Secrets) -> Dia
     """Anthropic's messages."""
     base = _base(description, "ANTHROPIC_BASE_URL", ANTHROPIC)
     key = description.key or (None if description.url else "ANTHROPIC_API_KEY")
-    source = {"type": "base64", "media_type": description.encoding.content_type, "data": PICTURE}
+    source = {"type": "base64", "media_type": f"image/{KIND}", "data": PICTURE}
     content = [{"type": "image", "source": source}, _text(description, lexicon)]
-    form = {"format": {"type": "json_schema", "schema": _schema(lexicon)}}
+    form = {"format": {"type": "json_schema", "schema": _schema(lexicon, description.ranked)}}
     request = {
         "model": description.model,
         "messages": [{"role": "user", "content": content}],
@@ -389,13 +435,10 @@ def _if_schema(description: Description, form: Mapping[str, object]) -> Mapping[
 
 
 def _text(description: Description, lexicon: Lexicon) -> dict[str, str]:
-    return {"type": "text", "text": description.prompt.replace("{labels}", "\n".join(lexicon.labels))}
+    return {"type": "text", "text": description.question().replace("{labels}", "\n".join(lexicon.labels))}
 
 
-def _schema(lexicon: Lexicon) -> dict[str, object]:
-    return {
-        "type": "object",
-        "properties": {"label": {"type": "string", "enum": list(lexicon.labels)}},
-        "required": ["label"],
-        "additionalProperties": False,
-    }
+def _schema(lexicon: Lexicon, ranked: int) -> dict[str, object]:
+    label = {"type": "string", "enum": list(lexicon.labels)}
+    fields: dict[str, object] = {"labels": {"type": "array", "items": label}} if ranked else {"label": label}
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}

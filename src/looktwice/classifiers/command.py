@@ -33,11 +33,12 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.pictures.image import WorkingSize
 
 MOST_OUTPUT = 1 << 20
 """Bytes that a program may print on each stream."""
@@ -55,6 +56,7 @@ class Description(BaseModel):
     timeout: float = Field(default=60.0, gt=0, le=DAY, description="seconds for one picture")
     concurrency: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
     encoding: Encoding = Encoding()
+    working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
     labels: tuple[str, ...] | None = None
     price: Price = Field(default=Decimal(0), description="of one question, if the program asks a paid service")
     public: tuple[str, ...] = Field(default=(), description="names of options that look like keys and are none")
@@ -86,7 +88,9 @@ class CommandClassifier:
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
         micros = int(description.price * 1_000_000)
-        self.terms = Terms(concurrency=description.concurrency, price_micros=micros, local=micros == 0)
+        encoding, side = description.encoding, description.working_size
+        size = WorkingSize(long=side) if side else encoding.usable_size()
+        self.terms = Terms(1, description.concurrency, None, micros, micros == 0, size, encoding.jpeg_above)
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._description.encoding.encode(self._description.encoding.fit(pixels))
@@ -99,7 +103,7 @@ class CommandClassifier:
 
     async def _one(self, file: bytes) -> Answer:
         with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
-            path = Path(folder) / f"image.{self._description.encoding.format}"
+            path = Path(folder) / f"image.{kind_of(file)}"
             path.write_bytes(file)
             process = await self._started(path)
             output, errors = await self._watched(process)

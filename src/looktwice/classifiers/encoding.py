@@ -6,6 +6,7 @@ Every limit of the server is checked here, before a question is paid for.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import numpy as np
@@ -13,18 +14,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import Pixels
 from looktwice.errors import ImageError
+from looktwice.pictures.image import PHOTO, WorkingSize
 
 LOWEST_QUALITY = 30
 QUALITY_STEP = 10
+PHOTO_SIDE = 512
+"""Pixels of the longer side beyond which a picture goes as JPEG where no format is set."""
+PHOTO_QUALITIES = (95, 90, 85, 80)
+PHOTO_BYTES = 0.5
+"""Bytes a pixel of such a file, where that takes no lower quality: 400 KB of 1,024 × 768 pixels."""
 
 
 class Encoding(BaseModel):
-    """A picture as a PNG or JPEG file within the limits of a server."""
+    """A picture as a PNG or JPEG file within the limits of a server.
+
+    Where no format is set, pictures of up to 512 px go as PNG and larger ones as JPEG that keeps all colours (4:4:4):
+    of quality 95, or down to 80 where a busy picture would take more than half a byte a pixel.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["png", "jpeg"] = "png"
-    quality: int = Field(default=95, ge=1, le=100, description="of JPEG")
+    format: Literal["png", "jpeg"] | None = Field(default=None, description="by the picture's size if left out")
+    quality: int = Field(default=95, ge=1, le=100, description='of format = "jpeg"')
     max_side: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
     max_pixels: int | None = Field(default=None, ge=1, description="larger pictures are scaled down")
     min_side: int | None = Field(
@@ -41,8 +52,18 @@ class Encoding(BaseModel):
         return self
 
     @property
-    def content_type(self) -> str:
-        return f"image/{self.format}"
+    def jpeg_above(self) -> int | None:
+        """Pixels of the longer side beyond which the format is not the one that the fingerprint stands for."""
+        return None if self.format or (self.max_side or PHOTO_SIDE + 1) <= PHOTO_SIDE else PHOTO_SIDE
+
+    def named(self, *names: str | None) -> Self:
+        """The same for a request that names the kind of the file itself, in a content type or a file name."""
+        png = self.format is None and any("png" in name.lower() for name in names if name)
+        return self.model_copy(update={"format": "png"}) if png else self
+
+    def usable_size(self) -> WorkingSize:
+        """How large a picture is worth drawing views of, for a server with these limits."""
+        return WorkingSize(long=self.max_side) if self.max_side else PHOTO
 
     def parts(self) -> dict[str, object]:
         """What of this could change answers, for a fingerprint."""
@@ -52,7 +73,8 @@ class Encoding(BaseModel):
             "upscale": self.min_side is None,
             "max_bytes": not self.shrink,
         }
-        return self.model_dump(exclude={name for name, is_unused in unused.items() if is_unused})
+        told = self.model_dump(exclude={name for name, is_unused in unused.items() if is_unused})
+        return {**told, "format": self.format or "png"}
 
     def fit(self, pixels: Pixels) -> Pixels:
         """The picture scaled into the limits of sides and pixels."""
@@ -64,16 +86,21 @@ class Encoding(BaseModel):
 
     def encode(self, pixels: Pixels) -> bytes:
         """The file of a picture that already fits, within the limit of bytes."""
-        quality = self.quality
-        data = _file(pixels, self.format, quality)
-        while self.shrink and len(data) > (self.max_bytes or 0) and quality > LOWEST_QUALITY:
-            quality = max(LOWEST_QUALITY, quality - QUALITY_STEP)
-            data = _file(pixels, self.format, quality)
+        photo = self.format is None and max(pixels.shape) > PHOTO_SIDE
+        data = _photo(pixels) if photo else self._chosen(pixels)
         if self.max_bytes is not None and len(data) > self.max_bytes:
             raise ImageError(
-                f"a picture takes {len(data)} bytes as {self.format} and the server allows {self.max_bytes}; "
+                f"a picture takes {len(data)} bytes as {kind_of(data)} and the server allows {self.max_bytes}; "
                 'set max_side, or format = "jpeg" with shrink = true'
             )
+        return data
+
+    def _chosen(self, pixels: Pixels) -> bytes:
+        quality, kind = self.quality, self.format or "png"
+        data = _file(pixels, kind, quality)
+        while self.shrink and len(data) > (self.max_bytes or 0) and quality > LOWEST_QUALITY:
+            quality = max(LOWEST_QUALITY, quality - QUALITY_STEP)
+            data = _file(pixels, kind, quality)
         return data
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
@@ -113,10 +140,28 @@ def _scaled(pixels: Pixels, height: int, width: int) -> Pixels:
     return np.asarray(cv2.resize(pixels, (width, height), interpolation=rule), np.uint8)
 
 
-def _file(pixels: Pixels, kind: str, quality: int) -> bytes:
+def kind_of(file: bytes) -> str:
+    """`png` or `jpeg`."""
+    return "jpeg" if file.startswith(b"\xff\xd8") else "png"
+
+
+def _photo(pixels: Pixels) -> bytes:
+    """JPEG that keeps all colours, of the best quality that takes few bytes."""
     import cv2
 
-    options = [cv2.IMWRITE_JPEG_QUALITY, quality] if kind == "jpeg" else []
+    whole_colour = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
+    most = PHOTO_BYTES * pixels.shape[0] * pixels.shape[1]
+    for quality in PHOTO_QUALITIES:
+        data = _file(pixels, "jpeg", quality, whole_colour)
+        if len(data) <= most:
+            break
+    return data
+
+
+def _file(pixels: Pixels, kind: str, quality: int, more: Sequence[int] = ()) -> bytes:
+    import cv2
+
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality, *more] if kind == "jpeg" else []
     done, data = cv2.imencode(".jpg" if kind == "jpeg" else ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
     if not done:
         raise ImageError(f"a picture of shape {pixels.shape} cannot be written as {kind}")

@@ -31,8 +31,8 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, fingerprint
-from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
@@ -142,27 +142,34 @@ class HttpClassifier:
     def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
         secrets = Secrets()
         description = _with_values(description)
-        content_type, self._build = _body(description, secrets)
+        told = [description.headers.get(name) for name in description.headers if name.lower() == "content-type"]
+        told += [getattr(description.body, name, None) for name in ("content_type", "filename")]
+        self._encoding = description.encoding.named(*told)
+        content_type, self._build = _body(description, self._encoding, secrets)
         headers = {name.lower(): secrets.fill(value) for name, value in description.headers.items()}
         url = URL(secrets.fill(description.url))
         url = url.update_query({name: secrets.fill(value) for name, value in description.query.items()})
         self._secrets = secrets
         self._transport = Transport(description, secrets)
-        self._door = self._transport.door(description.method, url, {"content-type": content_type, **headers})
+        typed = {"content-type": content_type} if content_type else {}
+        self._untyped = "content-type" not in typed | headers
+        """Whether the content type is that of each file."""
+        self._door = self._transport.door(description.method, url, typed | headers)
         self._description = description
         # A text is the label itself, wherever JSON would hold it.
         plain = {"label": "@", "score": "", "error": ""} if description.reply == "text" else {}
         self._reader = Reader(description.model_copy(update=plain), labels)
         self.names = Names(labels, description.rename, description.empty)
         self.labels = self.names.labels
-        self.terms = description.terms()
+        self.terms = _terms(description, self._encoding)
         self.fingerprint = fingerprint("http", _parts(description))
 
     def prepare(self, pixels: Pixels) -> bytes:
-        return self._build(self._description.encoding.fit(pixels))
+        return self._build(self._encoding.fit(pixels))
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        return [self._answer(await self._door.send(body)) for body in batch]
+        kinds = [{"content-type": f"image/{kind_of(body)}"} if self._untyped else None for body in batch]
+        return [self._answer(await self._door.send(body, kind)) for body, kind in zip(batch, kinds, strict=True)]
 
     async def close(self) -> None:
         await self._transport.close()
@@ -175,7 +182,7 @@ class HttpClassifier:
         except Garbled as why:
             problem = str(why)
         else:
-            return self._secrets.answer(found.word, found.score, reply.status, reply.body)
+            return self._secrets.answer(found.word, found.score, reply.status, reply.body, found.options)
         raise self._door.garbled(problem, reply)
 
 
@@ -299,16 +306,23 @@ def _texts(name: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _texts(name, item)
 
 
-def _body(description: Description, secrets: Secrets) -> tuple[str, Build]:
-    """The content type of bodies, and what makes one of a picture that fits."""
-    body, encoding = description.body, description.encoding
+def _terms(description: Description, encoding: Encoding) -> Terms:
+    shown = json.dumps(description.body.model_dump()) if isinstance(description.body, Json) else "{image_"
+    numbers = description.pixels if "{pixels}" in shown else Numbers()
+    size = numbers.usable_size(numbers.size) if numbers.size else encoding.usable_size()
+    return description.terms(size, encoding=encoding if "{image_" in shown else None)
+
+
+def _body(description: Description, encoding: Encoding, secrets: Secrets) -> tuple[str | None, Build]:
+    """The content type of bodies, None where it is that of the file, and what makes one of a picture that fits."""
+    body = description.body
     if isinstance(body, Raw):
-        return body.content_type or encoding.content_type, encoding.encode
+        return body.content_type, encoding.encode
     if isinstance(body, Base64):
         return body.content_type, lambda pixels: base64.b64encode(encoding.encode(pixels))
     if isinstance(body, Multipart):
         return _multipart(body, encoding, secrets)
-    return "application/json", _json_builder(body, description, secrets)
+    return "application/json", _json_builder(body, encoding, description.pixels, secrets)
 
 
 def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[str, Build]:
@@ -318,13 +332,17 @@ def _multipart(body: Multipart, encoding: Encoding, secrets: Secrets) -> tuple[s
         f"--{boundary}\r\ncontent-disposition: form-data; name={_quoted(name)}\r\n\r\n{secrets.fill(value)}\r\n"
         for name, value in body.fields.items()
     )
-    filename = body.filename or f"image.{encoding.format}"
-    head = (
-        f"{start}--{boundary}\r\ncontent-disposition: form-data; name={_quoted(body.field)}; "
-        f"filename={_quoted(filename)}\r\ncontent-type: {encoding.content_type}\r\n\r\n"
-    ).encode()
-    tail = f"\r\n--{boundary}--\r\n".encode()
-    return f"multipart/form-data; boundary={boundary}", lambda pixels: head + encoding.encode(pixels) + tail
+
+    def build(pixels: Pixels) -> bytes:
+        file = encoding.encode(pixels)
+        kind = kind_of(file)
+        head = (
+            f"{start}--{boundary}\r\ncontent-disposition: form-data; name={_quoted(body.field)}; "
+            f"filename={_quoted(body.filename or f'image.{kind}')}\r\ncontent-type: image/{kind}\r\n\r\n"
+        )
+        return head.encode() + file + f"\r\n--{boundary}--\r\n".encode()
+
+    return f"multipart/form-data; boundary={boundary}", build
 
 
 def _quoted(text: str) -> str:
@@ -332,17 +350,17 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A") + '"'
 
 
-def _json_builder(body: Json, description: Description, secrets: Secrets) -> Build:
+def _json_builder(body: Json, encoding: Encoding, numbers: Numbers, secrets: Secrets) -> Build:
     text = json.dumps(_each_text(body.template, secrets.fill), ensure_ascii=False, separators=(",", ":"))
     pieces = PICTURE.split(text)
-    encoding, numbers = description.encoding, description.pixels
     shows_file = "{image_" in text
 
     def build(pixels: Pixels) -> bytes:
-        file = base64.b64encode(encoding.encode(pixels)).decode() if shows_file else ""
+        file = encoding.encode(pixels) if shows_file else b""
+        text = base64.b64encode(file).decode()
         places = {
-            "{image_base64}": lambda: file,
-            "{image_data_url}": lambda: f"data:{encoding.content_type};base64,{file}",
+            "{image_base64}": lambda: text,
+            "{image_data_url}": lambda: f"data:image/{kind_of(file)};base64,{text}",
             '"{width}"': lambda: str(pixels.shape[1]),
             '"{height}"': lambda: str(pixels.shape[0]),
             '"{pixels}"': lambda: numbers.nested(pixels),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from looktwice.classifiers.base import NO_LABEL, AnyClassifier
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Option
 from looktwice.errors import PermanentError
 
 POSITION = re.compile(r"#+[0-9]+")
@@ -70,6 +70,21 @@ class Names:
                 "list all of them, in the order of the classifier"
             )
         return word[1:]
+
+
+def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
+    """The labels that a ranked list means: words that mean the same are one label, at the better place.
+
+    Their scores are added up, as those of parts of one class.
+    """
+    found: dict[str, float | None] = {}
+    for word, score in answer.listed():
+        label = names.label(word)
+        if label in found and score is not None:
+            found[label] = (found[label] or 0.0) + score
+        elif label != NO_LABEL:
+            found.setdefault(label, score)
+    return tuple(found.items())
 
 
 def position(index: int) -> str:

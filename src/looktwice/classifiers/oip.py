@@ -35,11 +35,11 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from yarl import URL
 
 from looktwice.classifiers import naming
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
-from looktwice.classifiers.replies import Garbled
+from looktwice.classifiers.replies import Found, Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
@@ -144,7 +144,11 @@ class OipClassifier:
     @property
     def terms(self) -> Terms:
         """How it likes to be asked; asks the server where the description does not tell."""
-        return self._description.terms(self._description.batch or self.model.batch)
+        batch = self._description.batch or self.model.batch
+        if size := self._description.size or _size(self.model, self._description.layout):
+            return self._description.terms(self._description.usable_size(size), batch)
+        encoding = self._description.encoding if self.model.datatype == "BYTES" else None
+        return self._description.terms(self._description.encoding.usable_size(), batch, encoding)
 
     @property
     def model(self) -> Model:
@@ -327,7 +331,7 @@ def _file(pixels: Pixels, encoding: Encoding, model: Model) -> Tensor:
 def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
     height, width, count, first = _dimensions(model, description.layout)
     look = _coloured(description, count)
-    size = description.size or ((height, width) if min(height, width) > 0 else None)
+    size = description.size or _size(model, description.layout)
     array = _typed(look.fit(pixels, size), look, model.datatype)
     if any(wanted not in (-1, made) for wanted, made in zip((count, height, width), array.shape, strict=True)):
         raise PermanentError(
@@ -358,6 +362,14 @@ def _dimensions(model: Model, layout: str | None) -> tuple[int, int, int, bool]:
     if layout == "hwc" or shape[2] in (1, 3):
         return shape[0], shape[1], shape[2], False
     raise PermanentError(f'input {model.input!r} has shape {list(model.shape)}; set layout = "chw" or "hwc"')
+
+
+def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
+    """Height and width that a model takes; None where it takes any, or files."""
+    if model.datatype == "BYTES":
+        return None
+    height, width, *_ = _dimensions(model, layout)
+    return (height, width) if min(height, width) > 0 else None
 
 
 def _coloured(description: Description, count: int) -> Preprocessing:
@@ -407,7 +419,7 @@ def _with_json(batch: Sequence[Tensor], model: Model, told: dict[str, object]) -
 def _outputs(model: Model) -> dict[str, object]:
     if model.output is None:
         return {}
-    wishes: dict[str, object] = {"classification": 1} if model.classification else {}
+    wishes: dict[str, object] = {"classification": MOST_OPTIONS} if model.classification else {}
     if model.binary:
         wishes["binary_data"] = True
     return {"outputs": [{"name": model.output, **({"parameters": wishes} if wishes else {})}]}
@@ -447,7 +459,7 @@ class Reading(NamedTuple):
             told = [self._text(row) for row in self._rows(values)]
         else:
             told = [self._scored(np.asarray(row)) for row in self._rows(values)]
-        return [secrets.answer(label, score, reply.status, body) for label, score in told]
+        return [secrets.answer(word, score, reply.status, body, options) for word, score, options in told]
 
     def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
         """The output that was asked for, and its values in one row."""
@@ -470,19 +482,16 @@ class Reading(NamedTuple):
             raise Garbled(f"has {values.size} values for {self.pictures} pictures")
         return values.reshape(self.pictures, -1)
 
-    def _text(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
-        text = str(row[0])
+    def _text(self, row: NDArray[np.generic]) -> Found:
         if not self.model.classification:
-            return naming.text(text), None
-        found = CLASS.fullmatch(text)
-        if found is None:
-            raise Garbled(f"has {text!r} where value:index:label should be")
-        word = naming.text(found["label"]) if found["label"] else naming.position(int(found["index"]))
-        return word, _claim(float(found["value"]))
+            return Found(naming.text(str(row[0])), None)
+        ranked = [_ranked(str(text)) for text in row[:MOST_OPTIONS]]
+        word, value = ranked[0]
+        return Found(word, value if 0 <= value <= 1 else None, tuple(ranked) if len(ranked) > 1 else ())
 
-    def _scored(self, row: NDArray[np.generic]) -> tuple[str, float | None]:
+    def _scored(self, row: NDArray[np.generic]) -> Found:
         if row.size == 1 and row.dtype.kind in "iu":
-            return self._at(int(row[0])), None
+            return Found(self._at(int(row[0])), None)
         with np.errstate(invalid="ignore"):  # some numbers that are none would warn
             numbers = row.astype(np.float64)
         if row.size == 1:
@@ -493,9 +502,10 @@ class Reading(NamedTuple):
             raise PermanentError(
                 f"the model gives {row.size} scores, but its description names {len(self.labels)} labels"
             )
-        best = int(numbers.argmax())
         shares = numbers.min() >= 0 and math.isclose(numbers.sum(), 1.0, abs_tol=1e-3)
-        return self._at(best), float(numbers[best]) if shares else None
+        order = np.argsort(-numbers, kind="stable")[:MOST_OPTIONS].tolist()
+        options = tuple((self._at(place), float(numbers[place])) for place in order)
+        return Found(options[0][0], options[0][1] if shares else None, options)
 
     def _at(self, index: int) -> str:
         if self.labels is not None and not 0 <= index < len(self.labels):
@@ -503,9 +513,13 @@ class Reading(NamedTuple):
         return naming.position(index) if index >= 0 else str(index)
 
 
-def _claim(value: float) -> float | None:
-    """The score of one class where it can be a probability; a logit is no claim."""
-    return value if 0 <= value <= 1 else None
+def _ranked(text: str) -> tuple[str, float]:
+    """A class of the classification extension: its word and its score, which may be a logit."""
+    found = CLASS.fullmatch(text)
+    if found is None:
+        raise Garbled(f"has {text!r} where value:index:label should be")
+    word = naming.text(found["label"]) if found["label"] else naming.position(int(found["index"]))
+    return word, float(found["value"])
 
 
 def _values(output: Output, data: bytes) -> NDArray[np.generic]:

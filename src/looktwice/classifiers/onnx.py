@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.settings import folder_of, read_labels, read_toml
 from looktwice.errors import MissingExtra, PermanentError
+from looktwice.pictures.image import WorkingSize
 
 Tensor = NDArray[np.float32]
 MOST_PICTURES = 64
@@ -49,6 +50,16 @@ class Description(Preprocessing):
     size: tuple[int, int] = Field(description="height, width")
     labels: tuple[str, ...] | str
     batch: int | None = Field(None, ge=1, description="pictures in one call; by their size if left out")
+    scores: int = Field(
+        0, ge=0, le=MOST_OPTIONS, description="labels that it ranks with scores; 0 names the best alone"
+    )
+    working_size: int | None = Field(None, ge=1, description="of the longer side; by size and crop if left out")
+
+    def terms(self) -> Terms:
+        """How it likes to be asked on this machine."""
+        size = WorkingSize(long=self.working_size) if self.working_size else self.usable_size(self.size)
+        # One call more than can run is asked for, so that a core takes the next one at once.
+        return Terms(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
 
     def pictures(self) -> int:
         """How many go into one call: enough to keep a core busy, few enough for the memory of large inputs."""
@@ -67,10 +78,8 @@ class OnnxClassifier:
         self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
         self.names = Names(self.labels)
         self.fingerprint = _fingerprint(path, description)
-        cores = os.cpu_count() or 1
         self._pool = _pool()
-        # One call more than can run is asked for, so that a core takes the next one at once.
-        self.terms = Terms(batch=description.pictures(), concurrency=cores + 1, local=True)
+        self.terms = description.terms()
 
     def prepare(self, pixels: Pixels) -> Pixels:
         # A copy of its own, so that it does not keep the array of all views in memory.
@@ -104,7 +113,12 @@ class OnnxClassifier:
                 f"the model's output has shape {logits.shape} for {len(batch)} pictures, "
                 f"but its description names {len(self.labels)} labels"
             )
-        return [Answer(position(code)) for code in logits.argmax(axis=1)]
+        if not self._description.scores:
+            return [Answer(position(code)) for code in logits.argmax(axis=1)]
+        shares = _shares(logits)
+        order = np.argsort(-shares, axis=1, kind="stable")[:, : self._description.scores]
+        ranked = [[(position(c), float(row[c])) for c in codes] for codes, row in zip(order, shares, strict=True)]
+        return [Answer(*options[0], options=tuple(options)) for options in ranked]
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
@@ -121,6 +135,15 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         raise PermanentError(f"the description of the ONNX model is wrong at {where!r}: {first['msg']}") from None
     folder = folder_of(settings)
     return OnnxClassifier(folder / description.model, description, folder)
+
+
+def _shares(output: Tensor) -> Tensor:
+    """The model's output as probabilities: as it is if each row sums to one, otherwise through the softmax."""
+    if output.min() >= 0 and np.allclose(output.sum(axis=1), 1.0, atol=1e-3):
+        return output
+    powers = np.exp(output - output.max(axis=1, keepdims=True))
+    shares: Tensor = powers / powers.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _pool() -> ThreadPoolExecutor:
@@ -153,7 +176,9 @@ def _onnxruntime() -> ModuleType:
 
 
 def _fingerprint(path: Path, description: Description) -> str:
-    how = description.model_dump(exclude={"model", "labels", "batch"})
+    how = description.model_dump(
+        exclude={"model", "labels", "batch", "working_size", *([] if description.scores else ["scores"])}
+    )
     with path.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     return fingerprint("onnx", {**how, "weights": weights})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
 import numpy as np
@@ -10,10 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import Pixels
 from looktwice.errors import PermanentError
+from looktwice.pictures.image import WorkingSize
 
 Floats = NDArray[np.float32]
 MOST_PIXELS = 2**22
 """Of a picture as a model takes it: 2,048 × 2,048, which is far more than classifiers want."""
+MARGIN = 1.5
+"""Pixels of the working size for one that the model takes, so that enlarged views keep detail; see docs/pictures.md."""
 
 
 class Preprocessing(BaseModel):
@@ -36,6 +40,10 @@ class Preprocessing(BaseModel):
         if 0.0 in self.std:
             raise ValueError("std must not be 0")
         return self
+
+    def usable_size(self, size: tuple[int, int]) -> WorkingSize:
+        """How large a picture is worth drawing views of, for a model that takes this height and width."""
+        return WorkingSize(short=math.ceil(MARGIN * max(size) / (self.crop or 1.0)))
 
     def fit(self, pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
         """Channels × height × width, whole numbers 0 to 255; the picture's own size where none is given."""

@@ -1,7 +1,8 @@
 """Any Python callable as a classifier: sync or async, one picture or a batch.
 
 A function whose first parameter is called `batch`, `images` or `pictures` gets a list of pictures and returns a list
-of labels; any other gets one picture. Pictures are uint8 arrays, height × width × RGB.
+of labels; any other gets one picture. Pictures are uint8 arrays, height × width × RGB. In place of a label it may
+return the label and its score, `("cat", 0.91)`, or a score for each of several labels, `{"cat": 0.91, "dog": 0.06}`.
 
 A function of a module is known by its name and source. What a lambda, a closure, a function with default values, a
 method or another callable object answers depends on more than that, so its fingerprint also has a part behind `#` that
@@ -15,15 +16,16 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
+from looktwice.pictures.image import PHOTO, WorkingSize
 
 BATCH_NAMES = ("batch", "images", "pictures")
 _TOKENS = PerObject(lambda: uuid4().hex)
@@ -32,7 +34,13 @@ _TOKENS = PerObject(lambda: uuid4().hex)
 class PythonClassifier:
     """A callable of this process, asked in threads unless it is async."""
 
-    def __init__(self, function: Callable[..., object], name: str | None = None, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        name: str | None = None,
+        labels: Sequence[str] = (),
+        size: WorkingSize = PHOTO,
+    ) -> None:
         self._function = function
         self._batched = _takes_batches(function)
         self._name = name or f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
@@ -42,7 +50,7 @@ class PythonClassifier:
         if name is None and not (source and _is_plain(function)):
             self.fingerprint += f"#{_TOKENS.of(getattr(function, '__self__', function))}"
         self.labels = tuple(labels) or None
-        self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True)
+        self.terms = Terms(batch=64 if self._batched else 1, concurrency=2, local=True, working_size=size)
 
     def prepare(self, pixels: Pixels) -> Pixels:
         return pixels
@@ -63,12 +71,26 @@ class PythonClassifier:
             return await self._function(argument)
         return await asyncio.to_thread(self._function, argument)
 
-    def _answer(self, label: object) -> Answer:
+    def _answer(self, said: object) -> Answer:
+        if isinstance(said, Mapping):
+            ranked = sorted(said.items(), key=lambda item: -self._number(item[1]))[:MOST_OPTIONS]
+            options = tuple((self._word(label), self._number(score)) for label, score in ranked)
+            return Answer(*options[0], options=options) if options else Answer(NO_LABEL)
+        if isinstance(said, tuple) and len(said) == 2:
+            return Answer(self._word(said[0]), self._number(said[1]))
+        return Answer(self._word(said))
+
+    def _number(self, score: object) -> float:
+        if isinstance(score, bool) or not isinstance(score, int | float | np.integer | np.floating):
+            raise PermanentError(f"{self._name} returned the score {score!r}; a score must be a number")
+        return float(score)
+
+    def _word(self, label: object) -> str:
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
             raise PermanentError(
                 f"{self._name} returned {label!r} ({type(label).__name__}); a label must be a str or an int"
             )
-        return Answer(str(label))
+        return str(label)
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
@@ -84,7 +106,10 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         raise PermanentError(f"python:{address} cannot be imported: {error}") from None
     finally:
         sys.path.remove(str(Path.cwd()))
-    return PythonClassifier(found, address)
+    side = settings.get("working_size")
+    if side is not None and not (type(side) is int and side > 0):
+        raise PermanentError(f"the working_size of python:{address} is {side!r}; give the pixels of the longer side")
+    return PythonClassifier(found, address, size=WorkingSize(long=side) if side else PHOTO)
 
 
 def _takes_batches(function: Callable[..., object]) -> bool:

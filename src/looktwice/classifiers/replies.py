@@ -2,7 +2,9 @@
 
 When paths give lists, the label with the largest score counts, the first of equals, or the first of all where there is
 no score path; an empty list is an answer without a label. Without a label path, the label is the position of the
-largest score.
+largest score. The first ten of a list are kept with the answer, in the order of their scores, or as they came.
+
+A score may be one of Google's likelihood words, which stand for five numbers between 0 and 1.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from heapq import nlargest
 from typing import NamedTuple
 
 import jmespath
@@ -18,9 +22,11 @@ from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from looktwice.classifiers import naming
-from looktwice.classifiers.base import NO_LABEL
+from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option
 
 Search = Callable[[object], object]
+LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
+"""Google's words for how likely something is, as scores; only their order matters to a fit."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only say what the server's words mean."""
 
@@ -60,6 +66,8 @@ class Found(NamedTuple):
 
     word: str
     score: float | None
+    options: tuple[Option, ...] = ()
+    """The ranked list that it heads, where the reply holds one."""
 
 
 class Reader:
@@ -79,8 +87,16 @@ class Reader:
         named, scores = self._listed(said)
         if not named:
             return Found(NO_LABEL, None)
-        at = max(range(len(named)), key=scores.__getitem__) if scores else 0
-        return Found(self._word(named[at]), scores[at] if scores else None)
+        ranked = nlargest(MOST_OPTIONS, range(len(named)), scores.__getitem__) if scores else range(len(named))
+        first = ranked[0]
+        best = self._word(named[first]), scores[first] if scores else None
+        return Found(*best, (best, *self._others(named, scores, ranked[1:MOST_OPTIONS])) if len(named) > 1 else ())
+
+    def _others(self, named: Sequence[object], scores: list[float], ranked: Sequence[int]) -> Iterator[Option]:
+        """What follows the label in the list; what is no label there does no harm."""
+        for at in ranked:
+            with suppress(Garbled):
+                yield self._word(named[at]), scores[at] if scores else None
 
     def _listed(self, said: object) -> tuple[Sequence[object], list[float]]:
         """What may be the label, and as many scores, or none."""
@@ -139,6 +155,8 @@ def _numbers(values: object) -> list[float]:
 
 
 def _number(value: object) -> float:
+    if isinstance(value, str) and value in LIKELIHOODS:
+        return LIKELIHOODS[value]
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
             return float(value)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus, unquote
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import Answer, Option
 from looktwice.errors import PermanentError
 
 MASK = "***"
@@ -139,12 +139,18 @@ class Secrets:
         return line if len(line) <= WORDS else f"{line[:WORDS]}…"
 
     def answer(
-        self, label: str, score: float | None = None, status: int | None = None, body: bytes | None = None
+        self,
+        label: str,
+        score: float | None = None,
+        status: int | None = None,
+        body: bytes | None = None,
+        options: tuple[Option, ...] = (),
     ) -> Answer:
         """The answer that a classifier gave; a label that repeats a key is none."""
-        if self._needles and len(label) >= self._least:
-            self._refuse(label)
-        return Answer(label, score, status, None if body is None else self.kept(body))
+        for word in (label, *(option for option, _ in options)):
+            if self._needles and len(word) >= self._least:
+                self._refuse(word)
+        return Answer(label, score, status, None if body is None else self.kept(body), options)
 
     def whose(self) -> str:
         """How errors speak of the key: by the variable that holds it."""

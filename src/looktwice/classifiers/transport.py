@@ -40,8 +40,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from yarl import URL
 
 from looktwice.classifiers.base import Terms
+from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import SEARCHED, Secrets
 from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
+from looktwice.pictures.image import WorkingSize
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 after which common servers close it."""
@@ -111,12 +113,16 @@ class Manners(BaseModel):
     concurrency: int = Field(default=8, ge=1)
     per_second: float | None = Field(default=None, gt=0)
     price: Price = Field(default=Decimal(0), description="of one question, in your currency")
+    working_size: int | None = Field(default=None, ge=1, description="of the longer side; larger pictures are scaled")
     bills_refusals: bool = Field(default=False, description="replies of 401, 402, 403, 413 and 429 are paid for, too")
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys and are none")
 
-    def terms(self, batch: int = 1) -> Terms:
-        """The same, in the words of the asker."""
-        return Terms(batch, self.concurrency, self.per_second, int(self.price * 1_000_000))
+    def terms(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Terms:
+        """The same, in the words of the asker, for a classifier that can use pictures of this size."""
+        size = WorkingSize(long=self.working_size) if self.working_size else size
+        price = int(self.price * 1_000_000)
+        jpeg_above = encoding.jpeg_above if encoding else None
+        return Terms(batch, self.concurrency, self.per_second, price, working_size=size, jpeg_above=jpeg_above)
 
     def bills(self, status: int) -> bool:
         """Whether a reply of this status, which holds no answer, may be on the bill."""

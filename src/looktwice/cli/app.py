@@ -19,6 +19,7 @@ from looktwice.cli.options import (
     MAX_QUERIES,
     PAPER,
     VERIFY,
+    VIEWS,
     ClassifierOption,
     Help,
     JsonOption,
@@ -99,7 +100,7 @@ def fit(
     classifier: ClassifierOption,
     ask: "AskOptions",
     output: "Output",
-    views: Annotated[str, Help(help="The views to ask, such as 'mirror zoom:1.15'; by default eight mild ones.")] = "",
+    views: Annotated[str, Help(help=VIEWS)] = "",
     calibrator: Annotated[str, Help(help="How votes become a probability.")] = "jury",
     noise: Annotated[Path | None, Help(help="For --calibrator transfer: what `looktwice noise` measured.")] = None,
     adaptive: Annotated[bool, Help(help=ADAPTIVE)] = False,
@@ -197,7 +198,8 @@ def look(
     output: "Output",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    burst: Annotated[bool, Help(help="The pictures are photos of one thing: one verdict for all.")] = False,
+    burst: Annotated[bool, Help(help="The pictures are photos of one thing, or a video: one verdict for all.")] = False,
+    frames: Annotated[int, Help(help="Frames to take of a video, evenly spaced.", min=2, max=64)] = 8,
 ) -> None:
     """Label and confidence of pictures, with the reason in a sentence.
 
@@ -206,13 +208,16 @@ def look(
       looktwice look cat.jpg --profile profile.json
 
       looktwice look --burst front.jpg left.jpg right.jpg
+
+      looktwice look --burst turned.mp4 --frames 8
     """
 
     from looktwice.cli import inputs
     from looktwice.cli import look as looking
     from looktwice.model import AsyncModel
 
-    found, model = inputs.found(pictures), AsyncModel.load(profile, classifier, options=ask)
+    model = AsyncModel.load(profile, classifier, options=ask)
+    found = inputs.burst(model, pictures, frames) if burst else inputs.found(pictures)
     _exit((looking.burst if burst else looking.look)(model, found, decide, output))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from looktwice.asking.check import Checkup
 from looktwice.asking.session import ledger_name, run
-from looktwice.cli.console import OUT, Output, print_json, safe
+from looktwice.cli.console import OUT, Output, print_json, safe, taking
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 
@@ -25,21 +25,31 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     if output.json:
         print_json({**asdict(found), "steady": found.steady(), "ledger": ledger})
         return None not in found.labels
-    for heading, value in {**_facts(found), "ledger": ledger or "none"}.items():
-        OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
-    return None not in found.labels
-
-
-def _facts(found: Checkup) -> dict[str, str]:
-    labels = ", ".join("no label could be read" if label is None else label for label in found.labels)
     steady = "the same label each time" if found.steady() else "random: the same picture got different answers"
     rate = f", {found.per_second:g} questions a second" if found.per_second else ""
-    return {
-        "answers": labels,
+    facts = {
+        "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
+        "scores": _scores(found),
         "determinism": steady,
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
         "limits": f"{found.concurrency} calls at a time, {found.batch} pictures a call{rate}",
         "classes": "unknown" if found.classes is None else str(found.classes),
+        "working size": found.working_size,
+        "question": f"{found.width} x {found.height} px{taking(found.question_bytes)}",
         "fingerprint": found.fingerprint,
+        "ledger": ledger or "none",
     }
+    for heading, value in facts.items():
+        OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
+    return None not in found.labels
+
+
+def _scores(found: Checkup) -> str:
+    """What an answer holds beside its label."""
+    score, ranked = found.scores[0] if found.scores else (None, 0)
+    listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
+    if score is None:
+        return f"{listed}{'' if ranked else ', no score: a fit learns from labels alone'}"
+    steady = "" if len({each for each, _ in found.scores}) == 1 else ", another one each time"
+    return f"{score:.3g}{steady}; {listed}; a fit says whether they help"

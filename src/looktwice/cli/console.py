@@ -23,10 +23,11 @@ from looktwice.asking import progress
 from looktwice.asking.asker import Estimate
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import ledger_name, run
+from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.policy import DecisionOptions
-from looktwice.verdicts.profile import Figure, Result
+from looktwice.verdicts.profile import Result
 from looktwice.views import Panel
 
 T = TypeVar("T")
@@ -57,8 +58,14 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
     say(
         f"{total.pictures} pictures, {total.unreadable} of them unreadable{unfamiliar}: {total.questions} questions, "
         f"of which the ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
-        f". Nothing was asked. Ledger: {safe(ledger or 'none')}"
+        f". The largest shows {total.width} x {total.height} px{taking(total.question_bytes)}. Nothing was asked. "
+        f"Ledger: {safe(ledger or 'none')}"
     )
+
+
+def taking(size: int | None) -> str:
+    """How many bytes a question takes, where that is known."""
+    return "" if size is None else f" and takes {size:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -141,18 +148,13 @@ def results_table(results: Sequence[Result], title: str) -> Table:
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
     for result in results:
-        cells = [_cell(result.figures[key]) for key in COLUMNS]
-        table.add_row(safe(result.calibrator), f"{result.queries:.3g}", *cells)
+        cells = []
+        for f in (result.figures[key] for key in COLUMNS):
+            interval = "" if f.low is None or f.high is None else f"\n[dim]{_short(f.low)}–{_short(f.high)}[/dim]"
+            cells.append("–" if f.value is None else f"{f.value:.3f}{interval}")
+        scored = result.evidence == "scores" and result.calibrator not in (OWN, ONE_QUERY)
+        table.add_row(safe(result.calibrator + (" with scores" if scored else "")), f"{result.queries:.3g}", *cells)
     return table
-
-
-def _cell(figure: Figure) -> str:
-    if figure.value is None:
-        return "–"
-    interval = (
-        "" if figure.low is None or figure.high is None else f"\n[dim]{_short(figure.low)}–{_short(figure.high)}[/dim]"
-    )
-    return f"{figure.value:.3f}{interval}"
 
 
 def _short(value: float) -> str:

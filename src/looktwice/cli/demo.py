@@ -6,7 +6,7 @@ on the pictures that teach; which Probit is the best one is decided there too, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile, Result
-from looktwice.views import GENERAL, Panel
+from looktwice.views import GENERAL
 
 FIT = 1000
 DRAWS = 10
@@ -79,26 +79,17 @@ def run(folder: Path) -> Demo:
     profile.save(folder / "profile.json")
     storage.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
-    report.write(folder / "index.html", _report_inputs(profile, demo, jury.test, title))
+    inputs = report.ReportInputs(profile, jury.test.votes, demo.tested, results=demo.results, max_error=MAX_ERROR)
+    report.write(folder / "index.html", replace(inputs, title=title))
     return demo
-
-
-def _report_inputs(profile: Profile, demo: Demo, collected: Collected, title: str) -> report.ReportInputs:
-    return report.ReportInputs(
-        profile,
-        collected.votes,
-        pictures=demo.tested,
-        results=demo.results,
-        max_error=MAX_ERROR,
-        title=title,
-    )
 
 
 async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
     settings = sum(map(len, PAPER.values())) + 2
     model = AsyncModel(description)
     async with console.watched(model, (settings + len(PAPER)) * FIT, console.Output()):
-        jury = await _ask(model, GENERAL, clothes)
+        train = await model.ask(clothes[:FIT], views=GENERAL)
+        jury = _Halves(train, await model.ask(clothes[FIT:], views=GENERAL))
         tuned = {name: await _tune(model, views, clothes) for name, views in PAPER.items()}
     outcomes = [jury.outcome(Naive(), "naive"), jury.outcome(Constant(), "constant")]
     outcomes += [halves.outcome(Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
@@ -108,11 +99,6 @@ async def _compare(description: str, clothes: list[Picture], folder: Path) -> tu
     profile = model.learn(jury.train, Jury())
     results = [Result.of(outcome) for outcome in outcomes]
     return Demo(results, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
-
-
-async def _ask(model: AsyncModel, panel: Panel, clothes: list[Picture]) -> _Halves:
-    train = await model.ask(clothes[:FIT], views=panel)
-    return _Halves(train, await model.ask(clothes[FIT:], views=panel))
 
 
 async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
@@ -141,11 +127,9 @@ def show(demo: Demo, json: bool) -> None:
 
 def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:
     console.OUT.print(f"\n[bold]{heading}[/bold]")
-    console.OUT.print(
-        console.thumbnails([demo.tested[i].image().pixels for i in places], [_caption(demo, int(i)) for i in places])
-    )
-
-
-def _caption(demo: Demo, i: int) -> str:
-    outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
-    return f"{demo.vocabulary[demo.best.label[i]]} {demo.best.confidence[i]:.0%}\n[dim]{outcome}[/dim]"
+    captions = []
+    for i in places.tolist():
+        outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
+        said = f"{demo.vocabulary[demo.best.label[i]]} {demo.best.confidence[i]:.0%}"
+        captions.append(f"{said}\n[dim]{outcome}[/dim]")
+    console.OUT.print(console.thumbnails([demo.tested[i].image().pixels for i in places], captions))

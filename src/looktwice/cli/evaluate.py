@@ -63,7 +63,7 @@ def evaluate(
         print_json({"pictures": judged, "results": figures, "guarantees": asdict(found.guarantees)})
     else:
         OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
-        for line in found.guarantees.lines():
+        for line in (*found.guarantees.lines(), *found.profile.advice(found.results)):
             OUT.print(line, highlight=False)
     return not collected.unscored
 

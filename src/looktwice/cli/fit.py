@@ -9,7 +9,6 @@ from pathlib import Path
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.calibration import base, calibrators, paper, storage
-from looktwice.calibration.votes import LabelledVotes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.inputs import check_places, complain
 from looktwice.errors import FitError
@@ -52,26 +51,29 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     complain(collected.unscored)
     if options.votes:
         storage.save(options.votes, collected.votes)
-    _warn_of_label_mismatch(collected.labelled())
+    truths, said = set(collected.labelled().words), set(collected.labelled().vocabulary)
+    if truths - said and said - truths:  # they may be one thing under two names
+        never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
+        told = f"{never} that the classifier never gave, and {others} that no picture has"
+        say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
     tell_duplicates(collected)
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
     if output.json:
-        print_json({"profile": str(options.out), "results": [result.model_dump() for result in profile.results]})
+        print_json(
+            {
+                "profile": str(options.out),
+                "results": [result.model_dump() for result in profile.results],
+                "advice": profile.advice(),
+            }
+        )
     else:
         OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+        for line in profile.advice():
+            say(safe(line))
         say(f"Profile: {options.out}")
     return not collected.unscored
-
-
-def _warn_of_label_mismatch(labelled: LabelledVotes) -> None:
-    """Truths that were never said, beside labels that are nobody's truth, may be one thing under two names."""
-    truths, said = set(labelled.words), set(labelled.vocabulary)
-    if truths - said and said - truths:
-        never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
-        told = f"{never} that the classifier never gave, and {others} that no picture has"
-        say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
 
 
 def _calibrator(name: str, noise: Path | None, panel: Panel) -> base.Calibrator:

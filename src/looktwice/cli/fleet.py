@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from looktwice.asking.asker import Estimate
-from looktwice.asking.ledger import POSTGRES, Spend
+from looktwice.asking.ledger import POSTGRES
 from looktwice.asking.outcome import Progress
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import OFF, AskOptions, ledger_name
@@ -101,7 +101,9 @@ def score(
         raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
     if verify:
         raise DataError("--verify is for one machine; on Ray name another folder to have everything looked at again")
-    _keep_apart(paths, out)
+    for path in paths:
+        if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):  # they would be taken for tables of pictures
+            raise DataError(f"the verdicts would lie among the pictures of {path}; name another folder")
     model = AsyncModel.load(profile_path, classifier, options=ask)
     policy = policy_of(model, decide)
     max_bad = MaxBad.parse(machines.max_bad)
@@ -120,13 +122,6 @@ def score(
     return _conclude(watch, out, not interrupted and not watch.tally.unscored, output.json)
 
 
-def _keep_apart(paths: Sequence[str], out: str) -> None:
-    """Verdicts among the pictures would be taken for tables of pictures."""
-    for path in paths:
-        if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):
-            raise DataError(f"the verdicts would lie among the pictures of {path}; name another folder")
-
-
 def _whole(path: str) -> str:
     return path.partition("?")[0].rstrip("/") if "://" in path else os.path.realpath(path)
 
@@ -135,7 +130,9 @@ def _whole(path: str) -> str:
 def _prepared(model: AsyncModel, out: str, decide: DecisionOptions, machines: Machines, dry: bool) -> Iterator[Job]:
     """A job with all that it needs, for as long as Ray runs."""
     profile, ask, terms = model.fitted(), model.options, model.terms
-    ask = replace(ask, ledger=shared_ledger(terms, ask) or OFF).settled(terms, _spent(model))
+    ledger = shared_ledger(terms, ask)
+    spent = model.asker.spent() if ledger else None  # opened here first, where a failure is told in one line
+    ask = replace(ask, ledger=ledger or OFF).settled(terms, spent)
     asyncio.run(model.close())
     if not dry:
         header = {"profile": profile.model_dump(mode="json"), "options": asdict(decide), "seed": ask.seed}
@@ -156,13 +153,6 @@ def shared_ledger(terms: Terms, ask: AskOptions) -> str | None:
     if ledger is None or not ledger.startswith(POSTGRES):
         raise FleetError(NO_LEDGER)
     return ledger
-
-
-def _spent(model: AsyncModel) -> Spend | None:
-    """What the ledger has spent on the classifier; it is opened here first, where a failure is told in one line."""
-    if shared_ledger(model.terms, model.options) is None:
-        return None
-    return model.asker.spent()
 
 
 def crew(terms: Terms, cluster: Cluster, machines: Machines) -> tuple[int, int]:
@@ -204,18 +194,15 @@ class Watch:
         with ERR.status("Starting ...") as status:
             for summary in run:
                 if summary:
-                    self._count(summary)
+                    self.tally.add(summary)
+                    self.done.add(summary.identity)
+                    self._drift = self._drift.update(summary.agreement_bins) if self._drift else None
+                    self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
                 else:
                     status.update(safe(self._shown(run.underway()).line()))
                 if self.failure:
                     run.stop(self.failure)
         self.tally = self._shown(Progress())
-
-    def _count(self, summary: Summary) -> None:
-        self.tally.add(summary)
-        self.done.add(summary.identity)
-        self._drift = self._drift.update(summary.agreement_bins) if self._drift else None
-        self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
 
     def _shown(self, underway: Progress) -> Tally:
         """Where the run stands, with what was asked for units that are not done; told to machines that listen."""

@@ -16,6 +16,7 @@ from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.video import is_video_file
 from looktwice.report import ENDINGS as REPORTS
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 
@@ -28,6 +29,11 @@ def labelled(path: Path, truths: Path | None, column: str, take: str | None) -> 
 def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
     """Pictures, wherever they are."""
     return _some(picture.find(paths), take)
+
+
+def burst(model: AsyncModel, paths: Sequence[Path], frames: int) -> Sequence[Picture]:
+    """Photos of one thing, or so many frames of a video."""
+    return model.frames(paths[0], frames) if len(paths) == 1 and is_video_file(paths[0]) else found(paths)
 
 
 def check_places(profile: Path | None, votes: Path | None = None, report: Path | None = None) -> None:

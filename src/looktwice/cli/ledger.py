@@ -16,6 +16,7 @@ from looktwice.cli.console import OUT, print_json, safe
 from looktwice.errors import ImageError
 from looktwice.files import ready
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import WorkingSize
 
 By = Literal["day", "classifier", "command"]
 
@@ -76,7 +77,11 @@ def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> No
     names: dict[str, str] = {}
     for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
         try:
-            names.setdefault(picture.image().digest, picture.name)
+            for size in (
+                WorkingSize(long=1),
+                None,
+            ):  # the ledger knows it by its file where it was scaled down, else by its pixels
+                names.setdefault(picture.image(size).digest, picture.name)
         except ImageError as error:
             say(f"[yellow]not read:[/yellow] {safe(picture.name)}: {safe(error.why)}")
     say(f"{maintain.export(path or default_path(), out, names)} answers: {out}")

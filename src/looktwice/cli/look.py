@@ -82,7 +82,7 @@ def score(
         estimate(model, pictures, None, output, decide)
         return True
     header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
-    file, todo = ScoreFile(out, header, pictures, verify=verify), pictures
+    file, todo = ScoreFile(out, header, pictures, verify=verify, size=model.terms.working_size), pictures
     if file.changed:
         many = f"{len(file.changed)} pictures changed since their verdict; they are asked about again."
         say("1 picture changed since its verdict; it is asked about again." if len(file.changed) == 1 else many)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,12 +30,12 @@ from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.transfer.borrow import Pupil, fit_towards
-from looktwice.transfer.noise import Measured, NoiseFile, Probe, Survey, drawn, filed, fold, probes
+from looktwice.transfer.noise import Measured, NoiseFile, drawn, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
 from looktwice.verdicts import learn
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import HeldOut, Profile, Result
-from looktwice.views import GENERAL, Panel, View, parse, renderer
+from looktwice.views import GENERAL, Panel, parse, renderer
 
 COMMON = "gaussian:0.02 rotation:20 elastic:20,5 affine:10,0.1,0.1"
 """The paper's four transforms, each as mild as suits most models."""
@@ -58,7 +58,10 @@ def noise(
     file = _measured(model, pictures, views, draws, seed)
     file.save(out)
     if figures:
-        _draw(file, figures)
+        for item in file.noises:
+            stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
+            files.write(figures / f"{stem}.svg", drawn(item.noise, item.view))
+            files.write(figures / f"{stem}-centred.svg", drawn(item.centred, f"{item.view}, centred"))
     if json:
         print_json({"noise": str(out), "views": [_summary(item) for item in file.noises]})
         return
@@ -131,7 +134,12 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     Whether every picture was scored.
     """
     taught_by = Profile.load(teacher)
-    prior = _jury_of(taught_by, teacher)
+    prior = taught_by.restored_calibrator()
+    if not isinstance(prior, Jury):
+        family = taught_by.calibrator["family"]
+        raise DataError(
+            f"the profile {str(teacher)!r} holds a {family}, and only a jury can be borrowed; fit it as one"
+        )
     files.ready(out)
     if pictures:
         learn.check_teachable(pictures)
@@ -190,14 +198,6 @@ def taught(prior: Jury, collected: Collected, description: str) -> Profile:
     return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})
 
 
-def _jury_of(profile: Profile, path: Path) -> Jury:
-    calibrator = profile.believer()
-    if not isinstance(calibrator, Jury):
-        family = profile.calibrator["family"]
-        raise DataError(f"the profile {str(path)!r} holds a {family}, and only a jury can be borrowed; fit it as one")
-    return calibrator
-
-
 def compare(chosen: Measured, told: Collected, jury: Collected) -> Transferred:
     """How the transferred calibrator and the others fare on pictures that they were not fitted on."""
     labelled = told.labelled()
@@ -214,7 +214,12 @@ def compare(chosen: Measured, told: Collected, jury: Collected) -> Transferred:
 
 def judged(found: Transferred) -> list[str]:
     """A sentence for each other calibrator: whether the transferred one has the better Brier score."""
-    return [_sentence(name, difference) for name, difference in _differences(found).items()]
+    told = []
+    for name, gap in _differences(found).items():
+        figures = f"Brier {gap.mean:+.4f}, 95 % between {gap.low:+.4f} and {gap.high:+.4f}"
+        verdict = "beats" if gap.high < 0 else "loses to" if gap.low > 0 else "cannot be told from"
+        told.append(f"The transferred calibrator [bold]{verdict}[/bold] {name} ({figures}).")
+    return told
 
 
 def _differences(found: Transferred) -> dict[str, metrics.Difference]:
@@ -225,40 +230,16 @@ def _differences(found: Transferred) -> dict[str, metrics.Difference]:
     }
 
 
-def _sentence(name: str, difference: metrics.Difference) -> str:
-    figures = f"Brier {difference.mean:+.4f}, 95 % between {difference.low:+.4f} and {difference.high:+.4f}"
-    verdict = "beats" if difference.high < 0 else "loses to" if difference.low > 0 else "cannot be told from"
-    return f"The transferred calibrator [bold]{verdict}[/bold] {name} ({figures})."
-
-
 def _measured(model: str, pictures: Sequence[Picture], views: str, draws: int, seed: int) -> NoiseFile:
     open_model = open_onnx(model)
-    random_views = _random_views(views)
-    found = _shown(probes(open_model, pictures, random_views, draws, seed), len(pictures))
-    survey = fold(found, random_views, draws)
-    _tell_unread(survey)
-    return filed(survey, open_model, model, seed)
-
-
-def _random_views(views: str) -> list[View]:
-    return [parse(word) for word in dict.fromkeys((views or COMMON).split())]
-
-
-def _shown(found: Iterable[Probe | Unscored], total: int) -> Iterable[Probe | Unscored]:
-    return track(found, "pictures", total, console=ERR, transient=True, disable=not ERR.is_terminal)
-
-
-def _tell_unread(survey: Survey) -> None:
+    random_views = [parse(word) for word in dict.fromkeys((views or COMMON).split())]
+    found = probes(open_model, pictures, random_views, draws, seed)
+    watched = track(found, "pictures", len(pictures), console=ERR, transient=True, disable=not ERR.is_terminal)
+    survey = fold(watched, random_views, draws)
     if survey.unread:
         first = survey.unread[0]
         say(f"[yellow]{len(survey.unread)} pictures were not read:[/yellow] {safe(first.name)}: {safe(first.message)}")
-
-
-def _draw(file: NoiseFile, folder: Path) -> None:
-    for item in file.noises:
-        stem = re.sub(r"[^a-z0-9.]+", "-", item.view)
-        files.write(folder / f"{stem}.svg", drawn(item.noise, item.view))
-        files.write(folder / f"{stem}-centred.svg", drawn(item.centred, f"{item.view}, centred"))
+    return filed(survey, open_model, model, seed)
 
 
 def _summary(item: Measured) -> dict[str, object]:
@@ -278,14 +259,11 @@ def _noise_table(file: NoiseFile) -> Table:
     for heading in ("kept", "Var ↓", "KS ↓", "a", "skew", "F_n off", "Φ off"):
         table.add_column(heading, justify="right", no_wrap=True)
     for item in file.noises:
-        both = [f"{plain}\n[dim]{centred}[/dim]" for plain, centred in zip(*_cells(item), strict=True)]
+        cells = [
+            (f"{noise.var:.3f}", f"{noise.normal.ks:.3f}", f"{noise.normal.a:.3g}", f"{noise.shape.skewness:+.2f}")
+            for noise in (item.noise, item.centred)
+        ]
+        both = [f"{plain}\n[dim]{centred}[/dim]" for plain, centred in zip(*cells, strict=True)]
         errors = (f"{item.transfer_error:.3f}", f"{item.gaussian_error:.3f}")
         table.add_row(f"{item.view}\n[dim]  centred[/dim]", f"{item.kept:.3f}", *both, *errors)
     return table
-
-
-def _cells(item: Measured) -> list[tuple[str, ...]]:
-    return [
-        (f"{noise.var:.3f}", f"{noise.normal.ks:.3f}", f"{noise.normal.a:.3g}", f"{noise.shape.skewness:+.2f}")
-        for noise in (item.noise, item.centred)
-    ]

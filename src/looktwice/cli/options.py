@@ -25,6 +25,11 @@ LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default w
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
+VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight mild ones."
+SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
+WORKING_SIZE = (
+    "Scale larger pictures down to so many pixels of the longer side; by default what the classifier can use."
+)
 TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among the pictures."
 TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
@@ -66,12 +71,14 @@ def _asking(
     per_day: Annotated[int | None, Ask(help="Most queries in one UTC day.", min=0)] = None,
     money_per_day: Annotated[str | None, Ask(help="The same in money.")] = None,
     longest_wait: Annotated[float, Ask(help=LONGEST_WAIT, min=0)] = 900.0,
+    scores: Annotated[Literal["use", "ignore"], Ask(help=SCORES)] = "use",
+    working_size: Annotated[int | None, Ask(help=WORKING_SIZE, min=1)] = None,
 ) -> "AskOptions":
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
-        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
-        command=str(context.info_name),
+        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait, scores,
+        working_size, command=str(context.info_name),
     )  # fmt: skip
 
 

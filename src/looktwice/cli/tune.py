@@ -188,15 +188,12 @@ def _curve_table(points: Sequence[Result], panel: str, taken: int, price: int) -
         table.add_column(heading, justify="right")
     names = ["(the picture itself)", *map(str, Panel.parse(panel))]
     for place, (name, point) in enumerate(zip(names, points, strict=True)):
-        cells = [_number(point.figures[key].value) for key in COLUMNS]
+        values = [point.figures[key].value for key in COLUMNS]
+        cells = ["–" if value is None else f"{value:.3f}" for value in values]
         money = [f"{point.queries * price / 1e3:,.2f}"] if price else []
         mark, style = (" ◀ stop here", "bold") if place == taken else ("", None)
         table.add_row(safe(name) + mark, f"{point.queries:g}", *cells, *money, style=style)
     return table
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _settings_table(settings: Sequence[pilot.Setting]) -> Table:

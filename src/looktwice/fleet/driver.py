@@ -124,11 +124,14 @@ class Run:
                 unit = next(self._todo, None)
             elif summary := self._heard(max(0.0, tick - time.monotonic())):
                 yield summary
-            if not unit or self._reason:
-                self._dismiss()
+            if not unit or self._reason:  # nothing is left for these, and others may be waiting for their processors
+                self._starting.clear()
+                while self._idle:
+                    self._idle.pop().close.remote()
             if time.monotonic() > tick:
                 tick = time.monotonic() + TICK
-                self._tell()
+                for worker in self._working.values() if self._reason else ():
+                    worker.stop.remote(self._reason)  # again and again, since one may have been started anew
                 yield None
 
     def stop(self, reason: str) -> None:
@@ -162,17 +165,6 @@ class Run:
             self._idle.append(worker)
             return summary
         return None
-
-    def _tell(self) -> None:
-        """Tell those who work to stop, if they should: again and again, since one may have been started anew."""
-        for worker in self._working.values() if self._reason else ():
-            worker.stop.remote(self._reason)
-
-    def _dismiss(self) -> None:
-        """Let workers go for which nothing is left; others may be waiting for their processors."""
-        self._starting.clear()
-        while self._idle:
-            self._idle.pop().close.remote()
 
 
 def _listed(paths: Sequence[str], size: int) -> Iterator[Unit | Summary]:

@@ -57,9 +57,8 @@ class Summary:
     def read(cls, text: str) -> Summary:
         """The summary that `text` gave."""
         values = json.loads(text)
-        return cls(
-            **{name: values[name] for name in KEPT} | {"agreement_bins": tuple(values["agreement_bins"])}, before=True
-        )
+        kept = {name: values[name] for name in KEPT}
+        return cls(**kept | {"agreement_bins": tuple(values["agreement_bins"])}, before=True)
 
 
 class Shards:
@@ -76,11 +75,14 @@ class Shards:
             self._files.create_dir(self._folder, recursive=True)
             names = self._names()
             if HEADER not in names and not names:
-                self._put(HEADER, text)
+                with self._whole(HEADER) as file:
+                    file.write(text)
                 return
         if HEADER not in names:
             raise DataError(f"{self._shown} holds other files; name another folder")
-        if self._content(HEADER) != text:
+        with self._files.open_input_stream(f"{self._folder}/{HEADER}") as known:
+            same = known.read() == text
+        if not same:
             raise DataError(f"{self._shown} holds verdicts of another profile or other options; name another folder")
 
     def done(self, identity: str) -> Summary | None:
@@ -113,15 +115,6 @@ class Shards:
 
         found = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
         return {each.base_name for each in found if each.type == FileType.File}
-
-    def _content(self, name: str) -> bytes:
-        with self._files.open_input_stream(f"{self._folder}/{name}") as file:
-            content: bytes = file.read()
-        return content
-
-    def _put(self, name: str, content: bytes) -> None:
-        with self._whole(name) as file:
-            file.write(content)
 
     @contextmanager
     def _whole(self, name: str) -> Iterator[IO[bytes]]:

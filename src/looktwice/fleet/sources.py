@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from looktwice.errors import DataError, ImageError, MissingExtra
-from looktwice.pictures.collection import ENDINGS, Picture, find
+from looktwice.pictures.collection import ENDINGS, Held, Picture, find
 from looktwice.pictures.decode import decode
-from looktwice.pictures.image import Image, shown
+from looktwice.pictures.image import Image, WorkingSize, shown
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -92,7 +92,13 @@ class RowGroups:
             place = self.first
             for batch in file.iter_batches(64, list(self.groups), columns):
                 for row in batch.to_pylist():
-                    yield _picture(row[image], row[name] if name else None, f"{self.name}#{place}")
+                    value = row[image] if isinstance(row[image], dict) else {"bytes": row[image]}
+                    called = (
+                        row[name] if name and row[name] is not None else value.get("path") or f"{self.name}#{place}"
+                    )
+                    lost = Broken(f"{shown(str(called))}: the row holds no picture")
+                    data = value.get("bytes")
+                    yield Picture(str(called), None, Held(data) if isinstance(data, bytes) else lost)
                     place += 1
 
 
@@ -116,19 +122,9 @@ class Tar:
                     if member.isfile() and member.name.lower().endswith(ENDINGS):
                         content = archive.extractfile(member)
                         name = f"{self.name}/{member.name}"
-                        yield Picture(name, None, Encoded(content.read() if content else b""))
+                        yield Picture(name, None, Held(content.read() if content else b""))
         except (OSError, ValueError, tarfile.TarError) as fault:
             yield _broken(self.name, fault)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A picture whose bytes are at hand."""
-
-    data: bytes = field(repr=False)
-
-    def image(self, name: str) -> Image:
-        return decode(self.data, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +134,14 @@ class Bucket:
     root: str
     settings: str
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         files, path = filesystem(f"{self.root}{name}{self.settings}")
         try:
             with files.open_input_stream(path, compression=None) as stream:
                 data = stream.read()
         except OSError as fault:
             raise ImageError(f"cannot be read ({_why(fault)}); check the path and its rights", shown(name)) from None
-        return decode(data, name)
+        return decode(data, name, size=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +150,7 @@ class Broken:
 
     reason: str
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         raise ImageError(self.reason)
 
 
@@ -166,26 +162,21 @@ def units(paths: Sequence[str], size: int) -> Iterator[Unit]:
     if not paths:
         raise DataError("no picture is named; give files, folders or addresses such as s3://bucket/folder")
     here = [path for path in paths if "://" not in path]
-    boxed = {path: _boxes(Path(path)) for path in here}
+    boxed: dict[str, list[str]] = {}
+    for path in here:
+        boxes = [Path(path)] if Path(path).suffix in BOXES and Path(path).is_file() else _files_below(Path(path))
+        boxed[path] = sorted(str(file) for file in boxes if file.suffix in BOXES)
     for box in (box for boxes in boxed.values() for box in boxes):
         yield from _unpacked(box, box, size)
-    loose = [Path(path) for path in here if not boxed[path] or _has_pictures(Path(path))]
+    loose = []
+    for path in here:
+        if not boxed[path] or any(file.suffix.lower() in ENDINGS for file in _files_below(Path(path))):
+            loose.append(Path(path))
     if loose:
         yield from _cut(((picture, _stamp(*(picture.stamp() or ()))) for picture in find(loose)), size)
     for path in paths:
         if "://" in path:
             yield from _distant(path, len(paths) == 1, size)
-
-
-def _boxes(path: Path) -> list[str]:
-    """The containers at a local path: it is one itself, or some are in the folder."""
-    if path.suffix in BOXES and path.is_file():
-        return [str(path)]
-    return sorted(str(file) for file in _files_below(path) if file.suffix in BOXES)
-
-
-def _has_pictures(path: Path) -> bool:
-    return any(file.suffix.lower() in ENDINGS for file in _files_below(path))
 
 
 def _files_below(path: Path) -> Iterator[Path]:
@@ -239,18 +230,14 @@ def _unpacked(file: str, name: str, size: int) -> Iterator[Unit]:
     if _ending(name) == ".tar":
         yield Tar(file, name, stamp)
         return
-    try:
-        yield from _row_groups(file, name, stamp, size)
-    except (OSError, ValueError) as fault:
-        yield Listed((_broken(name, fault),))
-
-
-def _row_groups(file: str, name: str, stamp: str, size: int) -> Iterator[Unit]:
     import pyarrow.parquet as pq
 
-    files, path = filesystem(file)
-    with files.open_input_file(path) as stream:
-        metadata = pq.read_metadata(stream)
+    try:
+        with files.open_input_file(path) as stream:
+            metadata = pq.read_metadata(stream)
+    except (OSError, ValueError) as fault:
+        yield Listed((_broken(name, fault),))
+        return
     groups, rows, first = list[int](), 0, 0
     for group in range(metadata.num_row_groups):
         groups.append(group)
@@ -276,14 +263,6 @@ def _columns(name: str, schema: Schema) -> tuple[str, str | None]:
             f"in one of {', '.join(IMAGE_COLUMNS)}"
         )
     return image, next((column for column in NAME_COLUMNS if column in schema.names), None)
-
-
-def _picture(value: object, name: object, place: str) -> Picture:
-    data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
-    chosen = str(path or place) if name is None else str(name)
-    if not isinstance(data, bytes):
-        return Picture(chosen, None, Broken(f"{shown(chosen)}: the row holds no picture"))
-    return Picture(chosen, None, Encoded(data))
 
 
 def _broken(name: str, fault: Exception) -> Picture:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from looktwice.errors import DataError
 from looktwice.pictures.decode import decode, load
-from looktwice.pictures.image import MAX_PIXELS, Image, shown
+from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
@@ -40,9 +40,9 @@ Stamp = tuple[int, int]
 
 
 class Source(Protocol):
-    """What a collection's pictures share: it finds the pixels that belong to a name."""
+    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size."""
 
-    def image(self, name: str) -> Image: ...
+    def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
 
 
 @runtime_checkable
@@ -61,9 +61,12 @@ class Picture:
     truth: str | None
     source: Source = field(repr=False)
 
-    def image(self) -> Image:
-        """The decoded picture; an ImageError names a file that cannot be read, a DataError an array that cannot."""
-        return self.source.image(self.name)
+    def image(self, size: WorkingSize | None = None) -> Image:
+        """The decoded picture, scaled down to a working size where it is larger.
+
+        An ImageError names a file that cannot be read, a DataError an array that cannot.
+        """
+        return self.source.image(self.name, size)
 
     def stamp(self) -> Stamp | None:
         """That of the picture's file; None where it has none, or it is not there."""
@@ -99,8 +102,8 @@ class Folder:
     root: Path
     max_pixels: int
 
-    def image(self, name: str) -> Image:
-        return load(self.root / name, self.max_pixels)
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        return load(self.root / name, self.max_pixels, size)
 
     def stamp(self, name: str) -> Stamp:
         status = os.stat(self.root / name)
@@ -126,10 +129,10 @@ class Stack:
     def stamp(self, name: str) -> Stamp:
         return self.listed
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with _LOADING:
             images = _images(self)
-        return Image.of(images[int(name.rpartition("#")[2])])
+        return Image.of(images[int(name.rpartition("#")[2])]).within(size)
 
 
 _LOADING = Lock()
@@ -160,7 +163,16 @@ def find(paths: Sequence[Path], max_pixels: int = MAX_PIXELS) -> Sequence[Pictur
     if not paths:
         raise DataError("no picture is named; give files or folders")
     here = Folder(Path(), max_pixels)
-    found = _alone(paths[0], here) if len(paths) == 1 else [p for path in paths for p in _among(path, here)]
+    found: Sequence[Picture]
+    with _reading(paths[0]):
+        if len(paths) > 1:
+            found = [picture for path in paths for picture in _among(path, here)]
+        elif paths[0].is_dir():
+            found = Collection(_listed(paths[0]), Folder(paths[0], max_pixels))
+        elif _is_npz(paths[0]):
+            found = _stacked(paths[0], paths[0].name, max_pixels)
+        else:
+            found = _among(paths[0], here)
     twice = _repeated(picture.name for picture in found)
     if twice:
         raise DataError(f"{few(twice, 'picture')} given twice; name each once")
@@ -173,10 +185,10 @@ class Held:
 
     content: bytes | NDArray[np.uint8] | Image = field(repr=False)
 
-    def image(self, name: str) -> Image:
-        if isinstance(self.content, Image):
-            return self.content
-        return decode(self.content, name) if isinstance(self.content, bytes) else Image.of(self.content)
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        if isinstance(self.content, bytes):
+            return decode(self.content, name, size=size)
+        return (self.content if isinstance(self.content, Image) else Image.of(self.content)).within(size)
 
 
 PictureLike = Union[Picture, Image, str, Path, bytes, NDArray[np.uint8], "PillowImage"]
@@ -241,13 +253,6 @@ def labelled(
 
 
 # --- files and folders
-
-
-def _alone(path: Path, here: Folder) -> Sequence[Picture]:
-    with _reading(path):
-        if path.is_dir():
-            return Collection(_listed(path), Folder(path, here.max_pixels))
-        return _stacked(path, path.name, here.max_pixels) if _is_npz(path) else _among(path, here)
 
 
 def _among(path: Path, here: Folder) -> Sequence[Picture]:
@@ -320,17 +325,13 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
     if loose:
         what = f"{shown(str(root))}: {few(loose, 'picture')} without a truth"
         raise DataError(f"{what}; put a labels.csv (file,label) beside them or each into the folder of its class")
-    truths = {name: name for name in _class_folders(root)}
+    with _reading(root), os.scandir(root) as entries:
+        truths = {e.name: e.name for e in entries if _is_folder(e) and not e.name.startswith(".")}
     found = [Picture(p.name, truths[p.name.partition("/")[0]], p.source) for p in pictures]
     idle = sorted(truths.keys() - {picture.truth for picture in found})
     if idle:
         raise DataError(f"{shown(str(root))}: {few(idle, 'class folder')} without a picture; fill or remove it")
     return found
-
-
-def _class_folders(root: Path) -> list[str]:
-    with _reading(root), os.scandir(root) as entries:
-        return [entry.name for entry in entries if _is_folder(entry) and not entry.name.startswith(".")]
 
 
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
@@ -339,19 +340,15 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     bare = sorted(sources.keys() - truths.keys())
     if bare:
         raise DataError(f"{where}: {few(bare, 'picture')} without a truth; add a row for each or move them away")
-    for name in truths.keys() - sources.keys():
-        if path.is_dir() and _lies_below(path, name):
+    for name in truths.keys() - sources.keys() if path.is_dir() else ():
+        below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
+        if below and (path / name).is_file():  # a file of an unusual ending is taken because a row names it
             sources[name] = Folder(path, max_pixels)
     lost = sorted(truths.keys() - sources.keys())
     if lost:
         raise DataError(f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows")
     names = sorted(sources) if path.is_dir() else sources
     return [Picture(name, truths[name], sources[name]) for name in names]
-
-
-def _lies_below(root: Path, name: str) -> bool:
-    """Whether a row names a file of an unusual ending, which is taken because it is named."""
-    return ".." not in PurePosixPath(name).parts and not name.startswith("/") and (root / name).is_file()
 
 
 def _table(path: Path, column: str) -> dict[str, str]:
@@ -397,18 +394,6 @@ def _stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
     with _unpacking(path), zipfile.ZipFile(path) as archive, archive.open("images.npy") as file:
         np.lib.format.read_magic(file)
         shape, _, kind = np.lib.format.read_array_header_1_0(file)
-    length = _check_stack(path, shape, kind, max_pixels)
-    return Collection([f"{name}#{place}" for place in range(length)], stack)
-
-
-def _npz_images(path: Path) -> NDArray[np.uint8]:
-    with _unpacking(path), np.load(path, allow_pickle=False) as arrays:
-        images: NDArray[np.uint8] = arrays["images"]
-    return images
-
-
-def _check_stack(path: Path, shape: tuple[int, ...], kind: "np.dtype[np.generic]", max_pixels: int) -> int:
-    """How many pictures an array of this shape and kind holds; a DataError if it holds none that can be used."""
     where = shown(str(path))
     if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
         raise DataError(f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3")
@@ -416,7 +401,13 @@ def _check_stack(path: Path, shape: tuple[int, ...], kind: "np.dtype[np.generic]
         raise DataError(f"{where}: images have shape {shape}, so there is no picture; give at least one")
     if shape[1] * shape[2] > max_pixels:
         raise DataError(f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it")
-    return shape[0]
+    return Collection([f"{name}#{place}" for place in range(shape[0])], stack)
+
+
+def _npz_images(path: Path) -> NDArray[np.uint8]:
+    with _unpacking(path), np.load(path, allow_pickle=False) as arrays:
+        images: NDArray[np.uint8] = arrays["images"]
+    return images
 
 
 def _labelled_stack(path: Path, max_pixels: int) -> list[Picture]:

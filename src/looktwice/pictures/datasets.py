@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,7 +44,11 @@ def open_labelled(
     try:
         return labelled(path, truths, max_pixels, column)
     except DataError as fault:
-        if _holds_pictures(path):
+        try:
+            holds_pictures = bool(find([path]))
+        except DataError:
+            holds_pictures = False
+        if holds_pictures:
             raise
         raise DataError(f"{fault}; {_WANTED}") from None
 
@@ -52,13 +57,6 @@ _WANTED = (
     "looked for labels.csv, one folder a class, an .npz, "
     f"CIFAR-10 or CIFAR-100 (get them at {CIFAR_HOME}) and photos of ILSVRC2012 (get them at {ILSVRC_HOME})"
 )
-
-
-def _holds_pictures(path: Path) -> bool:
-    try:
-        return bool(find([path]))
-    except DataError:
-        return False
 
 
 # --- CIFAR
@@ -125,21 +123,13 @@ def _records(path: Path, head: int) -> NDArray[np.uint8]:
     return flat.reshape(-1, head + 3072)
 
 
-def _images_10(path: Path) -> NDArray[np.uint8]:
-    return _planes(_records(path, 1)[:, 1:])
+def _binary_images(head: int, path: Path) -> NDArray[np.uint8]:
+    return _planes(_records(path, head)[:, head:])
 
 
-def _images_100(path: Path) -> NDArray[np.uint8]:
-    return _planes(_records(path, 2)[:, 2:])
-
-
-def _labels_10(path: Path) -> "NDArray[np.generic]":
-    return _records(path, 1)[:, 0]
-
-
-def _labels_100(path: Path) -> "NDArray[np.generic]":
-    """The second byte; the first is the coarse label."""
-    return _records(path, 2)[:, 1]
+def _binary_labels(head: int, path: Path) -> "NDArray[np.generic]":
+    """The last byte before the pixels; CIFAR-100 has the coarse label before it."""
+    return _records(path, head)[:, head - 1]
 
 
 def _lines(path: Path) -> list[str]:
@@ -182,43 +172,14 @@ def _pixels(path: Path, content: dict[object, object]) -> NDArray[np.uint8]:
     return pixels.values
 
 
+_PICKLED = (_pickled_images, _pickled_labels, _pickled_classes)
+_BINARY_10 = (partial(_binary_images, 1), partial(_binary_labels, 1), _lines)
+_BINARY_100 = (partial(_binary_images, 2), partial(_binary_labels, 2), _lines)
 _LAYOUTS = (
-    _Layout(
-        "cifar-10-batches-py",
-        "test_batch",
-        "batches.meta",
-        "cifar-10-python.tar.gz",
-        _pickled_images,
-        _pickled_labels,
-        _pickled_classes,
-    ),
-    _Layout(
-        "cifar-100-python",
-        "test",
-        "meta",
-        "cifar-100-python.tar.gz",
-        _pickled_images,
-        _pickled_labels,
-        _pickled_classes,
-    ),
-    _Layout(
-        "cifar-10-batches-bin",
-        "test_batch.bin",
-        "batches.meta.txt",
-        "cifar-10-binary.tar.gz",
-        _images_10,
-        _labels_10,
-        _lines,
-    ),
-    _Layout(
-        "cifar-100-binary",
-        "test.bin",
-        "fine_label_names.txt",
-        "cifar-100-binary.tar.gz",
-        _images_100,
-        _labels_100,
-        _lines,
-    ),
+    _Layout("cifar-10-batches-py", "test_batch", "batches.meta", "cifar-10-python.tar.gz", *_PICKLED),
+    _Layout("cifar-100-python", "test", "meta", "cifar-100-python.tar.gz", *_PICKLED),
+    _Layout("cifar-10-batches-bin", "test_batch.bin", "batches.meta.txt", "cifar-10-binary.tar.gz", *_BINARY_10),
+    _Layout("cifar-100-binary", "test.bin", "fine_label_names.txt", "cifar-100-binary.tar.gz", *_BINARY_100),
 )
 
 
@@ -296,7 +257,12 @@ def ilsvrc(path: Path, devkit: Path | None = None, max_pixels: int = MAX_PIXELS)
     of the development kit with its list of synsets, `map_clsloc.txt`. A part of the 50,000 photos will do.
     """
     if not _is_flat_ilsvrc(path):
-        return _by_synset(labelled(path, None, max_pixels), path)
+        by_class = labelled(path, None, max_pixels)
+        odd = sorted({each.truth or "" for each in by_class if not _SYNSET.fullmatch(each.truth or "")})
+        if odd:
+            what = f"{shown(str(path))}: {few(odd, 'folder')} not named like a synset, n01440764"
+            raise DataError(f"{what}; see {ILSVRC_HOME}")
+        return by_class
     pictures, truths = find([path], max_pixels), _photo_truths(path, devkit)
     numbers = [(match := _PHOTO.fullmatch(p.name)) and int(match[1]) for p in pictures]
     bare = [p.name for p, number in zip(pictures, numbers, strict=True) if number not in truths]
@@ -321,15 +287,6 @@ def _is_flat_ilsvrc(path: Path) -> bool:
         return any(_PHOTO.fullmatch(entry.name) for entry in entries)
 
 
-def _by_synset(pictures: list[Picture], path: Path) -> list[Picture]:
-    odd = sorted({picture.truth or "" for picture in pictures if not _SYNSET.fullmatch(picture.truth or "")})
-    if odd:
-        raise DataError(
-            f"{shown(str(path))}: {few(odd, 'folder')} not named like a synset, n01440764; see {ILSVRC_HOME}"
-        )
-    return pictures
-
-
 def _photo_truths(path: Path, devkit: Path | None) -> dict[int | None, str]:
     """The synset of each photo, by the number in its name."""
     bases = [path, path.parent] if devkit is None else [devkit.parent if devkit.is_file() else devkit]
@@ -339,7 +296,10 @@ def _photo_truths(path: Path, devkit: Path | None) -> dict[int | None, str]:
         if (place / _GROUND_TRUTH).is_file() and (place / _SYNSETS).is_file():
             return _devkit_truths(place)
         if (place / _SOLUTION).is_file():
-            return _solution_truths(place / _SOLUTION)
+            # rows such as `ILSVRC2012_val_00048981,n03995372 85 1 499 272`: the photo, then its synset and boxes
+            with _decoding(place / _SOLUTION):
+                rows = list(csv.reader(_lines(place / _SOLUTION)[1:], strict=True))
+                return {int(photo.rpartition("_")[2]): boxes.split()[0] for photo, boxes in rows}
     where = " or ".join(shown(str(base)) for base in bases)
     what = f"{shown(str(path))}: no truths; looked in {where} for {_SOLUTION}, or {_GROUND_TRUTH} with {_SYNSETS}"
     raise DataError(f"{what}; get {kit}.tar.gz at {ILSVRC_HOME}")
@@ -357,13 +317,6 @@ def _devkit_truths(place: Path) -> dict[int | None, str]:
             f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_SYNSETS}; get both anew"
         )
     return {line: synsets[number] for line, number in enumerate(numbers, 1)}
-
-
-def _solution_truths(path: Path) -> dict[int | None, str]:
-    """Rows such as `ILSVRC2012_val_00048981,n03995372 85 1 499 272`: the photo, then its synset and boxes."""
-    with _decoding(path):
-        rows = list(csv.reader(_lines(path)[1:], strict=True))
-        return {int(photo.rpartition("_")[2]): boxes.split()[0] for photo, boxes in rows}
 
 
 @contextmanager

@@ -9,39 +9,56 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ImageError
-from looktwice.pictures.image import MAX_PIXELS, Image, shown
+from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, file_digest, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
     from PIL.ImageFile import ImageFile
+    from PIL.JpegImagePlugin import JpegImageFile
 
 
 MAX_BYTES = 512 * 2**20
 """Size of the largest file that is read."""
 
+IN_ROWS = 4
+"""How many times the limit of pixels a JPEG may have that is decoded row by row, at a reduced scale."""
+
+_JPEG = b"\xff\xd8\xff"
 _READ = "JPEG, PNG, WebP, BMP, TIFF or GIF"
 
 
-def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS) -> Image:
-    """The picture in `data`, upright and in RGB; `name` only tells the reader of an error which one it was."""
+def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
+    """The picture in `data`, upright and in RGB, scaled down to a working size where it is larger.
+
+    `name` only tells the reader of an error which one it was.
+    """
     try:
         picture, exif = _opened(data, max_pixels)
+        whole, orientation = picture.size, _orientation(exif)
+        target = size.of(*whole) if size else whole
+        if target != whole and data.startswith(_JPEG):
+            _draft(cast("JpegImageFile", picture), data, target, max_pixels)
         _check_size(picture.size, max_pixels)
-        return Image.of(_upright(_channels(picture), _orientation(exif)))
+        image = Image.of(_upright(_channels(picture), orientation))
+        if target == whole:
+            return image
+        if orientation < 5:
+            target, whole = target[::-1], whole[::-1]
+        return Image.reduced(image.pixels, target, whole, file_digest(data))
     except ImageError as refusal:
         raise ImageError(refusal.why, shown(name)) from None
     except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
         raise ImageError(f"broken or cut off ({_one_line(fault)}); replace the file", shown(name)) from fault
 
 
-def load(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
-    """The picture in a file, upright and in RGB."""
+def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
+    """The picture in a file, upright and in RGB, scaled down to a working size where it is larger."""
     try:
         data = _read(path)
     except OSError as fault:
@@ -49,7 +66,7 @@ def load(path: Path, max_pixels: int = MAX_PIXELS) -> Image:
         raise ImageError(f"cannot be read ({reason}); check the path and its rights", shown(str(path))) from fault
     except ValueError as fault:
         raise ImageError(f"not a usable file name ({fault})", shown(str(path))) from fault
-    return decode(data, str(path), max_pixels)
+    return decode(data, str(path), max_pixels, size)
 
 
 def _one_line(fault: Exception) -> str:
@@ -78,7 +95,7 @@ def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
     """A Pillow image of which only the header is read, and its EXIF block (empty where there is none)."""
     if not data:
         raise ImageError("the file is empty; replace it")
-    if data.startswith(b"\xff\xd8\xff"):
+    if data.startswith(_JPEG):
         return _jpeg(data)
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return _png(data)
@@ -99,6 +116,20 @@ def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
 
     picture = JpegImageFile(io.BytesIO(_metadata_renamed(data)))
     return picture, next((body[6:] for _, body in picture.applist if body.startswith(b"exif\0\0")), b"")
+
+
+def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pixels: int) -> None:
+    """Have a JPEG decoded at 1/2, 1/4 or 1/8 of its size, where that stays above the target.
+
+    One whose first scan holds all components is decoded row by row, so that it may have more pixels than are kept;
+    of any other all coefficients are in memory before the first row is written, at whatever scale.
+    """
+    parts = picture.layers
+    scan = b"\xff\xda" + struct.pack(">HB", 6 + 2 * parts, parts)
+    at = picture.fp.tell() - 8 - 2 * parts if picture.fp else 0
+    in_rows = data[at : at + 5] == scan and "progressive" not in picture.info
+    _check_size(picture.size, max_pixels * (IN_ROWS if in_rows else 1))
+    picture.draft(None, target)
 
 
 _JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Photoshop 3.0\0": b"\xff\xed"}

@@ -14,11 +14,42 @@ MAX_PIXELS = 64_000_000
 """Width times height that is decoded unless the caller says otherwise."""
 
 
+@dataclass(frozen=True)
+class WorkingSize:
+    """How large a picture a classifier can use; a larger one is scaled down once, before its views are drawn."""
+
+    long: int | None = None
+    """Pixels of the longer side, at most."""
+    short: int | None = None
+    """Pixels of the shorter side, at most."""
+    spared: int = 0
+    """Width times height up to which a picture is left as it is."""
+
+    def of(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of such a picture at this size; never more than it has, and at least 1 each."""
+        if height * width <= self.spared:
+            return height, width
+        least, most = sorted((height, width))
+        scale = min(1.0, (self.long or most) / most, (self.short or least) / least)
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def __str__(self) -> str:
+        sides = (("longer", self.long), ("shorter", self.short))
+        limits = " and ".join(f"{side:,} px on the {name} side" for name, side in sides if side) or "any"
+        return f"{limits}, of pictures beyond {self.spared / 1e6:g} megapixels" if self.spared else limits
+
+
+PHOTO = WorkingSize(long=1024, spared=2_000_000)
+"""The working size where a classifier says nothing of its own."""
+
+
 @dataclass(frozen=True, eq=False)
 class Image:
     """Decoded pixels: uint8, height x width x RGB, C-contiguous and read-only."""
 
     pixels: NDArray[np.uint8]
+    came: tuple[int, int] | None = None
+    """Height and width of the larger picture that the pixels are scaled down from."""
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8]) -> Image:
@@ -28,9 +59,37 @@ class Image:
         """
         return cls(_frozen(_three_channels(_checked(pixels))))
 
+    @classmethod
+    def reduced(cls, pixels: NDArray[np.uint8], size: tuple[int, int], came: tuple[int, int], digest: str) -> Image:
+        """The image of an RGB array that is scaled down to this height and width, under its picture's own digest."""
+        import cv2
+
+        height, width = size
+        small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+        image = cls(_frozen(small), came)
+        image.__dict__["digest"] = digest
+        return image
+
+    def within(self, size: WorkingSize | None) -> Image:
+        """The same at a working size, with the digest of all its pixels; itself where it is no larger."""
+        height, width, _ = self.pixels.shape
+        target = size.of(height, width) if size else (height, width)
+        if target == (height, width):
+            return self
+        return Image.reduced(self.pixels, target, self.came or (height, width), self.digest)
+
+    @property
+    def scaling(self) -> str:
+        """How the pixels came from a larger picture, such as `area 512x384`; empty where they are all that it has."""
+        height, width, _ = self.pixels.shape
+        return f"area {width}x{height}" if self.came else ""
+
     @property
     def digest(self) -> str:
-        """32 hex digits that depend on the shape and the pixels alone; worked out when first asked for."""
+        """32 hex digits that name the picture, whatever its working size; worked out when first asked for.
+
+        They depend on the shape and the pixels alone, or on the bytes of a file that was never decoded in full.
+        """
         if "digest" not in self.__dict__:
             self.__dict__["digest"] = _digest(self.pixels)
         known: str = self.__dict__["digest"]
@@ -60,6 +119,13 @@ def encode_jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
     if not 1 <= quality <= 100:
         raise ImageError(f"JPEG quality is {quality}; give a number from 1 to 100")
     return _encoded(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])
+
+
+def file_digest(data: bytes) -> str:
+    """32 hex digits of the bytes of a file."""
+    state = hashlib.blake2b(b"file\n", digest_size=16)
+    state.update(data)
+    return state.hexdigest()
 
 
 def shown(name: str) -> str:

@@ -15,7 +15,7 @@ from html import escape
 
 import numpy as np
 
-from looktwice.calibration.metrics import Counts, Floats, Reliability, RiskCoverage
+from looktwice.calibration.metrics import Floats, Reliability, RiskCoverage
 from looktwice.errors import DataError
 
 _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
@@ -41,16 +41,20 @@ class Line:
 def reliability_svg(curve: Reliability, title: str = "Confidence and real accuracy") -> str:
     """A reliability diagram: real against claimed accuracy with intervals, over the number of pictures."""
     filled = [int(i) for i in np.flatnonzero(curve.count)]
-    heading, top = _heading(title, [_distance(curve)])
+    gaps, count = np.abs(curve.accuracy - curve.confidence)[filled], curve.count[filled]
+    points = 100 * float(gaps @ count) / int(count.sum())
+    heading, top = _heading(title, [f"{count.sum():,} pictures, off by {points:.1f} points on average"])
     share = _Axis("answers that are right", _ticks(0, 1), _percent)
     upper = _Frame(top, 300, (0, 1), (0, 1))
     lower = _Frame(upper.bottom + 32, 54, (0, 1), (0, max(1, int(curve.count.max()))))
+    x, y, angle = upper.x(0.04), upper.y(0.04) - 6, -math.degrees(math.atan2(upper.height, _RIGHT - _LEFT))
     parts = [
         heading,
-        _axes(upper, _Axis("", share.ticks, _nothing), share),
+        _axes(upper, _Axis("", share.ticks, lambda _: ""), share),
         _diagonal(upper),
+        _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"'),
         *(_bin(curve, i, upper) for i in filled),
-        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis("pictures", lower.y_range, _whole)),
+        _axes(lower, _Axis("confidence", share.ticks, _percent), _Axis("pictures", lower.y_range, "{:,.0f}".format)),
         *(_bar(curve, i, lower) for i in filled),
     ]
     about = f"Share of right answers against confidence, in {len(filled)} bins; the diagonal is ideal."
@@ -66,20 +70,25 @@ def risk_coverage_svg(
     """
     # Equal confidences come in random order, so up to the first point the expected risk is level.
     x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
-    heading, top = _heading(title, _acceptance(curve, threshold))
+    remarks, kept = [], 0 if threshold is None else int((curve.threshold >= threshold).sum())
+    if kept and threshold is not None:
+        accepted, wrong = 100 * curve.coverage[kept - 1], 100 * curve.risk[kept - 1]
+        remarks = [f"at {upward(threshold)} or more: {accepted:.1f} % accepted, {wrong:.1f} % of them wrong"]
+    elif threshold is not None:
+        remarks = [f"no answer has a confidence of {upward(threshold)} or more"]
+    heading, top = _heading(title, remarks)
     # One mistake among the first few answers is a high and meaningless peak; it may leave the frame.
     ticks = _ticks(0, max(0.01, 1.1 * float(y[x >= min(0.05, x[1])].max())))
     frame = _Frame(top, 240, (0, 1), (ticks[0], ticks[-1]))
-    coverage, risk = (
-        _Axis("accepted answers", _ticks(0, 1), _percent),
-        _Axis("wrong among the accepted", ticks, _percent),
-    )
-    parts = [
-        heading,
-        _axes(frame, coverage, risk),
-        _clipped(frame, [_stroke(frame, x, y, 0)]),
-        _operating_point(frame, curve, threshold),
-    ]
+    coverage = _Axis("accepted answers", _ticks(0, 1), _percent)
+    risk = _Axis("wrong among the accepted", ticks, _percent)
+    parts = [heading, _axes(frame, coverage, risk), _clipped(frame, [_stroke(frame, x, y, 0)])]
+    if kept:
+        at, height = frame.x(curve.coverage[kept - 1]), frame.y(curve.risk[kept - 1])
+        thin = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="3 3"'
+        dot = f'<circle cx="{_n(at)}" cy="{_n(height)}" r="4.5" fill="{_colour(1)}"/>'
+        rules = [_rule(at, height, at, frame.bottom, thin), _rule(_LEFT, height, at, height, thin)]
+        parts.append(_clipped(frame, [*rules, dot]))
     about = "Share of wrong answers among those accepted, against the share of all answers that is accepted."
     return _svg(title, about, frame.bottom + 40, parts)
 
@@ -95,14 +104,20 @@ def lines_svg(
 ) -> str:
     """A chart of up to six lines with their bands; the ranges are those of the data unless given."""
     _check(lines)
-    _check_ranges(x_range, y_range)
+    for bounds in (x_range, y_range):
+        if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
+            raise DataError(f"{bounds} is no range; give the lower end first and the higher second")
     heading, top = _heading(title, [])
     legend, top = _legend([line.name for line in lines], top) if len(lines) > 1 else ("", top)
     x_range = x_range or _span(line.x for line in lines)
     y_ticks = _ticks(*(y_range or _span(values for line in lines for values in _heights(line))))
     x_ticks = _ticks(*x_range)
     frame = _Frame(top, 230, x_range, y_range or (y_ticks[0], y_ticks[-1]))
-    bands = [_band(frame, line, i) for i, line in enumerate(lines)]
+    bands = []
+    for i, line in enumerate(lines):
+        if line.low is not None and line.high is not None:
+            there, back = _places(frame, line.x, line.low), _places(frame, line.x[::-1], line.high[::-1])
+            bands.append(f'<polygon points="{there} {back}" fill="{_colour(i)}" fill-opacity="0.16"/>')
     strokes = [_marked(frame, line, i) for i, line in enumerate(lines)]
     axes = _axes(frame, _Axis(x_label, x_ticks, _decimal(x_ticks)), _Axis(y_label, y_ticks, _decimal(y_ticks)))
     about = f"{y_label} against {x_label}: {', '.join(line.name for line in lines)}."
@@ -117,11 +132,9 @@ def points_svg(x: Floats, y: Floats, *, title: str, x_label: str, y_label: str, 
     frame, ticks = _Frame(top, 300, (0, 1), (0, 1)), _ticks(0, 1)
     places = "".join(f"M{_n(frame.x(a))} {_n(frame.y(b))}h0" for a, b in zip(x.tolist(), y.tolist(), strict=True))
     dots = f'<path d="{places}" stroke="{_colour(0)}" stroke-width="4" stroke-opacity="0.4" stroke-linecap="round"/>'
-    dashes = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
-    diagonal = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), dashes)
     axes = _axes(frame, _Axis(x_label, ticks, _percent), _Axis(y_label, ticks, _percent))
     about = f"{y_label} against {x_label}, {len(x):,} points; on the diagonal they agree."
-    return _svg(title, about, frame.bottom + 40, [heading, axes, diagonal, _clipped(frame, [dots])])
+    return _svg(title, about, frame.bottom + 40, [heading, axes, _diagonal(frame), _clipped(frame, [dots])])
 
 
 def column_svg(charts: Sequence[str], title: str) -> str:
@@ -173,14 +186,6 @@ def _percent(value: float) -> str:
     return f"{round(100 * value, 6):g} %"
 
 
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _nothing(_value: float) -> str:
-    return ""
-
-
 def _decimal(ticks: Sequence[float]) -> Callable[[float], str]:
     """Words with as many decimals as the ticks need to differ."""
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
@@ -188,27 +193,10 @@ def _decimal(ticks: Sequence[float]) -> Callable[[float], str]:
     return lambda value: f"{value:,.{places}f}".replace("-", "−")
 
 
-def _distance(curve: Reliability) -> str:
-    filled, pictures = curve.count > 0, int(curve.count.sum())
-    gaps = np.abs(curve.accuracy - curve.confidence)[filled]
-    points = 100 * float(gaps @ curve.count[filled]) / pictures
-    return f"{pictures:,} pictures, off by {points:.1f} points on average"
-
-
 def upward(threshold: float) -> str:
     """A threshold in words, never below what it is: rounded up, to three decimals or as many as tell it from 1."""
     places = max(3, math.ceil(-math.log10(max(1e-9, 1 - threshold))) + 1)
     return f"{math.ceil(threshold * 10**places - 1e-6) / 10**places:.{places}f}"
-
-
-def _acceptance(curve: RiskCoverage, threshold: float | None) -> list[str]:
-    if threshold is None:
-        return []
-    kept = int((curve.threshold >= threshold).sum())
-    if not kept:
-        return [f"no answer has a confidence of {upward(threshold)} or more"]
-    coverage, risk = 100 * curve.coverage[kept - 1], 100 * curve.risk[kept - 1]
-    return [f"at {upward(threshold)} or more: {coverage:.1f} % accepted, {risk:.1f} % of them wrong"]
 
 
 # Values to ranges
@@ -238,11 +226,6 @@ def _heights(line: Line) -> list[Floats]:
     return [values for values in (line.y, line.low, line.high) if values is not None]
 
 
-def _seen(points: int) -> Counts:
-    """The rows to draw: at most so many as can be told apart, evenly taken, the ends among them."""
-    return np.unique(np.linspace(0, points - 1, _POINTS).round().astype(np.intp))
-
-
 def _check(lines: Sequence[Line]) -> None:
     if not 1 <= len(lines) <= len(_COLOURS):
         raise DataError(f"a chart shows 1 to {len(_COLOURS)} lines, not {len(lines)}; draw several charts")
@@ -252,12 +235,6 @@ def _check(lines: Sequence[Line]) -> None:
             raise DataError(f"line {line.name!r} has columns of different lengths or none; give one value a point")
         if not all(np.isfinite(column).all() for column in columns):
             raise DataError(f"line {line.name!r} holds a value that is not finite; leave that point out")
-
-
-def _check_ranges(*ranges: tuple[float, float] | None) -> None:
-    for bounds in ranges:
-        if bounds is not None and not -math.inf < bounds[0] + 1e-9 < bounds[1] < math.inf:
-            raise DataError(f"{bounds} is no range; give the lower end first and the higher second")
 
 
 # Words and values to marks
@@ -335,10 +312,7 @@ def _axes(frame: _Frame, x: _Axis, y: _Axis) -> str:
 
 def _diagonal(frame: _Frame) -> str:
     style = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="4 4"'
-    line = _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), style)
-    angle = -math.degrees(math.atan2(frame.height, _RIGHT - _LEFT))
-    x, y = frame.x(0.04), frame.y(0.04) - 6
-    return line + "\n" + _text(x, y, "as claimed", f' opacity="0.72" transform="rotate({_n(angle)} {_n(x)} {_n(y)})"')
+    return _rule(frame.x(0), frame.y(0), frame.x(1), frame.y(1), style)
 
 
 def _bin(curve: Reliability, i: int, frame: _Frame) -> str:
@@ -380,8 +354,8 @@ def _clipped(frame: _Frame, parts: Iterable[str]) -> str:
 
 
 def _places(frame: _Frame, x: Floats, y: Floats) -> str:
-    rows = _seen(len(x))
-    x, y = x[rows], y[rows]
+    rows = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(np.intp))
+    x, y = x[rows], y[rows]  # at most so many as can be told apart, evenly taken, the ends among them
     return " ".join(f"{_n(frame.x(a))},{_n(frame.y(b))}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
 
 
@@ -403,20 +377,3 @@ def _marked(frame: _Frame, line: Line, index: int) -> str:
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
     ]
     return "\n".join([stroke, *points])
-
-
-def _band(frame: _Frame, line: Line, index: int) -> str:
-    if line.low is None or line.high is None:
-        return ""
-    there, back = _places(frame, line.x, line.low), _places(frame, line.x[::-1], line.high[::-1])
-    return f'<polygon points="{there} {back}" fill="{_colour(index)}" fill-opacity="0.16"/>'
-
-
-def _operating_point(frame: _Frame, curve: RiskCoverage, threshold: float | None) -> str:
-    kept = 0 if threshold is None else int((curve.threshold >= threshold).sum())
-    if not kept:
-        return ""
-    x, y = frame.x(curve.coverage[kept - 1]), frame.y(curve.risk[kept - 1])
-    thin = 'stroke="currentColor" stroke-opacity="0.5" stroke-dasharray="3 3"'
-    dot = f'<circle cx="{_n(x)}" cy="{_n(y)}" r="4.5" fill="{_colour(1)}"/>'
-    return "\n".join([_clipped(frame, [_rule(x, y, x, frame.bottom, thin), _rule(_LEFT, y, x, y, thin), dot])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes, folds
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
-from looktwice.report.inputs import Bools, Evidence, Judged
+from looktwice.report.inputs import Evidence, Judged
 from looktwice.verdicts import planning, risk
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import HeldOut, Profile
@@ -57,7 +57,19 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
 
     `asked` are the confidences of the pictures of which a share is accepted.
     """
-    return [_guarantee(evidence, asked, error, level) for error in sorted({*MAX_ERRORS, max_error})]
+    found = []
+    for error in sorted({*MAX_ERRORS, max_error}):
+        threshold = risk.threshold(evidence.confidence, evidence.correct, error, level)
+        if threshold is not None:
+            found.append(_above(threshold, evidence, asked, error))
+            continue
+        try:  # the fewest labels that would make the guarantee, whatever share is accepted
+            fewest = min(need.labels for need in planning.needs(error, level, evidence.held_out()))
+            needed = max(fewest, len(evidence.correct) + 1)
+        except DataError:
+            needed = None
+        found.append(Guarantee(error, None, 0.0, None, needed))
+    return found
 
 
 def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float) -> Guarantee | None:
@@ -66,26 +78,10 @@ def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float)
     return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
 
 
-def _guarantee(evidence: Evidence, asked: Floats, max_error: float, level: float) -> Guarantee:
-    threshold = risk.threshold(evidence.confidence, evidence.correct, max_error, level)
-    if threshold is None:
-        return Guarantee(max_error, None, 0.0, None, _needed(evidence, max_error, level))
-    return _above(threshold, evidence, asked, max_error)
-
-
 def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float) -> Guarantee:
     wrong = ~evidence.correct[evidence.confidence >= threshold]
     share = float(wrong.mean()) if len(wrong) else None
     return Guarantee(max_error, threshold, float((asked >= threshold).mean()), share, None)
-
-
-def _needed(evidence: Evidence, max_error: float, level: float) -> int | None:
-    """The fewest labels that would make the guarantee, whatever share is accepted."""
-    try:
-        found = planning.needs(max_error, level, evidence.held_out())
-    except DataError:
-        return None
-    return max(min(need.labels for need in found), len(evidence.correct) + 1)
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,7 @@ def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
     some = labelled.take(rows)
     family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, Prefixes) else calibrator
     sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
-    return [_step(_parts(family if size else Constant(), some.under(range(size))), 1 + size) for size in sizes]
+    return [_step(family if size else Constant(), some.under(range(size))) for size in sizes]
 
 
 def kept_steps(profile: Profile) -> list[Step]:
@@ -163,15 +159,12 @@ def enough(found: Sequence[Step], share: float = 0.8) -> Step | None:
     return next(step for step in found if step.brier <= goal)
 
 
-def _parts(calibrator: Calibrator, labelled: LabelledVotes) -> list[Outcome]:
-    """How the calibrator fares on each fold when it is fitted on the others."""
-    fold = folds(len(labelled))
-    parts = [(np.flatnonzero(fold != part), np.flatnonzero(fold == part)) for part in range(int(fold.max()) + 1)]
-    return [crossfit.outcome(calibrator.fit(labelled.take(train)), labelled.take(test)) for train, test in parts]
-
-
-def _step(parts: Sequence[Outcome], queries: int) -> Step:
+def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:
     """The figures of all folds together; AUROC within each, since different folds have different calibrators."""
+    fold, parts = folds(len(labelled)), []
+    for part in range(int(fold.max()) + 1):
+        fitted = calibrator.fit(labelled.take(np.flatnonzero(fold != part)))
+        parts.append(crossfit.outcome(fitted, labelled.take(np.flatnonzero(fold == part))))
     confidence, correct, brier = (
         np.concatenate(column) for column in zip(*((p.confidence, p.correct, p.brier) for p in parts), strict=True)
     )
@@ -179,7 +172,7 @@ def _step(parts: Sequence[Outcome], queries: int) -> Step:
     half = 1.96 * float(brier.std()) / len(brier) ** 0.5
     mean = float(brier.mean())
     return Step(
-        queries,
+        1 + len(labelled.panel),
         float(correct.mean()),
         metrics.ece(confidence, correct),
         float(np.mean(ranks)) if ranks else None,
@@ -221,8 +214,12 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
     count = np.bincount(truth, minlength=len(words))
     right = np.bincount(truth, outcome.correct, len(words)).astype(int)
     low, high = metrics.wilson(right, count)
-    said = _said(outcome, len(words))
-    mistakes = _mistakes(truth, outcome.label, outcome.correct)
+    times, hits, claims = (
+        np.bincount(outcome.label, weights, len(words)) for weights in (None, outcome.correct, outcome.confidence)
+    )
+    mistakes: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for was, called in zip(truth[~outcome.correct].tolist(), outcome.label[~outcome.correct].tolist(), strict=True):
+        mistakes[was][called] += 1
     rows = [
         ClassRow(
             words[i],
@@ -230,33 +227,14 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
             right[i] / count[i],
             float(low[i]),
             float(high[i]),
-            *said[i],
-            _named(mistakes.get(i), words),
+            int(times[i]),
+            hits[i] / times[i] if times[i] else None,
+            claims[i] / times[i] if times[i] else None,
+            tuple((words[called], often) for called, often in mistakes[i].most_common(MISTAKES)),
         )
         for i in np.flatnonzero(count).tolist()
     ]
     return sorted(rows, key=lambda row: (row.high, row.low, row.label))
-
-
-def _said(outcome: Outcome, size: int) -> list[tuple[int, float | None, float | None]]:
-    """How often each label was given, how often that was right, and how sure one was."""
-    count = np.bincount(outcome.label, minlength=size)
-    right, claimed = (np.bincount(outcome.label, column, size) for column in (outcome.correct, outcome.confidence))
-    return [
-        (n, r / n, c / n) if n else (0, None, None)
-        for n, r, c in zip(count.tolist(), right.tolist(), claimed.tolist(), strict=True)
-    ]
-
-
-def _mistakes(truth: Codes, label: Codes, correct: Bools) -> dict[int, Counter[int]]:
-    found: dict[int, Counter[int]] = {}
-    for was, said in zip(truth[~correct].tolist(), label[~correct].tolist(), strict=True):
-        found.setdefault(was, Counter())[said] += 1
-    return found
-
-
-def _named(mistakes: Counter[int] | None, words: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    return tuple((words[said], times) for said, times in (mistakes or Counter()).most_common(MISTAKES))
 
 
 # Familiarity ---------------------------------------------------------------------------------------------------------

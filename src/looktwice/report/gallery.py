@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, encode_jpeg, encode_png
+from looktwice.pictures.image import PHOTO, Image, encode_jpeg, encode_png
 from looktwice.report.inputs import Judged
 from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render
@@ -109,16 +110,12 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
     itself = (thumbnail(small.pixels),)
     rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
     for view, here in list(places.items())[:VIEWS]:
-        rows.append(_row(view, here, weights, judged, _drawn(small, view, len(here), seed)))
+        weight = weights.mean([1 + place for place in here])
+        keeps = None if judged is None else _share(judged.votes, here, judged.votes.base)
+        asked = questions(small, Panel((view,) * min(len(here), DRAWS)), seed)
+        drawn = tuple(thumbnail(pixels) for pixels in render(small, asked))
+        rows.append(ViewRow(str(view), view.adjective, len(here), *weight, keeps, _right(judged, here), drawn))
     return rows
-
-
-def _row(
-    view: View, places: list[int], weights: _Weights, judged: Judged | None, drawn: tuple[Thumbnail, ...]
-) -> ViewRow:
-    weight = weights.mean([1 + place for place in places])
-    keeps = None if judged is None else _share(judged.votes, places, judged.votes.base)
-    return ViewRow(str(view), view.adjective, len(places), *weight, keeps, _right(judged, places), drawn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +128,9 @@ class _Weights:
     @classmethod
     def of(cls, calibrator: Calibrator) -> _Weights:
         jury = calibrator.juries[-1] if isinstance(calibrator, Prefixes) else calibrator
-        return cls(
-            *(
-                (np.array(jury.weights), np.array(jury.covariance))
-                if isinstance(jury, Jury)
-                else (np.empty(0), np.empty(0))
-            )
-        )
+        if not isinstance(jury, Jury):
+            return cls(np.empty(0), np.empty(0))
+        return cls(np.array(jury.weights), np.array(jury.covariance))
 
     def mean(self, places: list[int]) -> tuple[float | None, float | None, float | None]:
         """The mean weight at these places, and its 95 % interval."""
@@ -162,11 +155,6 @@ def _share(votes: Votes, places: list[int], labels: Codes) -> float | None:
     views = votes.views[:, places]
     asked = int((views != MISSING).sum())
     return int((views == labels[:, None]).sum()) / asked if asked else None
-
-
-def _drawn(image: Image, view: View, times: int, seed: int) -> tuple[Thumbnail, ...]:
-    asked = questions(image, Panel((view,) * min(times, DRAWS)), seed)
-    return tuple(thumbnail(pixels) for pixels in render(image, asked))
 
 
 # The pictures --------------------------------------------------------------------------------------------------------
@@ -220,7 +208,11 @@ def galleries(judged: Judged, pictures: Sequence[Picture]) -> list[Gallery]:
                 saved,
             ),
         ]
-    return [_gallery(judged, known, *each) for each in found if len(each[2])]
+    return [
+        Gallery(heading, about, len(rows), tuple(_card(judged, known, row) for row in rows[:CARDS].tolist()))
+        for heading, about, rows in found
+        if len(rows)
+    ]
 
 
 def unfamiliar(
@@ -234,26 +226,20 @@ def unfamiliar(
         return []
     share, usual = len(reasons) / len(judged.votes), f"where {false_alarms:.1%} are to be expected"
     about = f"{share:.1%} of the pictures, {usual}. They are never accepted: their confidence means nothing."
-    known, places = {item.name: item for item in pictures}, np.array(list(reasons), np.intp)
-    found = _gallery(judged, known, "Not the kind of picture it learned from", about, places)
-    cards = zip(found.cards, reasons.values(), strict=False)
-    return [replace(found, cards=tuple(replace(card, said=why) for card, why in cards))]
+    known = {item.name: item for item in pictures}
+    cards = tuple(replace(_card(judged, known, row), said=why) for row, why in islice(reasons.items(), CARDS))
+    return [Gallery("Not the kind of picture it learned from", about, len(reasons), cards)]
 
 
 def sample(pictures: Iterable[Picture]) -> Image:
     """A picture to show the views on: the first that can be read, else an embedded one."""
     for item in pictures:
         try:
-            return item.image()
+            return item.image(PHOTO)
         except (ImageError, DataError):
             continue
     clothes = picture.find([Path(str(files("looktwice") / "demo" / "pictures.npz"))])
     return clothes[SAMPLE].image()
-
-
-def _gallery(judged: Judged, known: dict[str, Picture], heading: str, about: str, rows: NDArray[np.intp]) -> Gallery:
-    cards = tuple(_card(judged, known, int(row)) for row in rows[:CARDS])
-    return Gallery(heading, about, len(rows), cards)
 
 
 def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
@@ -262,29 +248,12 @@ def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
     views = [words[code] for code in votes.views[row].tolist() if code != MISSING]
     truth = None if labelled is None else labelled.words[row]
     right = bool(judged.outcome.correct[row]) if judged.outcome else None
-    return Card(
-        name,
-        label,
-        float(judged.confidence[row]),
-        truth,
-        right,
-        words[votes.base[row]],
-        _said(label, views),
-        _seen(known.get(name)),
-    )
-
-
-def _said(label: str, views: Sequence[str]) -> str:
-    """How many views agree, and what the others say."""
-    others = Counter(view for view in views if view != label).most_common(2)
-    agree = f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"
-    return "; ".join(
-        [agree, *(f"{times} say {other}" if times > 1 else f"one says {other}" for other, times in others)]
-    )
-
-
-def _seen(item: Picture | None) -> Thumbnail | None:
+    said = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]
+    for other, times in Counter(view for view in views if view != label).most_common(2):
+        said.append(f"{times} say {other}" if times > 1 else f"one says {other}")
     try:
-        return thumbnail(item.image().pixels) if item else None
+        seen = thumbnail(known[name].image(PHOTO).pixels) if name in known else None
     except (ImageError, DataError):
-        return None
+        seen = None
+    base = words[votes.base[row]]
+    return Card(name, label, float(judged.confidence[row]), truth, right, base, "; ".join(said), seen)

@@ -97,14 +97,27 @@ class Evidence:
 
 
 def judge(inputs: ReportInputs) -> Judged | None:
-    """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile."""
+    """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile.
+
+    If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
+    calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
+    """
     if inputs.votes is None:
         return None
-    votes = _fitting(inputs.votes, inputs.profile, inputs.using().panel)
-    if isinstance(votes, LabelledVotes):
-        return _judged(inputs, votes)
-    calibrator = inputs.using().calibrator
-    return Judged(votes, calibrator.predict(votes), calibrator.confidence(votes), None, taught=False)
+    policy = inputs.using()
+    votes, calibrator = _fitting(inputs.votes, inputs.profile, policy.panel), policy.calibrator
+    if not isinstance(votes, LabelledVotes):
+        return Judged(votes, calibrator.predict(votes), calibrator.confidence(votes), None, taught=False)
+    votes.check()
+    labelled = votes.distinct()
+    fair = _fair(inputs.profile, labelled)
+    if fair is None:
+        outcome = crossfit.outcome(calibrator, labelled)
+        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
+    if policy.rounds:
+        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
+    judged = slice(len(labelled) - len(fair.label), None)
+    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
 
 
 def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
@@ -120,7 +133,8 @@ def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
         source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
     if not len(correct) or not results:
         raise DataError("no outcome is known, neither to the profile nor of these votes; give labelled pictures")
-    return Evidence(confidence, correct, results, _row(results, name), source)
+    believed = next((result for result in results if result.calibrator == name), results[-1])
+    return Evidence(confidence, correct, results, believed, source)
 
 
 def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
@@ -128,7 +142,8 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
     if not len(votes):
         raise DataError("the votes are about no picture; ask about some and save their votes with --votes")
     asked, wanted = votes.panel, tuple(map(str, panel))
-    columns = _columns(asked, wanted)
+    places = {view: [place for place, other in enumerate(asked) if other == view][::-1] for view in set(wanted)}
+    columns = [places[view].pop() for view in wanted if places[view]]  # draws of one view in their order
     if len(columns) < len(wanted):
         raise DataError(
             f"the votes are of {len(asked)} views ({_few(asked)}) and the profile asks {len(wanted)} "
@@ -142,54 +157,26 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
     return replace(votes.under(columns), classes=max(votes.classes, profile.classes))
 
 
-def _columns(asked: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Where the views of a panel stand among those asked, draws of one view in their order; fewer if some do not."""
-    places = {view: [place for place, other in enumerate(asked) if other == view][::-1] for view in set(wanted)}
-    return [places[view].pop() for view in wanted if places[view]]
-
-
-def _judged(inputs: ReportInputs, labelled: LabelledVotes) -> Judged:
-    """How the calibrator fares on these pictures.
-
-    If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
-    calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
-    """
-    labelled.check()
-    labelled = labelled.distinct()
-    policy, fair = inputs.using(), _fair(inputs.profile, labelled)
-    if fair is None:
-        outcome = crossfit.outcome(policy.calibrator, labelled)
-        return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
-    if policy.rounds:
-        raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
-    judged = slice(len(labelled) - len(fair.label), None)
-    return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
-
-
 def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     """The outcome by folds if these are the pictures that the profile was fitted on.
 
     They are if fitting anew leads to the same calibrator, and the answers are right for the same pictures. A jury has
     so many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
     """
-    calibrator, kept = profile.believer(), profile.held_out
+    calibrator, kept = profile.restored_calibrator(), profile.held_out
     if len(labelled) != profile.pictures or isinstance(calibrator, Naive | Constant):
         return None
     said = labelled.under(range(len(profile.views())))
     if any(result.calibrator == Pupil.name for result in profile.results):
-        _check_borrowed(crossfit.outcome(calibrator, said), kept)
+        if (crossfit.outcome(calibrator, said).correct == np.array(kept.correct)).mean() > SAME:
+            what = "the borrowed jury was fitted on these pictures"  # without its teacher, no fold can be fitted anew
+            raise DataError(f"{what}; report about others, or leave out the votes")
         return None
     if not np.allclose(calibrator.fit(said).confidence(said), calibrator.confidence(said), atol=1e-6):
         return None
     fair = crossfit.cross_fit(calibrator, said, n_selection=len(labelled) - len(kept.confidence))
     same = isinstance(calibrator, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
-
-
-def _check_borrowed(outcome: Outcome, kept: HeldOut) -> None:
-    """Refuse the pictures that a borrowed jury was fitted on: without its teacher, no fold can be fitted anew."""
-    if (outcome.correct == np.array(kept.correct)).mean() > SAME:
-        raise DataError("the borrowed jury was fitted on these pictures; report about others, or leave out the votes")
 
 
 def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result, ...]:
@@ -200,11 +187,6 @@ def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     return tuple(Result.of(each) for each in (*plain, outcome))
-
-
-def _row(results: Sequence[Result], name: str) -> Result:
-    """The row of a calibrator, or the last one, which is the one that the others are compared with."""
-    return next((result for result in results if result.calibrator == name), results[-1])
 
 
 def _held_out(pictures: int) -> str:

@@ -23,10 +23,10 @@ from looktwice.errors import DataError
 from looktwice.plots import figures
 from looktwice.plots.figures import Line, upward
 from looktwice.report import findings, gallery
-from looktwice.report.findings import Guarantee, Step
-from looktwice.report.inputs import Evidence, Judged, ReportInputs, judge, weigh
+from looktwice.report.findings import Guarantee
+from looktwice.report.inputs import Judged, ReportInputs, judge, weigh
 from looktwice.transfer.noise import drawn
-from looktwice.verdicts.profile import Figure, Profile
+from looktwice.verdicts.profile import Profile
 
 FIGURES = {
     "accuracy": ("Accuracy", "↑", "how often the answer is right"),
@@ -60,24 +60,35 @@ def page(inputs: ReportInputs) -> str:
     asked = judged.confidence if judged else evidence.confidence
     guarantees = findings.guarantees(evidence, asked, inputs.max_error, inputs.level)
     chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
+    curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
+    # Only of pictures that took no part in it can be said what becomes of the guarantee that the profile makes.
+    fresh = judged is not None and judged.outcome is not None and not judged.taught
+    labelled = judged.labelled() if judged else None
+    classes = findings.classes(labelled, judged.outcome) if judged and judged.outcome and labelled else []
     context = {
         "inputs": inputs,
         "profile": inputs.profile,
         "evidence": evidence,
+        "advice": inputs.profile.advice(evidence.results),
         "judged": judged,
         "guarantees": guarantees,
         "chosen": chosen,
         "headline": headline(chosen),
-        "kept": _kept(inputs, judged, evidence),
+        "kept": findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None,
         "sets": findings.sets(inputs.using(), judged),
         "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
-        **_charts(evidence, chosen),
+        "reliability": _drawn(figures.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
+        "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
         **_queries(inputs, judged),
-        **_classes(judged),
+        "classes": classes[: findings.CLASSES],
+        "more_classes": max(0, len(classes) - findings.CLASSES),
         **_pictures(inputs, judged),
         **_cost(inputs, judged),
-        **_noise(inputs),
+        "noise": inputs.noise,
+        "noise_charts": [
+            _drawn(drawn(n.noise, n.view)) for n in (inputs.noise.noises if inputs.noise else ())[:NOISES]
+        ],
         "facts": _facts(inputs),
         "commands": _commands(inputs),
     }
@@ -120,48 +131,22 @@ def roughly(count: int) -> str:
 # Parts of the page ---------------------------------------------------------------------------------------------------
 
 
-def _charts(evidence: Evidence, chosen: Guarantee) -> dict[str, object]:
-    confidence, correct = evidence.confidence, evidence.correct
-    curve = metrics.risk_coverage(confidence, correct)
-    return {
-        "reliability": _drawn(figures.reliability_svg(metrics.reliability(confidence, correct))),
-        "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
-    }
-
-
-def _kept(inputs: ReportInputs, judged: Judged | None, evidence: Evidence) -> Guarantee | None:
-    """What becomes here of the guarantee that the profile makes, if these pictures took no part in it."""
-    if judged is None or judged.outcome is None or judged.taught:
-        return None
-    return findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level)
-
-
 def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     """What more queries bring: from the votes where their truths are known, else as the profile kept it."""
     known = judged if judged is not None and judged.outcome is not None else None
     steps = findings.steps(inputs.using().calibrator, known) if known else findings.kept_steps(inputs.profile)
+    x, y, low, high = np.array([(step.queries, step.brier, step.low, step.high) for step in steps]).reshape(-1, 4).T
+    line = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
+    chart = None
+    if len(steps) > 1:
+        x_label, y_label = "queries a picture", "Brier score, lower is better"
+        chart = _drawn(figures.lines_svg([line], title="Each query more", x_label=x_label, y_label=y_label))
     return {
         "steps": steps,
         "sampled": findings.CURVE_PICTURES if known and len(known.votes) > findings.CURVE_PICTURES else 0,
         "enough": findings.enough(steps),
-        "brier": _drawn(_brier_svg(steps)) if len(steps) > 1 else None,
+        "brier": chart,
     }
-
-
-def _brier_svg(steps: Sequence[Step]) -> str:
-    x, y = np.array([step.queries for step in steps], float), np.array([step.brier for step in steps])
-    low, high = np.array([step.low for step in steps]), np.array([step.high for step in steps])
-    banded = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
-    return figures.lines_svg(
-        [banded], title="Each query more", x_label="queries a picture", y_label="Brier score, lower is better"
-    )
-
-
-def _classes(judged: Judged | None) -> dict[str, object]:
-    rows: list[findings.ClassRow] = []
-    if judged and judged.outcome and (labelled := judged.labelled()):
-        rows = findings.classes(labelled, judged.outcome)
-    return {"classes": rows[: findings.CLASSES], "more_classes": max(0, len(rows) - findings.CLASSES)}
 
 
 def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
@@ -206,15 +191,6 @@ def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
 def _total(days: Sequence[DayCost]) -> dict[str, int]:
     counts = ("queries", "micros", "answered", "refused", "unknown")
     return {key: sum(getattr(day, key) for day in days) for key in counts}
-
-
-def _noise(inputs: ReportInputs) -> dict[str, object]:
-    """The cumulatives of the latent noise, where an open model was measured."""
-    measured = inputs.noise.noises if inputs.noise else ()
-    return {
-        "noise": inputs.noise,
-        "noise_charts": [_drawn(drawn(item.noise, item.view)) for item in measured[:NOISES]],
-    }
 
 
 # To do it again ------------------------------------------------------------------------------------------------------
@@ -271,26 +247,17 @@ def _environment() -> Environment:
         "roughly": roughly,
         "signed": lambda value: f"{value:.2f}".replace("-", "\N{MINUS SIGN}"),
         "money": lambda micros: f"{micros / 1e6:,.2f}" if micros >= 1_000_000 else f"{micros / 1e6:,.4f}",
-        "ends": _ends,
+        "ends": lambda f: "" if f.low is None or f.high is None else f"{f.low:.3f} to {f.high:.3f}",
         "fewer": lambda value: f"{value:g}" if float(value).is_integer() else f"{value:.1f}",
         "parameters": _parameters,
-        "breakable": _breakable,
+        "breakable": lambda name: Markup("<wbr>").join(re.split(r"(?=[#/_])", name)),
     }
     return environment
 
 
-def _breakable(name: str) -> Markup:
-    """A name that may go on in the next line where it has a mark."""
-    return Markup("<wbr>").join(re.split(r"(?=[#/_])", name))
-
-
-def _ends(figure: Figure) -> str:
-    return "" if figure.low is None or figure.high is None else f"{figure.low:.3f} to {figure.high:.3f}"
-
-
 def _parameters(profile: Profile) -> str:
     """The profile as JSON with one line a field, without what only machines look at."""
-    left_out = {"held_out", "adaptive", "curve", "results", "kinds", "familiarity"}
+    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["calibrator"] = {
         key: value for key, value in values["calibrator"].items() if key not in ("covariance", "juries")

@@ -7,12 +7,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice import __version__
@@ -26,7 +29,6 @@ from looktwice.service.guards import Guard, Tokens
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
-from looktwice.service.static import read_page
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
 
@@ -51,7 +53,7 @@ class House:
 def build(house: House) -> ASGIApp:
     """The application, guarded; the caller closes the model."""
     dispatcher = Dispatcher(house.model, house.decide, house.limits)
-    metrics, page = Metrics(dispatcher), read_page()
+    metrics = Metrics(dispatcher)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -69,11 +71,31 @@ def build(house: House) -> ASGIApp:
     described = _Looking(dispatcher, house, metrics).add_to(app)
     _add_profile(app, dispatcher, house)
     _add_health(app, dispatcher, metrics)
+    page = _Page.named()
     for path, file in page.items():
-        app.add_route(path, file.response, include_in_schema=False)
+        app.add_route(path, file, include_in_schema=False)
     _add_refusals(app, metrics)
     app.openapi = lambda: documentation.described(app, described)  # type: ignore[method-assign]
     return Guard(app, house.tokens, house.names, {*OPEN, *page}, metrics)
+
+
+class _Page(StaticFiles):
+    """The files of the page; a browser asks each time whether one has changed."""
+
+    @classmethod
+    def named(cls) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+        """Every file by its path, `/` is the page itself; no other path ever reaches the disk."""
+        folder = Path(__file__).parent / "page"
+        names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+        files = cls(directory=folder)
+        paths = {"/": "index.html"} | {f"/page/{name}": name for name in names}
+        return {path: partial(files.reply, name) for path, name in paths.items()}
+
+    async def reply(self, name: str, request: Request) -> Response:
+        """One file, or word that the client has it already."""
+        response = await self.get_response(name, request.scope)
+        response.headers["cache-control"] = "no-cache"
+        return response
 
 
 class _Looking:
@@ -130,9 +152,14 @@ class _Looking:
         upload = await bodies.one(request, self._limits)
         shown = await self._shown(upload, events.PICTURE_SIDE)
 
+        async def draw(emit: events.Emit) -> None:
+            async with self._drawing:
+                asker = self._dispatcher.asker
+                await events.draw(emit, shown.source, asker.terms.working_size, self._panel, asker.seed)
+
         async def work(emit: events.Emit) -> None:
             emit("picture", events.picture_event(shown, upload.name, self._views))
-            drawing = asyncio.create_task(self._draw(emit, shown.source))
+            drawing = asyncio.create_task(draw(emit))
             try:
                 verdict = await self._timed(self._dispatcher.look(shown.source, events.answers(emit)))
                 emit("verdict", VerdictReply.of(verdict, upload.name).model_dump())
@@ -173,7 +200,7 @@ class _Looking:
             return oip.refuse(refusal)
 
     async def _photos(self, request: Request) -> list[Upload]:
-        uploads = await bodies.photos(request, self._limits)
+        uploads = await bodies.photos(request, self._limits, self._dispatcher.asker.terms.working_size)
         self._dispatcher.admit(len(uploads))
         return uploads
 
@@ -182,13 +209,11 @@ class _Looking:
 
     async def _shown(self, upload: Upload, side: int) -> events.Shown:
         try:
-            return await asyncio.to_thread(events.Shown.of, self._opened(upload), side)
+            return await asyncio.to_thread(
+                events.Shown.of, self._opened(upload), side, self._dispatcher.asker.terms.working_size
+            )
         except ImageError as error:
             raise Refusal("picture", str(error)) from None
-
-    async def _draw(self, emit: events.Emit, source: Source) -> None:
-        async with self._drawing:
-            await events.draw(emit, source, self._panel, self._dispatcher.asker.seed)
 
     async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
         try:
@@ -255,22 +280,20 @@ def _add_health(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
 
 def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
     async def refused(_: Request, error: Exception) -> Response:
-        refusal = error if isinstance(error, Refusal) else _translated(error)
+        if isinstance(error, Refusal):
+            refusal = error
+        elif isinstance(error, HTTPException):
+            code = {404: "missing", 405: "method"}.get(error.status_code, "request")
+            detail = f"{error.detail or HTTPStatus(error.status_code).phrase}; see /openapi.json for what there is"
+            refusal = Refusal(code, detail, allow=(error.headers or {}).get("Allow"))
+        else:
+            refusal = Refusal("internal", "something broke in the service; its log says what")
         metrics.refused(refusal.code)
         return refusal.response()
 
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(Exception, refused)
-
-
-def _translated(error: Exception) -> Refusal:
-    codes = {404: "missing", 405: "method"}
-    if isinstance(error, HTTPException):
-        detail = error.detail or HTTPStatus(error.status_code).phrase
-        code, allow = codes.get(error.status_code, "request"), (error.headers or {}).get("Allow")
-        return Refusal(code, f"{detail}; see /openapi.json for what there is", allow=allow)
-    return Refusal("internal", "something broke in the service; its log says what")
 
 
 def _json(reply: VerdictReply | LooksReply | profiles.ProfileReply) -> Response:

@@ -16,8 +16,10 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
+from looktwice.errors import ImageError
 from looktwice.pictures.decode import decode
-from looktwice.pictures.image import Image, shown
+from looktwice.pictures.image import Image, WorkingSize, encode_png, shown
+from looktwice.pictures.video import FRAMES, frames, is_video
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 
@@ -69,7 +71,7 @@ class BurstBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    images: list[PictureBody] = Field(min_length=2)
+    images: list[PictureBody] = Field(min_length=1)
 
 
 class Opened:
@@ -80,19 +82,9 @@ class Opened:
     def __init__(self, upload: Upload, pixels: int) -> None:
         self._upload, self._pixels = upload, pixels
 
-    def image(self, name: str) -> Image:
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
-            return decode(self._upload.data, self._upload.name, self._pixels)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The source of a picture whose pixels are at hand."""
-
-    held: Image
-
-    def image(self, name: str) -> Image:
-        return self.held
+            return decode(self._upload.data, self._upload.name, self._pixels, size)
 
 
 async def read(request: Request, limits: Limits) -> bytes:
@@ -138,9 +130,31 @@ async def several(request: Request, limits: Limits) -> list[Upload]:
     return await _some(request, limits, PicturesBody, 1)
 
 
-async def photos(request: Request, limits: Limits) -> list[Upload]:
-    """The photos of a request that holds a burst, in their order."""
-    return await _some(request, limits, BurstBody, 2)
+async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Upload]:
+    """The photos of a request that holds a burst, in their order, or some frames of the one video that it holds."""
+    uploads = await _some(request, limits, BurstBody, 1)
+    if len(uploads) > 1:
+        return uploads
+    if not is_video(uploads[0].data):
+        raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one thing, or a video")
+    return await asyncio.to_thread(_frames, uploads[0], _wanted(request, limits), size, limits)
+
+
+def _wanted(request: Request, limits: Limits) -> int:
+    text = request.query_params.get("frames", str(FRAMES))
+    if not (text.isascii() and text.isdecimal() and 2 <= int(text[:9]) <= limits.pictures):
+        raise Refusal("request", f"frames is {shown(text[:20])}; give a number from 2 to {limits.pictures}")
+    return int(text)
+
+
+def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> list[Upload]:
+    try:
+        with Opened.decoding:
+            found = frames(upload.data, upload.name, count, size, limits.pixels)
+    except ImageError as error:
+        raise Refusal("picture", str(error)) from None
+    named = [upload.name, *(f"{upload.name}#{place}" for place in range(2, len(found) + 1))]
+    return [Upload(name, encode_png(image.pixels)) for name, image in zip(named, found, strict=True)]
 
 
 async def _some(
@@ -200,13 +214,10 @@ async def _form(request: Request, limits: Limits) -> list[Upload]:
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError, UnicodeError) as error:
-        raise Refusal("request", f"the form cannot be read: {_why(error)}") from None
+        why = getattr(error, "message", "") or str(error) or type(error).__name__
+        raise Refusal("request", f"the form cannot be read: {shown(why[:200])}") from None
     try:
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         return [Upload((file.filename or "picture")[:LONGEST_NAME], await file.read()) for file in files]
     finally:
         await form.close()
-
-
-def _why(error: Exception) -> str:
-    return shown((getattr(error, "message", "") or str(error) or type(error).__name__)[:200])

@@ -191,26 +191,26 @@ class Dispatcher:
         task = asyncio.create_task(work)
         self._busy += pictures
         self._running.add(task)
-        task.add_done_callback(self._gone)
-
-    def _gone(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._start_soon()
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: self._start_soon())
 
     async def _look(self, callers: Sequence[_Caller]) -> None:
         """Ask about the pictures of all these callers, and tell each."""
         left = {caller.picture.name: caller.verdict for caller in callers}
         pictures = [caller.picture for caller in callers]
-        verdicts: list[Verdict | Unscored] = []
         try:
             async for verdict in self.model.score(pictures, self.decide):
                 self._answer(left.pop(verdict.name), verdict, 1)
-                verdicts.append(verdict)
+                if isinstance(verdict, Verdict):
+                    votes = [label for _, label in verdict.votes]
+                    self._agreement_bins.append(self.policy.agreement_bin(verdict.base, votes))
+                    self._kinds.append(self.policy.familiarity_kind(verdict.familiarity))
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
             self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
-        self._watch(verdicts)
+        if len(self._agreement_bins) >= MANY:  # what they mean is worked out for many at a time
+            _ = self.drift, self.shift
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored
@@ -231,14 +231,6 @@ class Dispatcher:
         self._trouble = error
         pause = error.retry_after or LONG_PAUSE if isinstance(error, QuotaError) else PAUSE
         self._rested_at = time.monotonic() + pause
-
-    def _watch(self, verdicts: Sequence[Verdict | Unscored]) -> None:
-        """Remember the agreement bins of live pictures; what that means is worked out for many at a time."""
-        live = [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
-        self._agreement_bins += [self.policy.agreement_bin(v.base, [label for _, label in v.votes]) for v in live]
-        self._kinds += [self.policy.familiarity_kind(verdict.familiarity) for verdict in live]
-        if len(self._agreement_bins) >= MANY:
-            _ = self.drift, self.shift
 
     def _listen(self, tells: dict[str, Tell]) -> None:
         self._tells |= tells
@@ -271,15 +263,11 @@ class Dispatcher:
             raise Refusal("time", detail, seconds) from None
         if isinstance(told, Verdict):
             return told
-        raise self._refusal(told)
-
-    def _refusal(self, told: Unscored) -> Refusal:
-        """Why there is no verdict, as a reply."""
         if told.cause is Cause.BUDGET:
             detail = "the budget is spent; raise it to go on" + (", or wait for the next day" if self._daily else "")
-            return Refusal(REFUSALS[told.cause], detail, DAY - time.time() % DAY if self._daily else None)
+            raise Refusal(REFUSALS[told.cause], detail, DAY - time.time() % DAY if self._daily else None)
         retry_after = self.state().retry_after if told.cause is Cause.STOPPED else None
-        return Refusal(REFUSALS[told.cause], told.message, retry_after)
+        raise Refusal(REFUSALS[told.cause], told.message, retry_after)
 
 
 def _telling(tell: Tell, photo: int) -> Tell:

@@ -45,6 +45,8 @@ VERDICT = {
     "votes": [{"view": "mirror", "label": "Shirt"}, {"view": "zoom:1.15", "label": "Coat"}],
     "queries": 3,
     "prediction_set": ["Shirt", "Coat", None],
+    "evidence": "labels",
+    "score": None,
     "familiarity": 0.63,
     "unfamiliar_because": None,
     "sentence": "1 of 2 views agree; the enlarged one says Coat; such pictures are right 74 % of the time.",
@@ -108,7 +110,7 @@ def _some(model: str, least: int) -> Route:
     return {**form, JSON: {**_schema(model), "example": {"images": [{"image": EXAMPLE}, {"image": EXAMPLE}]}}}
 
 
-_SEVERAL, _PHOTOS = _some("PicturesBody", 1), _some("BurstBody", 2)
+_SEVERAL, _PHOTOS = _some("PicturesBody", 1), _some("BurstBody", 1)
 _VERDICT = _good("the verdict", JSON, {**_schema("VerdictReply"), "example": VERDICT})
 _EVENTS = _good("events; one of them is `verdict` or `problem`", "text/event-stream", {"example": EVENTS})
 _INFERENCE = {JSON: _schema("InferenceBody"), "application/octet-stream": FILE}

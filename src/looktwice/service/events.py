@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import cv2
 
-from looktwice.pictures.collection import Source
-from looktwice.pictures.image import Image, encode_jpeg, encode_png
-from looktwice.service.bodies import Held
+from looktwice.pictures.collection import Held, Source
+from looktwice.pictures.image import Image, WorkingSize, encode_jpeg, encode_png
 from looktwice.service.replies import Refusal, caption
 from looktwice.views import Panel, Question, questions, render
 
@@ -52,18 +51,17 @@ async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes
 
     task = asyncio.create_task(run())
     try:
-        while (part := await _next(queue)) is not None:
+        while True:
+            try:
+                part = await asyncio.wait_for(queue.get(), HEARTBEAT)
+            except TimeoutError:
+                part = b": still looking\n\n"
+            if part is None:
+                break
             yield part
         await task
     finally:
         task.cancel()
-
-
-async def _next(queue: asyncio.Queue[bytes | None]) -> bytes | None:
-    try:
-        return await asyncio.wait_for(queue.get(), HEARTBEAT)
-    except TimeoutError:
-        return b": still looking\n\n"
 
 
 def answers(emit: Emit) -> Callable[[int, str | None], None]:
@@ -87,17 +85,22 @@ class Shown:
     source: Source
 
     @classmethod
-    def of(cls, source: Source, side: int) -> Shown:
-        """Decodes the picture; a large one is let go, and decoded anew where its pixels are needed."""
-        image = source.image("")
+    def of(cls, source: Source, side: int, size: WorkingSize) -> Shown:
+        """Decodes the picture at a working size; a large one is let go, and decoded anew where its pixels are needed.
+
+        What people see is decoded apart where the working size is smaller than that.
+        """
+        image = source.image("", size)
         height, width, _ = image.pixels.shape
         kept = Held(image) if height * width <= KEPT else source
-        return cls(width, height, thumbnail(image, side), kept)
+        seen = source.image("", WorkingSize(long=side)) if image.came and max(height, width) < side else image
+        height, width = image.came or (height, width)
+        return cls(width, height, thumbnail(seen, side), kept)
 
 
-async def draw(emit: Emit, source: Source, panel: Panel, seed: int) -> None:
+async def draw(emit: Emit, source: Source, size: WorkingSize, panel: Panel, seed: int) -> None:
     """Emits the views of a picture as they are drawn, from the very pixels that the classifier is shown."""
-    image = await asyncio.to_thread(source.image, "")
+    image = await asyncio.to_thread(source.image, "", size)
     for place, question in enumerate(questions(image, panel[:MOST_DRAWN], seed), 1):
         emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
 

@@ -67,7 +67,15 @@ class Tokens:
     @classmethod
     def read(cls, path: Path | None) -> Tokens:
         """From the environment and a file: hashes in hex, one a line, with a word before each where one likes."""
-        words = _words(os.environ.get(TOKENS, "").replace(",", "\n")) + (_file_words(path) if path else [])
+        words = _words(os.environ.get(TOKENS, "").replace(",", "\n"))
+        if path:
+            try:
+                filed = _words(path.read_text("utf-8"))
+            except (OSError, UnicodeDecodeError) as error:
+                raise LookTwiceError(f"the token file {str(path)!r} cannot be read: {error}") from None
+            if not filed:
+                raise LookTwiceError(f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it")
+            words += filed
         if not all(map(HASH.fullmatch, words)):
             raise LookTwiceError("a token is kept as its SHA-256 in 64 hex digits; make it with: sha256sum")
         return cls(tuple(words))
@@ -84,16 +92,6 @@ class Tokens:
 
 def _words(text: str) -> list[str]:
     return [line.split()[-1] for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-
-
-def _file_words(path: Path) -> list[str]:
-    try:
-        words = _words(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise LookTwiceError(f"the token file {str(path)!r} cannot be read: {error}") from None
-    if not words:
-        raise LookTwiceError(f"the token file {str(path)!r} holds no hash; put the SHA-256 of a token into it")
-    return words
 
 
 def is_loopback(host: str) -> bool:
@@ -130,7 +128,10 @@ class Guard:
 
         async def sealed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._seal(message)
+                headers = message["headers"] = [*message.get("headers", ()), *ENCODED]
+                if not any(name == UNCACHED[0] for name, _ in headers):
+                    headers.append(UNCACHED)
+                self._counting.replied(message["status"])
             await send(message)
 
         try:
@@ -140,12 +141,6 @@ class Guard:
             await refusal.response()(scope, receive, sealed)
             return
         await self._app(scope, receive, sealed)
-
-    def _seal(self, message: Message) -> None:
-        headers = message["headers"] = [*message.get("headers", ()), *ENCODED]
-        if not any(name == UNCACHED[0] for name, _ in headers):
-            headers.append(UNCACHED)
-        self._counting.replied(message["status"])
 
     def _check(self, scope: Scope) -> None:
         headers = {name: value.decode("latin-1") for name, value in reversed(scope["headers"])}
@@ -165,11 +160,7 @@ class Guard:
         if not found:
             return False
         name = found["name"].strip("[]").lower()
-        return name in self._names or _is_address(name)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
+        try:
+            return name in self._names or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from looktwice import __version__
 from looktwice.errors import ImageError
-from looktwice.pictures.collection import Source
+from looktwice.pictures.collection import Held, Source
 from looktwice.pictures.image import Image
-from looktwice.service.bodies import EXAMPLE, JSON, Held, Opened, Upload, checked, from_base64
+from looktwice.service.bodies import EXAMPLE, JSON, Opened, Upload, checked, from_base64
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.look import Verdict
@@ -50,25 +50,23 @@ class Output:
         return np.array(elements, {"FP32": "<f4", "INT32": "<i4"}[self.datatype]).tobytes()
 
 
-def _votes(verdict: Verdict) -> str:
-    return json.dumps([{"view": view, "label": label} for view, label in verdict.votes])
-
-
 OUTPUTS = {
     "label": Output("BYTES", lambda verdict: verdict.label),
     "confidence": Output("FP32", lambda verdict: verdict.confidence),
     "low": Output("FP32", lambda verdict: verdict.low),
     "high": Output("FP32", lambda verdict: verdict.high),
     "base": Output("BYTES", lambda verdict: verdict.base),
-    "votes": Output("BYTES", _votes),
+    "votes": Output("BYTES", lambda verdict: json.dumps([{"view": v, "label": label} for v, label in verdict.votes])),
     "queries": Output("INT32", lambda verdict: verdict.queries),
     "decision": Output("BYTES", lambda verdict: verdict.decision or ""),
     "prediction_set": Output("BYTES", lambda verdict: json.dumps(verdict.prediction_set)),
+    "evidence": Output("BYTES", lambda verdict: verdict.evidence),
+    "score": Output("BYTES", lambda verdict: json.dumps(verdict.score)),
     "familiarity": Output("FP32", lambda verdict: -1.0 if verdict.familiarity is None else verdict.familiarity),
     "unfamiliar_because": Output("BYTES", lambda verdict: verdict.unfamiliar_because or ""),
     "sentence": Output("BYTES", lambda verdict: verdict.sentence()),
 }
-"""Every part of a verdict; `votes` and `prediction_set` are JSON, as /v1/look has them.
+"""Every part of a verdict; `votes`, `prediction_set` and `score` are JSON, as /v1/look has them.
 
 `familiarity` is -1 where the profile cannot tell.
 """
@@ -179,12 +177,20 @@ class Inference:
 
 def read(body: bytes, header_length: str | None, limits: Limits) -> Inference:
     """The pictures and wishes of a request; a Refusal says what is wrong with it."""
-    end = len(body) if header_length is None else _length(header_length, len(body))
+    told = str(len(body)) if header_length is None else header_length
+    if not (told.isascii() and told.isdecimal() and len(told) < 12 and int(told) <= len(body)):
+        raise Refusal("request", "Inference-Header-Content-Length must be the length of the JSON, within the body")
+    end = int(told)
     asked = checked(InferenceBody, body[:end])
     sources = _sources(asked.inputs[0], body[end:], limits)
     if not 1 <= len(sources) <= limits.pictures:
         raise Refusal("request", f"there are {len(sources)} pictures; send 1 to {limits.pictures} in one request")
-    return Inference(sources, _wishes(asked), asked.id)
+    binary = asked.parameters.binary_data_output
+    for wish in asked.outputs or ():
+        if wish.name not in OUTPUTS:
+            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {', '.join(OUTPUTS)}")
+    wishes = [(wish.name, wish.parameters.binary_data or binary) for wish in asked.outputs or ()]
+    return Inference(sources, wishes or [(name, binary) for name in DEFAULT], asked.id)
 
 
 def refuse(refusal: Refusal) -> Response:
@@ -193,21 +199,6 @@ def refuse(refusal: Refusal) -> Response:
     body = ErrorReply(error=str(refusal)).model_dump_json()
     kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
     return Response(body, refusal.status, kept, JSON)
-
-
-def _length(text: str, most: int) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) <= most):
-        raise Refusal("request", "Inference-Header-Content-Length must be the length of the JSON, within the body")
-    return int(text)
-
-
-def _wishes(asked: InferenceBody) -> list[tuple[str, bool]]:
-    if not asked.outputs:
-        return [(name, asked.parameters.binary_data_output) for name in DEFAULT]
-    for wish in asked.outputs:
-        if wish.name not in OUTPUTS:
-            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {', '.join(OUTPUTS)}")
-    return [(w.name, w.parameters.binary_data or asked.parameters.binary_data_output) for w in asked.outputs]
 
 
 # What comes in -----------------------------------------------------------------------------------------------------
@@ -219,7 +210,11 @@ def _sources(tensor: InputTensor, blob: bytes, limits: Limits) -> list[Source]:
         raise Refusal("request", f"{size} bytes of binary data are announced and {len(blob)} came")
     binary = tensor.parameters.binary_data_size is not None
     if tensor.datatype == "BYTES":
-        files = _packed(blob) if binary else [_file(item, place) for place, item in enumerate(tensor.data or [])]
+        files = _packed(blob) if binary else []
+        for place, item in enumerate(() if binary else tensor.data or ()):
+            if not isinstance(item, str):
+                raise Refusal("request", f"element {place} of the BYTES tensor is no text; send the file in base64")
+            files.append(from_base64(item, f"element {place}"))
         if len(files) != math.prod(tensor.shape):
             raise Refusal("request", f"the shape {tensor.shape} does not hold the {len(files)} pictures that came")
         return [Opened(Upload(f"picture {place}", data), limits.pixels) for place, data in enumerate(files)]
@@ -237,12 +232,6 @@ def _packed(blob: bytes) -> list[bytes]:
         files.append(blob[at + 4 : end])
         at = end
     return files
-
-
-def _file(item: object, place: int) -> bytes:
-    if not isinstance(item, str):
-        raise Refusal("request", f"element {place} of the BYTES tensor is no text; send the file in base64")
-    return from_base64(item, f"element {place}")
 
 
 def _bytes(data: list[object]) -> bytes:

@@ -40,6 +40,8 @@ class VerdictReply(BaseModel):
         description="the labels that it may have, the most probable first, and null for any other label; null in place "
         "of the list where the service was started without --coverage, and for bursts"
     )
+    evidence: Literal["labels", "scores"] = Field(description="what the confidence rests on")
+    score: float | None = Field(description="the classifier's own score, as it came; null where it gives none")
     familiarity: float | None = Field(
         ge=0,
         le=1,
@@ -65,6 +67,8 @@ class VerdictReply(BaseModel):
             votes=[VoteReply.model_construct(view=view, label=label) for view, label in verdict.votes],
             queries=verdict.queries,
             prediction_set=None if verdict.prediction_set is None else list(verdict.prediction_set),
+            evidence=verdict.evidence,
+            score=verdict.score,
             familiarity=verdict.familiarity,
             unfamiliar_because=verdict.unfamiliar_because,
             sentence=verdict.sentence(),

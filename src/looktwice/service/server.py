@@ -31,75 +31,78 @@ KEEP_ALIVE = 20
 """Seconds that an idle connection stays open."""
 
 
-def protocol(limits: Limits) -> type[HttpToolsProtocol]:
+class Patient(HttpToolsProtocol):
     """uvicorn's protocol, with a deadline and a size for headers, so that slow clients cannot pile up.
 
     A body has its deadline where it is read. What still comes of one that was refused is read and dropped, for a
     while: closed at once, the client would lose the refusal to a reset.
     """
 
-    class Patient(HttpToolsProtocol):
-        _deadline: asyncio.TimerHandle | None = None
-        _head: int | None = None
-        """Bytes of the headers so far, while they are coming."""
-        _last = False
-        """The client wants no further request on this connection."""
+    limits = Limits()
+    _deadline: asyncio.TimerHandle | None = None
+    _head: int | None = None
+    """Bytes of the headers so far, while they are coming."""
+    _last = False
+    """The client wants no further request on this connection."""
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._within(limits.headers)
-            self._head = 0
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._within(self.limits.headers)
+        self._head = 0
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._in_time()
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._head is not None:
-                self._head += len(data)
-                if self._head > limits.head:
-                    self._leave()
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._within(limits.headers)
-            self._head = self._head or 0
-
-        def on_headers_complete(self) -> None:
-            self._in_time()
-            self._head = None
-            super().on_headers_complete()
-            self._last = not self.cycle.keep_alive
-            self.cycle.keep_alive = True
-
-        def on_message_complete(self) -> None:
-            self._in_time()
-            super().on_message_complete()
-            if self._last and self.cycle.response_complete:
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head is not None:
+            self._head += len(data)
+            if self._head > self.limits.head:
                 self._leave()
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if self.cycle.more_body:
-                self._within(limits.upload)
-            elif self._last:
-                self._leave()
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._within(self.limits.headers)
+        self._head = self._head or 0
 
-        def _within(self, seconds: float) -> None:
-            self._in_time()
-            self._deadline = self.loop.call_later(seconds, self._leave)
+    def on_headers_complete(self) -> None:
+        self._in_time()
+        self._head = None
+        super().on_headers_complete()
+        self._last = not self.cycle.keep_alive
+        self.cycle.keep_alive = True
 
-        def _in_time(self) -> None:
-            if self._deadline:
-                self._deadline.cancel()
-                self._deadline = None
+    def on_message_complete(self) -> None:
+        self._in_time()
+        super().on_message_complete()
+        if self._last and self.cycle.response_complete:
+            self._leave()
 
-        def _leave(self) -> None:
-            if not self.transport.is_closing():
-                self.transport.close()
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.more_body:
+            self._within(self.limits.upload)
+        elif self._last:
+            self._leave()
 
-    return Patient
+    def _within(self, seconds: float) -> None:
+        self._in_time()
+        self._deadline = self.loop.call_later(seconds, self._leave)
+
+    def _in_time(self) -> None:
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _leave(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def protocol(limits: Limits) -> type[HttpToolsProtocol]:
+    """The protocol under these limits."""
+    return type("Limited", (Patient,), {"limits": limits})
 
 
 def run(

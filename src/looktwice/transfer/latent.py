@@ -6,7 +6,6 @@ probable label of the picture itself, w = w_A − w_B, and a view T(x) moves the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,12 +28,8 @@ FURTHEST = 0.025
 _ONE = 2**32
 
 
-def _grid() -> Floats:
-    right = [float(f"{10 ** (i / 100):.6g}") for i in range(-400, 401)]
-    return np.array([-x for x in reversed(right)] + [0.0] + right)
-
-
-GRID = _grid()
+_RIGHT = [float(f"{10 ** (i / 100):.6g}") for i in range(-400, 401)]
+GRID: Floats = np.array([-x for x in reversed(_RIGHT)] + [0.0] + _RIGHT)
 """Where every cumulative is evaluated: 0, and a hundred points a decade from 0.0001 to 10,000 on both sides.
 
 It is the same for all models, views and pictures, so cumulatives can be added up in any order and on any machine.
@@ -182,7 +177,16 @@ def describe(cumulatives: Cumulatives) -> Noise:
     if cumulatives.pictures == 0:
         raise DataError("there is no picture whose noise could be described; give some that can be read")
     mean, low, high = cumulatives.mean(), cumulatives.quantile(0.025), cumulatives.quantile(0.975)
-    _check_range(mean)
+    if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
+        raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")
+    beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
+    if beyond > FURTHEST:
+        raise DataError(
+            f"{beyond:.0%} of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
+            "divide its last weights and bias by a constant"
+        )
+    ks = distances(mean, np.array(PAPER_A))
+    best = int(ks.argmin())
     seen = slice(max(int((mean == 0).sum()) - 1, 0), len(mean) - max(int((mean == 1).sum()) - 1, 0))
     return Noise(
         Cumulative(tuple(GRID[seen].tolist()), _short(mean[seen])),
@@ -190,7 +194,7 @@ def describe(cumulatives: Cumulatives) -> Noise:
         _short(high[seen]),
         float((high - low).max()),
         closest_normal(mean),
-        _best(PAPER_A, distances(mean, np.array(PAPER_A))),
+        Normal(PAPER_A[best], float(ks[best])),
         shape(mean),
     )
 
@@ -218,43 +222,22 @@ def closest_normal(mean: Floats) -> Normal:
 
 def shape(mean: Floats) -> Shape:
     """Moments and tails of a cumulative on the grid, each cell's share taken as lying in its middle."""
+    from scipy.special import ndtri
+
     share = np.diff(mean, prepend=0.0, append=1.0)
     x = np.concatenate([GRID[:1], (GRID[1:] + GRID[:-1]) / 2, GRID[-1:]])
     centre = float(share @ x)
     deviation = float(np.sqrt(share @ (x - centre) ** 2))
     third, fourth = (float(share @ ((x - centre) / deviation) ** power) for power in (3, 4))
-    return Shape(
-        centre, deviation, third, fourth - 3.0, *_tails(Cumulative(tuple(GRID.tolist()), tuple(mean.tolist())))
-    )
-
-
-def _tails(cumulative: Cumulative) -> tuple[float, float]:
-    from scipy.special import ndtri
-
-    first, quarter, half, third, last = cumulative.inverse(np.array([0.01, 0.25, 0.5, 0.75, 0.99]))
-    expected = (third - quarter) / 2 * ndtri(0.99) / ndtri(0.75)
-    return float((half - first) / expected), float((last - half) / expected)
-
-
-def _best(a: Sequence[float], ks: Floats) -> Normal:
-    best = int(ks.argmin())
-    return Normal(a[best], float(ks[best]))
+    cumulative = Cumulative(tuple(GRID.tolist()), tuple(mean.tolist()))
+    low, lower, half, upper, high = cumulative.inverse(np.array([0.01, 0.25, 0.5, 0.75, 0.99]))
+    tail = (upper - lower) / 2 * ndtri(0.99) / ndtri(0.75)
+    return Shape(centre, deviation, third, fourth - 3.0, float((half - low) / tail), float((high - half) / tail))
 
 
 def _short(values: Floats) -> tuple[float, ...]:
     """Seven decimals: finer than the steps of a hundred thousand samples, and short to write."""
     return tuple(np.round(values, 7).tolist())
-
-
-def _check_range(mean: Floats) -> None:
-    if mean[GRID < 0][-1] == 0.0 and mean[GRID > 0][0] == 1.0:
-        raise DataError(f"the views move no margin by more than {GRID[GRID > 0][0]}; take a stronger view")
-    beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
-    if beyond > FURTHEST:
-        raise DataError(
-            f"{beyond:.0%} of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
-            "divide its last weights and bias by a constant"
-        )
 
 
 # How well votes tell the margin ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, shown
 from looktwice.plots.figures import Line, lines_svg
 from looktwice.transfer.latent import Cumulatives, Floats, Margins, Noise, Reading, describe, read
-from looktwice.transfer.onnx_features import OpenModel, Tensor
+from looktwice.transfer.onnx_features import OpenModel
 from looktwice.views import RENDERER, Panel, View, base_question, questions, render
 
 AHEAD = 32
@@ -45,14 +45,25 @@ def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, see
     """One reading a view, each of so many draws: the same that an Asker with this seed would show a classifier."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
-    return tuple(read(model.head, base, model.features(_shown(model, image, view, draws, seed))) for view in views)
+    readings, step = [], max(1, ROOM // image.pixels.nbytes)
+    for view in views:
+        asked = questions(image, Panel((view,) * draws), seed)
+        parts = (asked[start : start + step] for start in range(0, draws, step))
+        shown = [model.prepare(pixels) for part in parts for pixels in render(image, part)]
+        readings.append(read(model.head, base, model.features(shown)))
+    return tuple(readings)
 
 
 def probes(
     model: OpenModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
 ) -> Iterator[Probe | Unscored]:
     """What the model says about each picture, in their order; a picture that cannot be read is told as such."""
-    _check(views, draws)
+    fixed = [str(view) for view in views if not view.random]
+    if not views or fixed:
+        told = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
+        raise ViewError(f"{told}; noise comes from random views such as gaussian:0.1 or rotation:20")
+    if draws < 2:
+        raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual")
     work = partial(_probe, model, views, draws, seed)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(pictures), AHEAD):
@@ -169,23 +180,6 @@ def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, pictu
         return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
     except ImageError as error:
         return Unscored(picture.name, Cause.UNREADABLE, error.why)
-
-
-def _shown(model: OpenModel, image: Image, view: View, draws: int, seed: int) -> list[Tensor]:
-    """The draws of a view as the model takes them, rendered a few at a time where they are large."""
-    asked = questions(image, Panel((view,) * draws), seed)
-    step = max(1, ROOM // image.pixels.nbytes)
-    parts = (asked[start : start + step] for start in range(0, draws, step))
-    return [model.prepare(pixels) for part in parts for pixels in render(image, part)]
-
-
-def _check(views: Sequence[View], draws: int) -> None:
-    fixed = [str(view) for view in views if not view.random]
-    if not views or fixed:
-        told = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
-        raise ViewError(f"{told}; noise comes from random views such as gaussian:0.1 or rotation:20")
-    if draws < 2:
-        raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual")
 
 
 # The file -----------------------------------------------------------------------------------------------------------

@@ -67,7 +67,11 @@ class OnnxModel:
         self._classifier = classifier
         self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
         self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
-        self._input, self._together = self._session.get_inputs()[0].name, _together(self._session, path)
+        entry = self._session.get_inputs()[0]
+        if isinstance(entry.shape[0], int) and entry.shape[0] > 1:
+            what = f"{str(path)!r} takes exactly {entry.shape[0]} pictures a call"
+            raise PermanentError(f"{what}; export it with a free batch")
+        self._input, self._together = entry.name, 1 if entry.shape[0] == 1 else TOGETHER
         self._features = layer.features
         _check(self, layer, model.graph.output[0].name)
 
@@ -84,7 +88,11 @@ class OnnxModel:
         """Values in the graph, each (n, …) flattened to (n, size), for each picture."""
         size = self._together
         parts = [self._call(names, batch[start : start + size]) for start in range(0, len(batch), size)]
-        return [_rows(part, len(batch)) for part in zip(*parts, strict=True)]
+        found, n = [np.concatenate(part) for part in zip(*parts, strict=True)], len(batch)
+        for values in found:
+            if values.ndim == 0 or len(values) != n:
+                raise PermanentError(f"{n} pictures gave values of shape {values.shape}; their first size must be free")
+        return [np.asarray(values, np.float64).reshape(n, -1) for values in found]
 
     def _call(self, names: Sequence[str], batch: Sequence[Tensor]) -> list[Array]:
         try:
@@ -105,7 +113,9 @@ def open_onnx(description: str | Path) -> OnnxModel:
         raise PermanentError(
             f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read"
         )
-    return OnnxModel(_model_file(text), classifier)
+    told = Path(text) if text.endswith(".toml") else Path(text.partition(":")[2])
+    settings = read_toml(told.with_suffix(".toml"))  # the file that the ONNX connector opens
+    return OnnxModel(told.parent / str(settings.get("model", told.name)), classifier)
 
 
 # The graph ----------------------------------------------------------------------------------------------------------
@@ -126,8 +136,10 @@ def find_layer(model: ModelProto, folder: Path) -> Layer:
     ends = [graph.end(output.name) for output in model.graph.output]
     layer = graph.layer(ends[0])
     if layer is None:
+        last = ends[0]
+        told = "one of its inputs" if last is None else f"{last.op_type} ({last.name or last.output[0]})"
         raise PermanentError(
-            f"the model ends in {_told(ends[0])}, not in a linear layer with constant weights (Gemm, or MatMul and "
+            f"the model ends in {told}, not in a linear layer with constant weights (Gemm, or MatMul and "
             "Add, then perhaps Softmax); take another open model"
         )
     heads = {layer.logits} | {other.logits for end in ends[1:] if (other := graph.layer(end))}
@@ -171,7 +183,10 @@ class _Graph:
         if node.op_type == "Gemm":
             return self._gemm(node)
         if node.op_type == "Add":
-            return self._sum(node)
+            for product, bias in (node.input, reversed(node.input)):
+                maker, constant = self._makers.get(product), self.constant(bias)
+                if maker is not None and maker.op_type == "MatMul" and constant is not None:
+                    return self._product(maker, node.output[0], constant)
         return self._product(node, node.output[0], np.zeros(1)) if node.op_type == "MatMul" else None
 
     def _gemm(self, node: NodeProto) -> Layer | None:
@@ -182,13 +197,6 @@ class _Graph:
             return None
         w = weights.T if told["transB"] else weights
         return _layer(node.input[0], node.output[0], told["alpha"] * w, told["beta"] * bias)
-
-    def _sum(self, node: NodeProto) -> Layer | None:
-        for product, bias in (node.input, reversed(node.input)):
-            maker, constant = self._makers.get(product), self.constant(bias)
-            if maker is not None and maker.op_type == "MatMul" and constant is not None:
-                return self._product(maker, node.output[0], constant)
-        return None
 
     def _product(self, node: NodeProto, logits: str, bias: Floats) -> Layer | None:
         weights = self.constant(node.input[1])
@@ -223,18 +231,7 @@ def _attributes(node: NodeProto) -> dict[str, Any]:
     return {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
 
 
-def _told(node: NodeProto | None) -> str:
-    return "one of its inputs" if node is None else f"{node.op_type} ({node.name or node.output[0]})"
-
-
 # The file and the trial ---------------------------------------------------------------------------------------------
-
-
-def _model_file(description: str) -> Path:
-    """The file that the ONNX connector opens for this description."""
-    told = Path(description) if description.endswith(".toml") else Path(description.partition(":")[2])
-    settings = read_toml(told.with_suffix(".toml"))
-    return told.parent / str(settings.get("model", told.name))
 
 
 def _load(path: Path) -> ModelProto:
@@ -259,14 +256,6 @@ def _session(model: bytes, folder: Path):  # type: ignore[no-untyped-def]
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _together(session: Any, path: Path) -> int:
-    """Pictures a call: as many as we like, or the one that the model's input has room for."""
-    first = session.get_inputs()[0].shape[0]
-    if isinstance(first, int) and first > 1:
-        raise PermanentError(f"{str(path)!r} takes exactly {first} pictures a call; export it with a free batch")
-    return 1 if first == 1 else TOGETHER
-
-
 def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
     """Two pictures of noise must give the model's own logits when their features go through the head."""
     noise = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
@@ -279,11 +268,7 @@ def _check(model: OnnxModel, layer: Layer, answer: str) -> None:
         )
     if labels != len(model.labels):
         raise PermanentError(f"the model has {labels} outputs, but its description names {len(model.labels)} labels")
-    _compare(model.head.logits(features), logits, answers)
-
-
-def _compare(computed: Floats, logits: Floats, answers: Floats) -> None:
-    apart = float(np.abs(computed - logits).max() / max(1.0, float(np.abs(logits).max())))
+    apart = float(np.abs(model.head.logits(features) - logits).max() / max(1.0, float(np.abs(logits).max())))
     if not apart <= TOLERANCE:
         raise PermanentError(
             f"features·W + b is off the model's logits by {apart:.2g} of their size, more than {TOLERANCE:g}; "
@@ -291,13 +276,6 @@ def _compare(computed: Floats, logits: Floats, answers: Floats) -> None:
         )
     if (logits.argmax(axis=1) != answers.argmax(axis=1)).any():
         raise PermanentError("the model's answers are not in the order of its logits; take another open model")
-
-
-def _rows(parts: Sequence[Array], pictures: int) -> Floats:
-    values = np.concatenate(parts)
-    if values.ndim == 0 or len(values) != pictures:
-        raise PermanentError(f"{pictures} pictures gave values of shape {values.shape}; their first size must be free")
-    return np.asarray(values, np.float64).reshape(pictures, -1)
 
 
 def _line(error: Exception) -> str:

@@ -34,7 +34,9 @@ class TorchModel:
         self._seen = threading.local()
         self.labels = tuple(labels)
         name, layer = _last_linear(module, self._trial())
-        self.head = _head(layer)
+        weights = _array(layer.weight).T
+        bias = np.zeros(weights.shape[1]) if layer.bias is None else layer.bias.detach().cpu().double().numpy()
+        self.head = Head(np.ascontiguousarray(weights), np.asarray(bias, np.float64))
         hook = layer.register_forward_pre_hook(self._keep)
         try:
             _check(self._call(self._trial()), self.head, len(self.labels), name)
@@ -59,12 +61,20 @@ class TorchModel:
         self._seen.calls.append(inputs[0])
 
     def _call(self, batch: Sequence[Tensor]) -> _Call:
+        import torch
+
         self._seen.calls = []
-        answer = _answer(_run(self._module, batch))
+        output = _run(self._module, batch)
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, torch.Tensor):
+            kind = type(logits).__name__
+            raise PermanentError(
+                f"the module gives a {kind}, not the logits of one head; wrap it so that it gives those"
+            )
         (features, *more) = map(_array, self._seen.calls)
         if more:
             raise PermanentError(f"the last linear layer is used {1 + len(more)} times a picture; a head is used once")
-        return _Call(features, answer)
+        return _Call(features, _array(logits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,26 +114,9 @@ def _run(module: torch.nn.Module, batch: Sequence[Tensor]) -> object:
             raise PermanentError(f"the module cannot take an input of shape {shape}: {reason}") from None
 
 
-def _answer(output: object) -> Floats:
-    import torch
-
-    logits = getattr(output, "logits", output)
-    if not isinstance(logits, torch.Tensor):
-        raise PermanentError(
-            f"the module gives a {type(logits).__name__}, not the logits of one head; wrap it so that it gives those"
-        )
-    return _array(logits)
-
-
 def _array(values: torch.Tensor) -> Floats:
     flat = values.detach().cpu().double().numpy()
     return np.asarray(flat.reshape(len(flat), -1), np.float64)
-
-
-def _head(layer: torch.nn.Linear) -> Head:
-    weights = _array(layer.weight).T
-    bias = np.zeros(weights.shape[1]) if layer.bias is None else layer.bias.detach().cpu().double().numpy()
-    return Head(np.ascontiguousarray(weights), np.asarray(bias, np.float64))
 
 
 def _check(call: _Call, head: Head, labels: int, name: str) -> None:
@@ -135,17 +128,15 @@ def _check(call: _Call, head: Head, labels: int, name: str) -> None:
     logits = head.logits(call.features)
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     chances = powers / powers.sum(axis=1, keepdims=True)
-    if not any(_close(call.answer, expected) for expected in (logits, chances, np.log(chances))):
+    for expected in (logits, chances, np.log(chances)):
+        near = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+        if call.answer.shape == expected.shape and float(np.abs(call.answer - expected).max()) <= near:
+            break
+    else:
         raise PermanentError(
             f"what the module gives is neither features·W + b of its last linear layer, {name}, nor the softmax of it "
             f"(within {TOLERANCE:g}); an open model ends in a linear layer"
         )
-
-
-def _close(answer: Floats, expected: Floats) -> bool:
-    if answer.shape != expected.shape:
-        return False
-    return float(np.abs(answer - expected).max()) <= TOLERANCE * max(1.0, float(np.abs(expected).max()))
 
 
 def _fingerprint(

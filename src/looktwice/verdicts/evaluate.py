@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.calibration import crossfit, metrics
+from looktwice.calibration import calibrators, crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Prefixes
+from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.plots import figures, notebook
@@ -30,6 +30,11 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
     name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
+    if profile.one_query and labelled.evidence:
+        single = calibrators.restore(profile.one_query)
+        scale = single.scored.scale if isinstance(single, Jury) and single.scored else None
+        plain += [own] if (own := crossfit.own_score(labelled, scale)) else []
+        plain += [crossfit.outcome(single, labelled.under([]), crossfit.ONE_QUERY)] if labelled.panel else []
     return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
 
 

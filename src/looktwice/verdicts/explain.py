@@ -11,17 +11,23 @@ MOST_LABELS = 3
 """Other labels that a sentence names."""
 
 
-def sentence(label: str, base: str, confidence: float, votes: Sequence[tuple[str, str | None]]) -> str:
-    """How many views agree, who says what else, and how often such pictures are right.
+def sentence(
+    label: str, base: str, confidence: float, votes: Sequence[tuple[str, str | None]], score: float | None = None
+) -> str:
+    """How many views agree, who says what else, the classifier's own score, and how often such pictures are right.
 
     >>> sentence("coat", "coat", 0.93, [("mirror", "shirt"), ("turn:8", "coat")])
     '1 of 2 views agree; the mirrored one says shirt; such pictures are right 93 % of the time.'
+    >>> sentence("coat", "coat", 0.71, [], score=0.95)
+    'No view was asked; the classifier itself gave coat a score of 0.95; such pictures are right 71 % of the time.'
     """
     said = [(view, answer) for view, answer in votes if answer is not None]
     agree = sum(answer == label for _, answer in said)
     parts = [f"{agree} of {len(said)} views agree" if said else "no view was asked", *_dissent(label, said)]
     if base != label:
         parts.append(f"the picture itself was called {base}")
+    if score is not None:
+        parts.append(f"the classifier itself gave {base} a score of {score:.3g}")
     text = "; ".join([*parts, f"such pictures are right {percent(confidence)} of the time."])
     return text[0].upper() + text[1:]
 

@@ -24,6 +24,7 @@ from looktwice import files
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import WorkingSize
 from looktwice.verdicts.look import Verdict
 
 COLUMNS = (
@@ -38,6 +39,8 @@ COLUMNS = (
     "votes",
     "decision",
     "prediction_set",
+    "evidence",
+    "score",
     "familiarity",
     "unfamiliar_because",
     "cause",
@@ -59,9 +62,18 @@ class ScoreFile:
     """
 
     def __init__(
-        self, out: Path, header: dict[str, object], pictures: Sequence[Picture], *, verify: bool = False
+        self,
+        out: Path,
+        header: dict[str, object],
+        pictures: Sequence[Picture],
+        *,
+        verify: bool = False,
+        size: WorkingSize | None = None,
     ) -> None:
-        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ."""
+        """`verify` compares all pictures with what their verdicts are about, not only those whose stamps differ.
+
+        `size` is the working size at which they are asked about.
+        """
         self._out = out
         self._hold = files.Hold(out)
         self._part = out.with_name(out.name + ".part")
@@ -70,6 +82,7 @@ class ScoreFile:
         self._starts = array("q", [NOWHERE]) * len(pictures)
         """Where the line of each picture begins in the part file."""
         self._next = 0
+        self._size = size
         self._verify, self._began = verify, time.time() - SETTLED
         self.changed = set[int]()
         """The places of pictures whose verdicts are about other pixels than they have now."""
@@ -165,7 +178,7 @@ class ScoreFile:
         if stamp and list(stamp) == told["stamp"] and not self._verify:
             return True
         try:
-            return picture.image().digest == told["digest"]
+            return picture.image(self._size).digest == told["digest"]
         except LookTwiceError:
             return False
 
@@ -214,6 +227,8 @@ def record(verdict: Verdict) -> dict[str, object]:
         "votes": [label for _, label in verdict.votes],
         "decision": verdict.decision,
         "prediction_set": None if verdict.prediction_set is None else list(verdict.prediction_set),
+        "evidence": verdict.evidence,
+        "score": verdict.score,
         "familiarity": None if verdict.familiarity is None else round(verdict.familiarity, 6),
         "unfamiliar_because": verdict.unfamiliar_because,
         "cause": None,
@@ -247,7 +262,7 @@ def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: 
     """Write verdicts as Parquet, with notes in the file's own metadata."""
     pa, pq = files.arrow()
     text, number, whole = pa.string(), pa.float64(), pa.int32()
-    counted = {"confidence": number, "low": number, "high": number, "familiarity": number, "agree": whole}
+    counted = dict.fromkeys(("confidence", "low", "high", "familiarity", "score"), number) | {"agree": whole}
     types = counted | {"queries": whole, "votes": pa.list_(text), "prediction_set": pa.list_(text)}
     schema = pa.schema([(column, types.get(column, text)) for column in COLUMNS], notes or None)
     with pq.ParquetWriter(file, schema) as writer:

@@ -14,6 +14,7 @@ from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.evidence import useless
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import Floats, LabelledVotes, Row, Votes, base_tally, check_truths
 from looktwice.errors import DataError, FitError, UnscoredError
@@ -146,6 +147,7 @@ def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> Collected:
     """The answers about every picture under a profile's panel."""
     profile.check(asker.classifier.fingerprint, asker.names.renames)
+    profile.check_scores(asker.scores)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     policy = policy or Policy.whole(profile)
@@ -236,7 +238,12 @@ def _profile(
     *others: Outcome,
 ) -> Profile:
     labelled, described = collected.labelled(), collected.described()
-    judged = crossfit.baselines(labelled.take(slice(n_selection, None)))
+    part = labelled.take(slice(n_selection, None))
+    judged, single = crossfit.baselines(part), None
+    if isinstance(calibrator, Jury) and labelled.evidence:
+        judged += [own] if (own := crossfit.own_score(part)) else []
+        single = calibrator.fit(labelled.under([]))
+        judged += [crossfit.one_query(calibrator, labelled, n_selection)] if labelled.panel else []
     fitted = calibrator.fit(labelled)
     return Profile(
         looktwice=__version__,
@@ -253,8 +260,22 @@ def _profile(
         results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
         held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection)),
         agreement_bins=_agreement_bins(labelled),
+        one_query=dump(single) if single else None,
+        scores=_scores(labelled, fitted) if single else "",
         familiarity=None if described is None else Familiarity.fit(described),
     )
+
+
+def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
+    """What became of the classifier's scores, for people."""
+    if labelled.evidence and (why := useless(labelled.evidence)):
+        return f"{why}: not used"
+    if not isinstance(fitted, Jury) or fitted.scored is None:
+        return "they did not help on held-out folds: not used"
+    kind = {"rank": "ranks", "probability": "probabilities"}.get(
+        fitted.scored.scale.kind, f"{fitted.scored.scale.kind}s"
+    )
+    return f"used, as {kind}"
 
 
 def _agreement_bins(votes: Votes) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from looktwice.asking.asker import Asker
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration.base import Calibrator
+from looktwice.calibration.crossfit import Evidence
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Row, Votes
 from looktwice.pictures.collection import Picture
@@ -56,6 +57,10 @@ class Verdict:
     """What stands out about a picture that is not like the labelled ones, so that the confidence means nothing."""
     digest: str = ""
     """Of the pixels that it is about; empty where they are those of several photos."""
+    evidence: Evidence = "labels"
+    """What the confidence rests on: labels alone, or the classifier's scores too."""
+    score: float | None = None
+    """The classifier's own score of its answer about the picture itself, as it came."""
 
     def agree(self) -> int:
         """How many views say what the verdict says."""
@@ -63,7 +68,8 @@ class Verdict:
 
     def sentence(self) -> str:
         """Why, in words that a person understands."""
-        return explain.sentence(self.label, self.base, self.confidence, self.votes)
+        score = self.score if self.evidence == "scores" else None
+        return explain.sentence(self.label, self.base, self.confidence, self.votes, score)
 
     def to_frame(self) -> pd.DataFrame:
         """Each view and its label, as a frame of pandas."""
@@ -79,6 +85,7 @@ async def look(
 ) -> AsyncGenerator[Verdict | Unscored]:
     """A verdict for each picture, in their order, or the reason why there is none."""
     profile.check(asker.classifier.fingerprint, asker.names.renames)
+    profile.check_scores(asker.scores)
     policy = policy or Policy.whole(profile)
     names = tuple(map(str, policy.panel))
     waiting: list[Row | Unscored] = []
@@ -99,18 +106,26 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
     Photos are none of the panel's views, so a jury gives each of them the mean weight of those.
     """
     profile.check(asker.classifier.fingerprint, asker.names.renames)
+    profile.check_scores(asker.scores)
     rows = [row async for row in asker.ask(pictures, Panel(()))]
     if failed := next((row for row in rows if isinstance(row, Unscored)), None):
         return failed
     first, *others = [row for row in rows if isinstance(row, Row)]
-    together = Row(first.name, first.base, tuple(row.base for row in others), descriptor=first.descriptor)
+    lists = tuple(row.lists[0] if row.lists else () for row in (first, *others))
+    together = Row(
+        first.name,
+        first.base,
+        tuple(row.base for row in others),
+        lists=lists if any(lists) else (),
+        descriptor=first.descriptor,
+    )
     policy = replace(Policy.whole(profile), calibrator=_burst_calibrator(profile, len(others)))
     (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
     return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
 
 
 def _burst_calibrator(profile: Profile, photos: int) -> Calibrator:
-    calibrator = profile.adaptive.believer() if profile.adaptive else profile.believer()
+    calibrator = profile.adaptive.restored_calibrator() if profile.adaptive else profile.restored_calibrator()
     return calibrator.pooled(photos) if isinstance(calibrator, Jury | Prefixes) else calibrator
 
 
@@ -131,7 +146,10 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
     low, high = calibrator.interval(votes)
     label, confidence = calibrator.predict(votes), calibrator.confidence(votes)
     digests = votes.digests or ("",) * len(votes)
-    columns = zip(votes.names, label, confidence, low, high, votes.base, votes.views, digests, strict=True)
+    scored = calibrator.hears_scores(votes) if isinstance(calibrator, Jury | Prefixes) else np.zeros(len(votes), bool)
+    claims = votes.evidence.claims() if votes.evidence else np.full(len(votes), np.nan)
+    told = zip(votes.names, label, confidence, low, high, strict=True)
+    columns = zip(told, votes.base, votes.views, digests, scored, claims, strict=True)
     verdicts = [
         Verdict(
             name,
@@ -143,16 +161,21 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
             tuple((v, None if c == MISSING else words[c]) for v, c in zip(votes.panel, views, strict=True)),
             1 + int((views != MISSING).sum()),
             digest=digest,
+            evidence="scores" if hears else "labels",
+            score=None if np.isnan(claim) else float(claim),
         )
-        for name, label, confidence, least, most, base, views, digest in columns
+        for (name, label, confidence, least, most), base, views, digest, hears, claim in columns
     ]
-    return _with_sets([_decided(verdict, policy.accept) for verdict in verdicts], votes, policy)
+    return _with_sets([_decided(verdict, policy) for verdict in verdicts], votes, policy)
 
 
-def _decided(verdict: Verdict, accept: float | None) -> Verdict:
-    if accept is None:
+def _decided(verdict: Verdict, policy: Policy) -> Verdict:
+    """The verdict with its decision; without the scores that the guarantee rests on it is for review."""
+    if policy.accept is None:
         return verdict
-    return replace(verdict, decision="accept" if verdict.confidence >= accept else "review")
+    rests = isinstance(policy.calibrator, Jury | Prefixes) and policy.calibrator.uses_scores
+    accepted = verdict.confidence >= policy.accept and (verdict.evidence == "scores" or not rests)
+    return replace(verdict, decision="accept" if accepted else "review")
 
 
 def _with_familiarity(verdicts: list[Verdict], rows: Sequence[Row], policy: Policy) -> list[Verdict]:

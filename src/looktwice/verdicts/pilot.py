@@ -148,9 +148,12 @@ def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
 def _rows(collected: Collected, panel: Panel) -> list[Row]:
     votes = collected.votes
     places = [collected.panel.slots.index(slot) for slot in panel.slots]
+    lists = votes.under(places).lists()
     digests = votes.digests or ("",) * len(votes)
     words: dict[int, str | None] = {MISSING: None, **dict(enumerate(votes.vocabulary))}
     return [
-        Row(name, votes.vocabulary[base], tuple(words[code] for code in views), digest)
-        for name, base, views, digest in zip(votes.names, votes.base, votes.views[:, places], digests, strict=True)
+        Row(name, votes.vocabulary[base], tuple(words[code] for code in views), digest, lists=ranked)
+        for name, base, views, digest, ranked in zip(
+            votes.names, votes.base, votes.views[:, places], digests, lists, strict=True
+        )
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from looktwice.asking.asker import Rounds, Screen
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
-from looktwice.calibration.votes import MISSING, Floats, Votes
+from looktwice.calibration.votes import MISSING, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts.conformal import Conformal
 from looktwice.verdicts.drift import Drift
@@ -56,7 +56,7 @@ class Policy:
         """Ask the whole panel about every picture."""
         return cls(
             profile.views(),
-            profile.believer(),
+            profile.restored_calibrator(),
             profile.held_out,
             profile.agreement_bins,
             familiarity=profile.familiarity,
@@ -68,10 +68,10 @@ class Policy:
         adaptive = profile.adaptive
         if adaptive is None:
             raise ProfileError("this profile does not say when to stop asking; fit it with the calibrator jury")
-        rounds = _rounds(adaptive, profile.classes)
+        rounds = _rounds(adaptive, profile.vocabulary, profile.classes)
         return cls(
             adaptive.views(),
-            adaptive.believer(),
+            adaptive.restored_calibrator(),
             adaptive.held_out,
             adaptive.agreement_bins,
             rounds,
@@ -141,19 +141,33 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
     return agree * (views + 1) + views - asked
 
 
-def _rounds(adaptive: Adaptive, classes: int) -> Rounds:
-    """Views are asked one by one after the first round; all that matters is who agrees with whom."""
+def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Rounds:
+    """Views are asked one by one after the first round; without scores all that matters is who agrees with whom."""
     further = _further(adaptive, classes)
+    calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
+    scored = any(jury.scored for jury in calibrator.juries)
 
-    def more(base: str, views: tuple[str | None, ...]) -> int:
+    def more(row: Row) -> int:
+        if scored and row.lists:
+            confidence = calibrator.confidence(_so_far(row, calibrator, vocabulary, classes))
+            return 0 if rule.enough(confidence, len(row.views))[0] else 1
         codes: dict[str, int] = {}
-        return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in (base, *views)))
+        said = (row.base, *row.views)
+        return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in said))
 
     return Rounds(adaptive.first, more)
 
 
+def _so_far(row: Row, calibrator: Prefixes, vocabulary: Sequence[str], classes: int) -> Votes:
+    """What is said of a picture so far, as votes under the whole panel."""
+    views = len(calibrator.juries) - 1
+    missing = views - len(row.views)
+    whole = replace(row, views=(*row.views, *[None] * missing), lists=(*row.lists, *[()] * missing))
+    return Votes.collect([whole], tuple(map(str, range(views))), vocabulary, classes)
+
+
 def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], int]:
-    calibrator, rule = adaptive.believer(), adaptive.rule()
+    calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
 
     @cache
     def further(codes: tuple[int, ...]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from looktwice import files
+from looktwice.asking.asker import Scores
 from looktwice.calibration import base, calibrators, metrics
-from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import lasting
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+SUFFICES = 1.02
+"""How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -62,24 +65,26 @@ class Result(_Part):
     queries: int | float
     """Queries a picture; their mean where pictures differ."""
     figures: dict[str, Figure]
+    evidence: Evidence = "labels"
+    """What the calibrator looked at."""
 
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         """The figures of an outcome with their 95 % intervals."""
         ends = asdict(outcome.intervals())
         figures = {key: Figure.of(value, ends[key]) for key, value in asdict(outcome.scores()).items()}
-        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures)
+        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     @classmethod
     def point(cls, outcome: Outcome) -> Self:
         """The figures without their intervals, as a curve has many of them."""
         figures = {key: Figure.of(value, None) for key, value in asdict(outcome.scores()).items()}
-        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures)
+        return cls(calibrator=outcome.name, queries=outcome.queries, figures=figures, evidence=outcome.evidence)
 
     def record(self) -> dict[str, object]:
         """Calibrator, queries and the value of each figure, as one row of a table."""
         values = {key: figure.value for key, figure in self.figures.items()}
-        return {"calibrator": self.calibrator, "queries": self.queries, **values}
+        return {"calibrator": self.calibrator, "queries": self.queries, "evidence": self.evidence, **values}
 
 
 def results_html(title: str, results: Sequence[Result]) -> str:
@@ -155,7 +160,7 @@ class Adaptive(_Part):
         """When to stop."""
         return AdaptiveRule(self.low, self.high)
 
-    def believer(self) -> Prefixes:
+    def restored_calibrator(self) -> Prefixes:
         """The fitted juries, one for each number of views."""
         calibrator = calibrators.restore(self.calibrator)
         views = len(self.views())
@@ -193,6 +198,10 @@ class Profile(_Part):
     adaptive: Adaptive | None = None
     agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures had 0, 1 … views on the side of the base label: what drift is measured against."""
+    one_query: dict[str, object] | None = None
+    """The calibrator for pictures that are asked about once, where the classifier gives scores."""
+    scores: str = ""
+    """What became of the classifier's scores, for people; empty where it gives none."""
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
 
@@ -200,9 +209,29 @@ class Profile(_Part):
         """The panel to ask."""
         return Panel.parse(self.panel)
 
-    def believer(self) -> base.Calibrator:
+    def restored_calibrator(self) -> base.Calibrator:
         """The fitted calibrator."""
         return calibrators.restore(self.calibrator)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What its calibrator looks at: labels alone, or scores too."""
+        return "scores" if self.calibrator.get("scored") else "labels"
+
+    def advice(self, results: Sequence[Result] = ()) -> list[str]:
+        """What is to be said about the classifier's own score, one sentence each.
+
+        `results` are those on other pictures; by default the sentences are about the held-out folds.
+        """
+        found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
+        single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
+        told = [f"Scores: {self.scores}."] if self.scores else []
+        if not single or not whole or self.evidence == "labels":
+            return told
+        figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
+        if single <= SUFFICES * whole:
+            return [*told, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
+        return [*told, f"Views add to the score: {figures}."]
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
@@ -245,9 +274,11 @@ class Profile(_Part):
             )
         try:
             profile = cls.model_validate(values)
-            _try(profile.believer(), profile.views(), profile.classes)
+            _try(profile.restored_calibrator(), profile.views(), profile.classes)
+            if profile.one_query:
+                _try(calibrators.restore(profile.one_query), Panel(()), profile.classes)
             if adaptive := profile.adaptive:
-                _try(adaptive.believer(), adaptive.views(), profile.classes)
+                _try(adaptive.restored_calibrator(), adaptive.views(), profile.classes)
         except ValidationError as error:
             first = error.errors()[0]
             where = shown(".".join(map(str, first["loc"])) or "the top")
@@ -279,6 +310,14 @@ class Profile(_Part):
         title = f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
         return results_html(title, self.results)
 
+    def check_scores(self, scores: Scores) -> None:
+        """Refuse to ignore the scores on which the profile rests."""
+        if scores == "ignore" and self.evidence == "scores":
+            raise ProfileError(
+                "this profile rests on the classifier's scores; leave out --scores ignore, or fit again with it: it "
+                "costs no query, the answers are in the ledger"
+            )
+
     def check(self, fingerprint: str, renames: Mapping[str, str]) -> None:
         """Refuse a classifier that this profile was not made for, or whose words are renamed otherwise since."""
         if lasting(fingerprint) != lasting(self.fingerprint):
@@ -295,9 +334,11 @@ class Profile(_Part):
 
 
 def _try(calibrator: base.Calibrator, panel: Panel, classes: int) -> None:
-    """Believe one made-up picture, so that parameters that do not fit together are found now."""
+    """Believe two made-up pictures, one with scores, so that parameters that do not fit together are found now."""
     views = tuple(map(str, panel))
-    votes = Votes.collect([Row("", "a", ("a",) * len(views))], views, (), classes)
+    plain = Row("", "a", ("a",) * len(views))
+    scored = replace(plain, lists=((("a", 0.5),),) * (len(views) + 1))
+    votes = Votes.collect([plain, scored], views, (), classes)
     try:
         numbers = np.concatenate([calibrator.confidence(votes), *calibrator.interval(votes)])
         calibrator.distribution(votes), calibrator.predict(votes)

@@ -140,20 +140,21 @@ def arguments(family: type[View]) -> tuple[Argument, ...]:
         hints = get_type_hints(family, include_extras=True)
     except NameError as error:
         raise ViewError(f"the fields of the view {name_of(family)} cannot be read: {error}") from None
-    return tuple(_argument(family, each.name, get_args(hints[each.name]), each.default) for each in fields(family))
-
-
-def _argument(family: type[View], name: str, allowed: tuple[object, ...], default: object) -> Argument:
-    last = allowed[-1] if allowed else None
-    if isinstance(last, Between) and isfinite(last.low) and isfinite(last.high):
-        return Argument(name, last, default)
-    words = tuple(word for word in allowed if isinstance(word, str) and _WORD.fullmatch(word))
-    if not words or len(words) < len(allowed) or default is MISSING:
-        raise ViewError(
-            f"{name_of(family)}: the field {name} must be Annotated[float, Between(low, high)], with finite limits, "
-            "or a Literal of lower-case words with a default"
-        )
-    return Argument(name, words, default)
+    found = []
+    for each in fields(family):
+        allowed = get_args(hints[each.name])
+        last = allowed[-1] if allowed else None
+        if isinstance(last, Between) and isfinite(last.low) and isfinite(last.high):
+            found.append(Argument(each.name, last, each.default))
+            continue
+        words = tuple(word for word in allowed if isinstance(word, str) and _WORD.fullmatch(word))
+        if not words or len(words) < len(allowed) or each.default is MISSING:
+            raise ViewError(
+                f"{name_of(family)}: the field {each.name} must be Annotated[float, Between(low, high)], with finite "
+                "limits, or a Literal of lower-case words with a default"
+            )
+        found.append(Argument(each.name, words, each.default))
+    return tuple(found)
 
 
 def _checked(family: type[View], argument: Argument, value: object) -> object:

@@ -32,7 +32,7 @@ class Panel:
         if len(self.views) > LONGEST_PANEL:
             raise ViewError(f"a panel of {len(self.views)} views is too long; {LONGEST_PANEL} are allowed")
         for view, times in Counter(self.views).items():
-            if times > 1 and not _repeatable(view):
+            if times > 1 and not (view.random or isinstance(view, Again)):
                 raise ViewError(f"{view} stands {times} times in the panel but shows the same each time; keep one")
 
     @classmethod
@@ -43,7 +43,9 @@ class Panel:
         views: list[View] = []
         for word in text.split():
             name, star, times = word.partition("*")
-            views += [parse(name)] * (_times(times, word) if star else 1)
+            if star and not (times.isascii() and times.isdecimal() and len(times) < 6 and int(times)):
+                raise ViewError(f"{word[:60]!r} does not say how often to ask; write it like 'rotation:30*10'")
+            views += [parse(name)] * (int(times) if star else 1)
             if len(views) > LONGEST_PANEL:
                 raise ViewError(f"a panel may have {LONGEST_PANEL} views and has more at {word!r}; ask fewer")
         return cls(tuple(views))
@@ -55,7 +57,11 @@ class Panel:
         `again` counts from 1, since the picture itself is its number 0.
         """
         seen = Counter[View]({Again(): 1})
-        return tuple((view, _count(seen, view)) for view in self.views)
+        slots = []
+        for view in self.views:
+            slots.append((view, seen[view]))
+            seen[view] += 1
+        return tuple(slots)
 
     def __len__(self) -> int:
         return len(self.views)
@@ -120,18 +126,3 @@ CANDIDATES: tuple[View, ...] = Panel.parse(
     """
 ).views
 """The mild views among which a panel is chosen, those of the general one among them."""
-
-
-def _repeatable(view: View) -> bool:
-    return view.random or isinstance(view, Again)
-
-
-def _count(seen: Counter[View], view: View) -> int:
-    seen[view] += 1
-    return seen[view] - 1
-
-
-def _times(text: str, word: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text)):
-        raise ViewError(f"{word[:60]!r} does not say how often to ask; write it like 'rotation:30*10'")
-    return int(text)

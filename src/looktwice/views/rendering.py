@@ -44,32 +44,23 @@ def render(image: Image, questions: Sequence[Question]) -> Pixels:
 def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> None:
     """Writes what each question shows into `out`: uint8, (n, height, width, 3), contiguous."""
     height, width, _ = image.pixels.shape
-    _check_room(out, (len(questions), height, width, 3))
-    for start, stop, moves in _runs(_views(image, questions)):
-        if moves:
-            maps = _maps(moves, height, width)
-            read_through(maps, image.pixels, sampling_of(moves[0]), out[start:stop])
-        else:
-            questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
-
-
-def _check_room(out: Pixels, shape: tuple[int, int, int, int]) -> None:
+    shape = (len(questions), height, width, 3)
     if out.shape != shape or out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
-        raise ViewError(
-            f"views are written into a contiguous uint8 array of shape {shape}, not {out.dtype} {out.shape}"
-        )
-    if max(shape[1:3]) > LONGEST:
-        raise ViewError(
-            f"a picture of {shape[2]} x {shape[1]} is too long; scale it to {LONGEST} pixels a side or less"
-        )
-
-
-def _views(image: Image, questions: Sequence[Question]) -> tuple[View, ...]:
+        what = f"a contiguous uint8 array of shape {shape}, not {out.dtype} {out.shape}"
+        raise ViewError(f"views are written into {what}")
+    if max(height, width) > LONGEST:
+        raise ViewError(f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less")
     digests, views, _, _ = zip(*questions, strict=True) if questions else ((), (), (), ())
     if digests.count(image.digest) != len(questions):
         other = next(digest for digest in digests if digest != image.digest)
         raise ViewError(f"picture {image.digest} was asked a question about {other}; ask each its own")
-    return views
+    for start, stop, moves in _runs(views):
+        if moves:
+            small = len(moves) * height * width * 6 <= _WORTH_KEEPING
+            maps = (_kept_maps if small else fixed_maps)(moves, height, width)
+            read_through(maps, image.pixels, sampling_of(moves[0]), out[start:stop])
+        else:
+            questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
 
 
 # What is drawn together --------------------------------------------------------------------------------------------
@@ -93,11 +84,6 @@ def _in_common(view: View) -> object:
 
 def _fixed_moves(view: View) -> Moves:
     return () if view.random else moves_of(view)
-
-
-def _maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
-    small = len(moves) * height * width * 6 <= _WORTH_KEEPING
-    return _kept_maps(moves, height, width) if small else fixed_maps(moves, height, width)
 
 
 @lru_cache(maxsize=24)

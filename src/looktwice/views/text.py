@@ -1,5 +1,7 @@
 """From text to views: `rotation:30`, `zoom:1.15,border=edge`, `mirror+turn:10`."""
 
+from __future__ import annotations
+
 import difflib
 import re
 from dataclasses import MISSING
@@ -7,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from looktwice.errors import ViewError
-from looktwice.views.base import REGISTERED, Argument, Between, View, arguments, short
+from looktwice.views.base import REGISTERED, Between, View, arguments, short
 from looktwice.views.families import Chain
 
 if TYPE_CHECKING:
@@ -37,7 +39,12 @@ def _parse_one(text: str) -> View:
     optional = {each.name: each for each in arguments(family) if each.default is not MISSING}
     given = rest.split(",") if colon else []
     numbers = [_read_number(each, text) for each in given if "=" not in each]
-    options = dict(_read_option(each, name, optional, text) for each in given if "=" in each)
+    options: dict[str, str | float] = {}
+    for option, _, value in (each.partition("=") for each in given if "=" in each):
+        if option not in optional:
+            has = f"has the options {', '.join(optional)}" if optional else "has no options"
+            raise ViewError(f"unknown option {short(option)} in {short(text)}; {name} {has}")
+        options[option] = _read_number(value, text) if isinstance(optional[option].allowed, Between) else value
     if len(numbers) != len(needed) or len(numbers) + len(options) != len(given):
         names = [*(each.name.upper() for each in needed), *(f"[{option}=…]" for option in optional)]
         form = ":".join(filter(None, (name, ",".join(names))))
@@ -49,14 +56,6 @@ def _read_number(text: str, where: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise ViewError(f"{short(text)} in {short(where)} is not a number; write it like 30 or -0.5")
     return float(text)
-
-
-def _read_option(text: str, family: str, known: dict[str, Argument], where: str) -> tuple[str, str | float]:
-    name, _, value = text.partition("=")
-    if name not in known:
-        has = f"has the options {', '.join(known)}" if known else "has no options"
-        raise ViewError(f"unknown option {short(name)} in {short(where)}; {family} {has}")
-    return name, _read_number(value, where) if isinstance(known[name].allowed, Between) else value
 
 
 # Families by name --------------------------------------------------------------------------------------------------
@@ -74,14 +73,14 @@ def _family(name: str) -> type[View]:
 
 
 @cache
-def _installed() -> "tuple[EntryPoint, ...]":
+def _installed() -> tuple[EntryPoint, ...]:
     """What other packages offer; looked up once, since it takes milliseconds and any misspelt view asks for it."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
 
 
-def _load(name: str, points: "list[EntryPoint]") -> type[View]:
+def _load(name: str, points: list[EntryPoint]) -> type[View]:
     packages = " and ".join(sorted({point.dist.name for point in points if point.dist}))
     if len(points) > 1:
         raise ViewError(f"the view {name!r} is offered by {packages}; uninstall all but one")

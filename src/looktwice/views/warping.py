@@ -207,23 +207,17 @@ def _maps(sources: Sources, reach: float, sampling: Sampling, height: int, width
 def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
     x_way, y_way, shift = sources.astype(np.complex64)[:, :, None]
     across, down = x_way * _centred(width), y_way * _centred(height) + (shift + complex(width - 1, height - 1) / 2)
-    for views, rows in _blocks(sources.shape[1], height, width):
-        points = down[views, rows, None] + across[views, None]
+    # In blocks of several whole views, or of some rows of one.
+    together, rows = max(1, LONGEST // (height * width)), min(height, max(1, LONGEST // width))
+    for view, row in product(range(0, sources.shape[1], together), range(0, height, rows)):
+        points = down[view : view + together, row : row + rows, None] + across[view : view + together, None]
         pairs = points.reshape(1, -1, 1).view(np.float32)
-        yield piece((views.start * height + rows.start) * width, pairs, _IN_PAIRS, margin, nearest)
+        yield piece((view * height + row) * width, pairs, _IN_PAIRS, margin, nearest)
 
 
 @lru_cache(maxsize=64)
 def _centred(size: int) -> NDArray[np.float32]:
     return np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)
-
-
-def _blocks(count: int, height: int, width: int) -> Iterator[tuple[slice, slice]]:
-    """The views and rows of each block: several whole views, or some rows of one."""
-    together, rows = max(1, LONGEST // (height * width)), min(height, max(1, LONGEST // width))
-    for view in range(0, count, together):
-        for row in range(0, height, rows):
-            yield slice(view, view + together), slice(row, row + rows)
 
 
 def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:

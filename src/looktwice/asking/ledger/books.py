@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.asking.ledger.operations import Batch, Booking, Conclusion, Intent, Introduction, Record
+from looktwice.asking.ledger.operations import Batch, Intent, Record
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
-from looktwice.asking.ledger.sql import Known, Row, Tables, pack
-from looktwice.classifiers.base import Answer
+from looktwice.asking.ledger.sql import Known, Row, Tables, pack, pack_options
 
 DAY = 86_400
 
@@ -76,7 +75,11 @@ class Books:
         """Commit a batch: it is on disk when this returns, and nothing of it is if this raises."""
         late = self.tables.retried(lambda: self._write(batch, now))
         self._beaten = now if late else self._beaten
-        self._remember(batch)
+        for key in (*(record.key for record in batch.records), *batch.returned, *batch.surrendered):
+            self.stamps.pop(key, None)
+        for intent in batch.intents:
+            stamp = Stamp(intent.classifier, self._day, intent.price)
+            self.stamps.update(dict.fromkeys(intent.grant.granted, stamp))
 
     def close(self) -> None:
         """Strike the session off and let go of the database."""
@@ -88,60 +91,68 @@ class Books:
         self.tables.close()
 
     def _write(self, batch: Batch, now: float) -> bool:
+        """Whether a sign of life was written with the batch."""
         self.tables.begin(spending=bool(batch.asked()))
         try:
-            late = self._apply(batch, now)
+            self._apply(batch, now)
+            if late := self._late(now):
+                if self._beaten is None:  # sessions that ended without saying so; their questions are free already
+                    sessions = self.tables.sessions()
+                    alive = living(sessions, now)
+                    self.tables.strike_off([each.id for each, _ in sessions if each.id not in alive])
+                self.tables.beat(self._session, now)
             self.tables.commit()
         except BaseException:
             self.tables.roll_back()
-            self._forget()
+            for memory in (self._views, self._classifiers, self._spends, self._changes):
+                memory.clear()
             raise
         return late
 
-    def _apply(self, batch: Batch, now: float) -> bool:
+    def _apply(self, batch: Batch, now: float) -> None:
         at = int(self.tables.clock(now) * 1000)
-        self._refresh(int(now // DAY))
+        version, day = self.tables.version(), int(now // DAY)
+        if (version, day) != (self._version, self._day):  # another process has written since, or the day is over
+            self._spends.clear()
+            self._version, self._day = version, day
         self._answer(batch.records, at, batch.raw)
         self._return(batch.returned)
         self.tables.let_go(self._session.id, [*batch.returned, *batch.surrendered])
         self.tables.renew(self._session.id, at, batch.renewed)
         self._grant(batch.intents, at, now)
-        self._book(batch.bookings)
-        self._conclude(batch.conclusions)
+        for booking in batch.bookings:
+            fingerprint, queries, price = booking.fingerprint, booking.queries, booking.price
+            classifier, booking.booked = self._classifier(fingerprint), None
+            if queries <= booking.budget.room(self._spend(classifier), price):
+                booking.booked = Booked(fingerprint, self._day, queries, price)
+                self._count_loose(classifier, self._day, Tally(queries, queries * price))
+        for (fingerprint, day, queries, price), outcome in batch.conclusions:
+            self._count_loose(self._classifier(fingerprint), day, _tally(outcome, queries, price))
         self.tables.check(batch.checks)
-        self._introduce(batch.introductions)
+        for fingerprint, description in batch.introductions:
+            self.tables.describe(self._classifier(fingerprint), description)
         self._save_changes()
-        return self._sign(now)
-
-    def _forget(self) -> None:
-        for memory in (self._views, self._classifiers, self._spends, self._changes):
-            memory.clear()
-
-    def _refresh(self, day: int) -> None:
-        """Forget the sums if another process has written since, or the day is over."""
-        version = self.tables.version()
-        if (version, day) != (self._version, self._day):
-            self._spends.clear()
-            self._version, self._day = version, day
-
-    def _remember(self, batch: Batch) -> None:
-        for record in batch.records:
-            self.stamps.pop(record.key, None)
-        for key in (*batch.returned, *batch.surrendered):
-            self.stamps.pop(key, None)
-        for intent in batch.intents:
-            stamp = Stamp(intent.classifier, self._day, intent.price)
-            self.stamps.update(dict.fromkeys(intent.grant.granted, stamp))
 
     def _answer(self, records: Sequence[Record], at: int, raw: bool) -> None:
         """The first answer to a question stays; a second one can only come from a session that was taken for dead."""
         self.tables.answer(
             [
-                (key, answer.label, answer.score, answer.status, int(latency * 1e6), attempts, at)
+                (
+                    key,
+                    answer.label,
+                    answer.score,
+                    pack_options(answer.options),
+                    answer.status,
+                    int(latency * 1e6),
+                    attempts,
+                    at,
+                )
                 for key, answer, latency, attempts in records
             ]
         )
-        self.tables.keep_replies([(r.key, _cut(r.answer.raw)) for r in records if raw and r.answer.raw is not None])
+        replies = [(record.key, record.answer.raw) for record in records if raw and record.answer.raw is not None]
+        cut = RAW_LIMIT - len(CUT)
+        self.tables.keep_replies([(key, r if len(r) <= RAW_LIMIT else r[:cut] + CUT) for key, r in replies])
         sent = Counter(stamp[:2] for record in records if (stamp := self.stamps.get(record.key)))
         for (classifier, day), answered in sent.items():
             self._count(classifier, day, Tally(answered=answered))
@@ -160,17 +171,21 @@ class Books:
     def _grant(self, intents: Sequence[Intent], at: int, now: float) -> None:
         known = self.tables.known([key for intent in intents for key in intent.entries])
         held = self._held(known, at, now)
+        fresh: list[Row] = []
+        again = []
         for intent in intents:
             self._decide(intent, known, held)
-        self.tables.ask([row for intent in intents for row in self._fresh(intent, known, at)])
-        self.tables.ask_again(
-            [
-                (intent.price, self._session.id, at, key)
-                for intent in intents
-                for key in intent.grant.granted
-                if key in known
-            ]
-        )
+            classifier, price, session = intent.classifier, intent.price, self._session.id
+            for granted in intent.grant.granted:
+                if granted in known:
+                    again.append((price, session, at, granted))
+                    continue
+                key, digest, view, seed, index = intent.entries[granted]
+                if view not in self._views:
+                    self._views[view] = self.tables.view(view)
+                fresh.append((key, classifier, pack(digest), self._views[view], seed, index, price, at, session))
+        self.tables.ask(fresh)
+        self.tables.ask_again(again)
 
     def _held(self, known: dict[bytes, Known], at: int, now: float) -> set[bytes]:
         """Those of these questions that another living session has in flight, and whose lease is not over."""
@@ -184,18 +199,13 @@ class Books:
 
     def _decide(self, intent: Intent, known: dict[bytes, Known], in_flight: set[bytes]) -> None:
         intent.classifier = self._classifier(intent.fingerprint)
-        intent.grant = Grant()
         room = intent.budget.room(self._spend(intent.classifier), intent.price)
-        granted, answered, held, refused = (
-            intent.grant.granted,
-            intent.grant.answered,
-            intent.grant.held,
-            intent.grant.refused,
-        )
+        grant = intent.grant = Grant()
+        granted, answered, held, refused = grant.granted, grant.answered, grant.held, grant.refused
         for key in intent.entries:
             row = known.get(key)
             if row and row.label is not None:
-                answered[key] = Answer(row.label, row.score, row.status)
+                answered[key] = row.answer()
             elif key in in_flight:
                 held.append(key)
             elif len(granted) < room:
@@ -204,34 +214,11 @@ class Books:
                 refused.append(key)
         self._count(intent.classifier, self._day, Tally(len(granted), len(granted) * intent.price))
 
-    def _fresh(self, intent: Intent, known: dict[bytes, Known], at: int) -> Iterator[Row]:
-        classifier, price, session = intent.classifier, intent.price, self._session.id
-        for granted in intent.grant.granted:
-            if granted not in known:
-                key, digest, view, seed, index = intent.entries[granted]
-                yield key, classifier, pack(digest), self._view(view), seed, index, price, at, session
-
-    def _book(self, bookings: Sequence[Booking]) -> None:
-        for booking in bookings:
-            classifier = self._classifier(booking.fingerprint)
-            booking.booked = None
-            if booking.queries <= booking.budget.room(self._spend(classifier), booking.price):
-                booking.booked = Booked(booking.fingerprint, self._day, booking.queries, booking.price)
-                self._count_loose(classifier, self._day, Tally(booking.queries, booking.queries * booking.price))
-
-    def _conclude(self, conclusions: Sequence[Conclusion]) -> None:
-        for (fingerprint, day, queries, price), outcome in conclusions:
-            self._count_loose(self._classifier(fingerprint), day, _tally(outcome, queries, price))
-
     def _count_loose(self, classifier: int, day: int, tally: Tally) -> None:
         """Count what belongs to no question."""
         self._count(classifier, day, tally)
         if tally.queries:
             self.tables.book(classifier, tally.queries, tally.micros)
-
-    def _introduce(self, introductions: Sequence[Introduction]) -> None:
-        for fingerprint, description in introductions:
-            self.tables.describe(self._classifier(fingerprint), description)
 
     def _count(self, classifier: int, day: int, tally: Tally) -> None:
         self._changes[classifier, day] = self._changes.get((classifier, day), Tally()) + tally
@@ -256,21 +243,6 @@ class Books:
         self.tables.count([(who, day, session, *more, command) for (who, day), more in self._changes.items()])
         self._changes.clear()
 
-    def _sign(self, now: float) -> bool:
-        """Whether a sign of life was written: it is, if the last one is old."""
-        if not self._late(now):
-            return False
-        if self._beaten is None:
-            self._strike_off_dead(now)
-        self.tables.beat(self._session, now)
-        return True
-
-    def _strike_off_dead(self, now: float) -> None:
-        """Remove sessions that ended without saying so; their questions are free already."""
-        sessions = self.tables.sessions()
-        alive = living(sessions, now)
-        self.tables.strike_off([each.id for each, _ in sessions if each.id not in alive])
-
     def _late(self, now: float) -> bool:
         return self._beaten is None or abs(now - self._beaten) > BEAT
 
@@ -278,12 +250,3 @@ class Books:
         if fingerprint not in self._classifiers:
             self._classifiers[fingerprint] = self.tables.classifier(fingerprint)
         return self._classifiers[fingerprint]
-
-    def _view(self, name: str) -> int:
-        if name not in self._views:
-            self._views[name] = self.tables.view(name)
-        return self._views[name]
-
-
-def _cut(raw: bytes) -> bytes:
-    return raw if len(raw) <= RAW_LIMIT else raw[: RAW_LIMIT - len(CUT)] + CUT

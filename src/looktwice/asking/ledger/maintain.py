@@ -32,6 +32,7 @@ COLUMNS = {
     "index": "int64",
     "label": "string",
     "score": "double",
+    "options": "string",
     "status": "int64",
     "answered_at": "string",
     "latency_s": "double",
@@ -40,7 +41,10 @@ COLUMNS = {
     "price_micros": "int64",
     "raw": "string",
 }
-"""What is exported of an answer, and its Parquet type; `price_micros` is that of all sends together."""
+"""What is exported of an answer, and its Parquet type.
+
+`options` is its ranked list, labels and scores in turn, as JSON; `price_micros` is that of all sends together.
+"""
 BLOCK = 10_000
 
 
@@ -77,7 +81,7 @@ def stats(path: Path) -> list[DayCost]:
             " FROM spend JOIN classifiers ON id = classifier"
             " GROUP BY day, classifier, by_whom ORDER BY day, fingerprint, by_whom"
         ).fetchall()
-    return [DayCost(who, what, _date(day), *rest) for who, what, day, *rest in rows]
+    return [DayCost(who, what, date(1970, 1, 1) + timedelta(days=day), *rest) for who, what, day, *rest in rows]
 
 
 def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int:
@@ -113,13 +117,19 @@ def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) ->
             number = _classifier(db, path, classifier)
             db.execute("CREATE TEMP TABLE gone(key BLOB PRIMARY KEY) WITHOUT ROWID")
             _choose(db, number, digests, living(SqliteTables(db, path).sessions(), time.time()))
-            count: int = db.execute(
-                "SELECT COUNT(label) FROM questions WHERE key IN (SELECT key FROM gone)"
-            ).fetchone()[0]
-            _delete(db, number)
+            gone = "WHERE key IN (SELECT key FROM gone)"
+            totals = f"SELECT COUNT(label), TOTAL(sends), TOTAL(micros) FROM questions {gone}"  # noqa: S608
+            count, sends, micros = db.execute(totals).fetchone()
+            db.execute(
+                "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ?"
+                " WHERE id = ?",
+                (int(sends), int(micros), number),
+            )
+            for table in ("replies", "checks", "questions"):
+                db.execute(f"DELETE FROM {table} {gone}")  # noqa: S608
         # The deleted answers are gone from the log, too.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return count
+    return int(count)
 
 
 @contextmanager
@@ -142,21 +152,17 @@ def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def _date(day: int) -> date:
-    return date(1970, 1, 1) + timedelta(days=day)
-
-
 def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
-        "SELECT fingerprint, digest, name, seed, number, label, score, status, at, latency, attempts, sends, micros,"
-        " raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
+        "SELECT fingerprint, digest, name, seed, number, label, score, options, status, at, latency, attempts, sends,"
+        " micros, raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
         " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
     )
-    for who, packed, view, seed, index, label, score, status, at, latency, *rest, raw in rows:
+    for who, packed, view, seed, index, label, score, options, status, at, latency, *rest, raw in rows:
         digest = unpack(packed)
         when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
         text = None if raw is None else raw.decode(errors="backslashreplace")
-        told = (label, score, status, when, latency / 1e6, *rest, text)
+        told = (label, score, options, status, when, latency / 1e6, *rest, text)
         yield who, digest, names.get(digest), view, seed, index, *told
 
 
@@ -277,14 +283,3 @@ def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | No
         f"{chosen} AND digest = ? AND key BETWEEN ? AND ?",
         [(classifier, pack(digest), place(digest), place(digest) + b"\xff" * 13) for digest in digests],
     )
-
-
-def _delete(db: sqlite3.Connection, classifier: int) -> None:
-    chosen = "WHERE key IN (SELECT key FROM gone)"
-    sends, micros = db.execute(f"SELECT TOTAL(sends), TOTAL(micros) FROM questions {chosen}").fetchone()  # noqa: S608
-    db.execute(
-        "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ? WHERE id = ?",
-        (int(sends), int(micros), classifier),
-    )
-    for table in ("replies", "checks", "questions"):
-        db.execute(f"DELETE FROM {table} {chosen}")  # noqa: S608

@@ -19,11 +19,13 @@ BLOCK = 2_000
 
 _CHUNK = """CREATE TEMP TABLE chunk(
     key BLOB PRIMARY KEY, classifier, digest, view, seed, number, sends, micros, at,
-    label, score, status, latency, attempts, raw, more_sends DEFAULT 0, more_micros DEFAULT 0,
+    label, score, options, status, latency, attempts, raw, more_sends DEFAULT 0, more_micros DEFAULT 0,
     fresh DEFAULT 0, taken DEFAULT 0
 ) WITHOUT ROWID"""
 
-_COLUMNS = "key, classifier, digest, view, seed, number, sends, micros, at, label, score, status, latency, attempts"
+_COLUMNS = (
+    "key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status, latency, attempts"
+)
 
 _SPEND = "classifier, day, session, queries, micros, answered, refused, waived, command"
 
@@ -39,8 +41,9 @@ _STEPS = (
     " WHERE s.classifier = classifiers.id",
     f"INSERT INTO questions({_COLUMNS}) SELECT {_COLUMNS} FROM chunk WHERE true"  # noqa: S608
     " ON CONFLICT DO UPDATE SET sends = MAX(sends, excluded.sends), micros = MAX(micros, excluded.micros)",
-    "UPDATE questions SET label = c.label, score = c.score, status = c.status, latency = c.latency,"
-    " attempts = c.attempts, at = c.at, session = NULL FROM chunk c WHERE c.key = questions.key AND c.taken",
+    "UPDATE questions SET label = c.label, score = c.score, options = c.options, status = c.status,"
+    " latency = c.latency, attempts = c.attempts, at = c.at, session = NULL"
+    " FROM chunk c WHERE c.key = questions.key AND c.taken",
     "DELETE FROM replies WHERE key IN (SELECT key FROM chunk WHERE taken)",
     "INSERT INTO replies SELECT key, raw FROM chunk WHERE taken AND raw IS NOT NULL",
 )
@@ -92,11 +95,20 @@ def _merge(db: sqlite3.Connection, source: Source) -> Merged:
         _spend(db, source, classifiers)
     db.execute(_CHUNK)
     added = known = 0
-    rows = _questions(source, classifiers, views)
+    rows = source.rows(
+        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status,"
+        " latency, attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
+    )
     while chunk := list(islice(rows, BLOCK)):
+        renumbered = [(key, classifiers[who], digest, views[view], *rest) for key, who, digest, view, *rest in chunk]
         with transaction(db):
-            merged = _take(db, chunk)
-        added, known = added + merged.added, known + merged.known
+            db.execute("DELETE FROM chunk")
+            marks = ", ".join("?" * len(chunk[0]))
+            db.executemany(f"INSERT INTO chunk({_COLUMNS}, raw) VALUES ({marks})", renumbered)  # noqa: S608
+            for step in _STEPS:
+                db.execute(step)
+            answers, fresh = db.execute("SELECT COUNT(label), SUM(fresh) FROM chunk").fetchone()
+        added, known = added + fresh, known + answers - fresh
     with transaction(db):
         db.executemany("INSERT OR IGNORE INTO checks VALUES (?, ?, ?)", source.rows("SELECT * FROM checks"))
     return Merged(added, known)
@@ -142,22 +154,3 @@ def _loosen(db: sqlite3.Connection, sign: int) -> None:
         " WHERE s.classifier = classifiers.id",
         (sign, sign),
     )
-
-
-def _questions(source: Source, classifiers: dict[Value, int], views: dict[Value, int]) -> Iterator[tuple[Value, ...]]:
-    rows = source.rows(
-        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, status, latency,"
-        " attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
-    )
-    for key, who, digest, view, *rest in rows:
-        yield key, classifiers[who], digest, views[view], *rest
-
-
-def _take(db: sqlite3.Connection, chunk: list[tuple[Value, ...]]) -> Merged:
-    db.execute("DELETE FROM chunk")
-    marks = ", ".join("?" * len(chunk[0]))
-    db.executemany(f"INSERT INTO chunk({_COLUMNS}, raw) VALUES ({marks})", chunk)  # noqa: S608
-    for step in _STEPS:
-        db.execute(step)
-    answers, taken = db.execute("SELECT COUNT(label), SUM(fresh) FROM chunk").fetchone()
-    return Merged(taken, answers - taken)

@@ -130,7 +130,14 @@ class Batch:
 
     def add(self, operation: Operation) -> bool:
         """Whether it is in; it is left out if it is about a question that another one is about."""
-        keys = _touched(operation)
+        keys: Collection[bytes] = ()
+        match operation:
+            case Record():
+                keys = (operation.key,)
+            case Intent():
+                keys = operation.entries
+            case Return() | Surrender() | Renewal():
+                keys = operation.keys
         if not self.keys.isdisjoint(keys):
             return False
         if not isinstance(operation, AWAITED) or operation.future.set_running_or_notify_cancel():
@@ -187,14 +194,3 @@ class Batch:
                 self.flushes.append(operation)
             case Stop():
                 self.stop = True
-
-
-def _touched(operation: Operation) -> Collection[bytes]:
-    match operation:
-        case Record():
-            return (operation.key,)
-        case Intent():
-            return operation.entries
-        case Return() | Surrender() | Renewal():
-            return operation.keys
-    return ()

@@ -85,7 +85,12 @@ def _commands(db: Connection) -> None:
     db.execute("ALTER TABLE spend ADD COLUMN command TEXT")
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands]
+def _options(db: Connection) -> None:
+    """The ranked list of an answer, as in the SQLite ledger."""
+    db.execute("ALTER TABLE questions ADD COLUMN options TEXT")
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands, _options]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -197,7 +202,7 @@ class PostgresTables(Tables):
         if not keys:
             return {}
         rows = self._db.execute(
-            "SELECT key, label, score, status, session, at FROM questions WHERE key = ANY(%b)",
+            "SELECT key, label, score, options, status, session, at FROM questions WHERE key = ANY(%b)",
             (list(keys),),
             binary=True,
         ).fetchall()
@@ -206,15 +211,16 @@ class PostgresTables(Tables):
     def ask(self, rows: Sequence[Row]) -> None:
         columns = "key, classifier, digest, view, seed, number, micros, at, session"
         types = ("bytea", "int4", "bytea", "int4", "int8", "int8", "int8", "int8", "int8")
-        packed = [(*row[:2], _packed(row[2]), *row[3:]) for row in rows]
+        # Digests are hexadecimal and so stored as bytes; any other text is kept as its own bytes.
+        packed = [(*r[:2], r[2].encode() if isinstance(r[2], str) else r[2], *r[3:]) for r in rows]
         self._enter(f"INSERT INTO questions({columns}, sends) SELECT {columns}, 1 FROM", columns, types, packed)
 
     def answer(self, rows: Sequence[Row]) -> None:
-        columns = "key, label, score, status, latency, attempts, at"
-        types = ("bytea", "text", "float8", "int4", "int8", "int4", "int8")
+        columns = "key, label, score, options, status, latency, attempts, at"
+        types = ("bytea", "text", "float8", "text", "int4", "int8", "int4", "int8")
         self._enter(
-            "UPDATE questions SET label = new.label, score = new.score, status = new.status, latency = new.latency,"
-            " attempts = new.attempts, at = new.at, session = NULL FROM",
+            "UPDATE questions SET label = new.label, score = new.score, options = new.options, status = new.status,"
+            " latency = new.latency, attempts = new.attempts, at = new.at, session = NULL FROM",
             columns,
             types,
             rows,
@@ -361,8 +367,3 @@ def _name(address: str) -> str:
 def _marked(statement: str) -> bytes:
     """A statement with psycopg's marks for its values."""
     return statement.replace("?", "%s").encode()
-
-
-def _packed(digest: Value) -> Value:
-    """Digests are hexadecimal and so stored as bytes; any other text is kept as its own bytes."""
-    return digest.encode() if isinstance(digest, str) else digest

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import Self, TypeVar
 
 from looktwice.asking.ledger.books import DAY, Books
@@ -88,19 +87,16 @@ class Writer(Thread):
         batch = Batch()
         operation = self._next(BEAT)
         if operation is not None:
-            self._wait_for_company()
+            time.sleep(GATHER)
+            if self._queue.qsize() >= MANY:
+                self._awaited.wait(LINGER)
+            self._awaited.clear()
         while operation is not None:
             if not batch.add(operation):
                 self._left_over = operation
                 break
             operation = None if batch.stop or len(batch.keys) >= MOST else self._next()
         return batch
-
-    def _wait_for_company(self) -> None:
-        time.sleep(GATHER)
-        if self._queue.qsize() >= MANY:
-            self._awaited.wait(LINGER)
-        self._awaited.clear()
 
     def _next(self, timeout: float | None = None) -> Operation | None:
         if self._left_over is not None:
@@ -156,7 +152,7 @@ class Reader:
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
         known = self.read(lambda: self._tables.known(keys))
-        return {key: Answer(row[0], row[1], row[2]) for key, row in known.items() if row[0] is not None}
+        return {key: row.answer() for key, row in known.items() if row.label is not None}
 
     def spend(self, fingerprint: str) -> Spend:
         return self.read(lambda: self._spend(self._tables.find_classifier(fingerprint)))
@@ -200,9 +196,7 @@ class QueuedLedger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:

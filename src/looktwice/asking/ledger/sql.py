@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -9,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from looktwice.asking.ledger.operations import Check
 from looktwice.asking.ledger.protocol import Spend
 from looktwice.asking.ledger.sessions import Session
+from looktwice.classifiers.base import NO_LABEL, Answer, Option
 from looktwice.errors import LedgerError
 
 TRIES = 5
@@ -33,10 +36,15 @@ class Known(NamedTuple):
 
     label: str | None
     score: float | None
+    options: str | None
     status: int | None
     session: int | None
     at: int
     """When it was answered, or else granted or renewed last, in milliseconds."""
+
+    def answer(self) -> Answer:
+        """The answer to a question that has one."""
+        return Answer(self.label or NO_LABEL, self.score, self.status, options=unpack_options(self.options))
 
 
 class Tables(ABC):
@@ -98,7 +106,7 @@ class Tables(ABC):
 
     @abstractmethod
     def answer(self, rows: Sequence[Row]) -> None:
-        """Enter answers where there are none: key, label, score, status, latency, attempts, at."""
+        """Enter answers where there are none: key, label, score, options, status, latency, attempts, at."""
 
     @abstractmethod
     def execute(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
@@ -236,6 +244,24 @@ def pack(digest: str) -> bytes | str:
 def unpack(stored: bytes | str) -> str:
     """The digest that `pack` stored."""
     return stored.hex() if isinstance(stored, bytes) else stored
+
+
+def pack_options(options: tuple[Option, ...]) -> str | None:
+    """A ranked list as it is stored: labels and scores in turn, as JSON; None where there is none."""
+    if not options:
+        return None
+    return json.dumps([part for word, score in options for part in (word, _short(score))], separators=(",", ":"))
+
+
+def unpack_options(stored: str | None) -> tuple[Option, ...]:
+    """The ranked list that `pack_options` stored."""
+    parts = json.loads(stored) if stored else []
+    return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _short(score: float | None) -> float | None:
+    """A score in seven digits; none where it is no number."""
+    return None if score is None or not math.isfinite(score) else float(f"{score:.7g}")
 
 
 def _whole(value: Value) -> int:

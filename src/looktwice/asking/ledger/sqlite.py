@@ -88,7 +88,12 @@ def _commands(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE spend ADD COLUMN command TEXT")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands]
+def _options(db: sqlite3.Connection) -> None:
+    """The ranked list of an answer; see `pack_options`."""
+    db.execute("ALTER TABLE questions ADD COLUMN options TEXT")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -163,7 +168,8 @@ def _connect_reader(path: Path) -> sqlite3.Connection:
         _version(db)
     except sqlite3.OperationalError as error:
         db.close()
-        if _primary(error) not in SHUT or _waiting(path):
+        log = path.with_name(path.name + "-wal")
+        if _primary(error) not in SHUT or (log.exists() and log.stat().st_size > 0):
             raise
         return _connect(path, "mode=ro&immutable=1")
     return db
@@ -256,12 +262,6 @@ def _ballast(path: Path) -> Path:
     return path.with_name(path.name + ".ballast")
 
 
-def _waiting(path: Path) -> bool:
-    """Whether commits are still in the write-ahead log."""
-    log = path.with_name(path.name + "-wal")
-    return log.exists() and log.stat().st_size > 0
-
-
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.is_dir():
@@ -280,7 +280,11 @@ def _inspect(path: Path) -> None:
     except FileNotFoundError:
         raise LedgerError(f"there is no ledger {str(path)!r}") from None
     if len(head) == 100 and _mark(head) == FORMER:
-        raise _former(path)
+        raise LedgerError(
+            f"{str(path)!r} is a ledger of secondlook, as looktwice was called before; its questions are named "
+            "otherwise, so none of its answers can be used: keep it for your records and name "
+            "another file with --ledger"
+        )
     if head and (len(head) < 100 or not head.startswith(b"SQLite format 3\0") or _mark(head) != APPLICATION):
         raise _foreign(path)
     if head and int.from_bytes(head[60:64], "big") > len(MIGRATIONS):
@@ -289,13 +293,6 @@ def _inspect(path: Path) -> None:
 
 def _mark(head: bytes) -> int:
     return int.from_bytes(head[68:72], "big")
-
-
-def _former(path: Path) -> LedgerError:
-    return LedgerError(
-        f"{str(path)!r} is a ledger of secondlook, as looktwice was called before; its questions are named otherwise, "
-        "so none of its answers can be used: keep it for your records and name another file with --ledger"
-    )
 
 
 def _foreign(path: Path) -> LedgerError:
@@ -474,7 +471,7 @@ def _blocks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @cache
 def _looking(rows: int) -> str:
-    return f"SELECT key, label, score, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
+    return f"SELECT key, label, score, options, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
 
 
 @cache
@@ -487,11 +484,11 @@ def _asking(rows: int) -> str:
 
 @cache
 def _answering(rows: int) -> str:
-    columns = "key, label, score, status, latency, attempts, at"
+    columns = "key, label, score, options, status, latency, attempts, at"
     return (
-        f"WITH new({columns}) AS (VALUES {_values(_marks(7), rows)})"  # noqa: S608
-        " UPDATE questions SET label = new.label, score = new.score, status = new.status, latency = new.latency,"
-        " attempts = new.attempts, at = new.at, session = NULL"
+        f"WITH new({columns}) AS (VALUES {_values(_marks(8), rows)})"  # noqa: S608
+        " UPDATE questions SET label = new.label, score = new.score, options = new.options, status = new.status,"
+        " latency = new.latency, attempts = new.attempts, at = new.at, session = NULL"
         " FROM new WHERE questions.key = new.key AND questions.label IS NULL"
     )
 

@@ -1,0 +1,249 @@
+"""Answers that somebody paid for: emotion APIs, GPT-4o and GPT-4V, judged on labels that took no part in fitting.
+
+python -m experiments closed      results/closed_*.csv and the tables of docs/closed-systems.md
+
+The answers are in ../shared/answers. Every split draws 1,000 labelled pictures to fit on and tests on the rest; each
+figure is the mean over 20 splits.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from experiments.collected import SHARED
+from looktwice.calibration import crossfit
+from looktwice.calibration.base import Calibrator
+from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.evidence import Evidence
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.shares import Constant, _logistic
+from looktwice.calibration.votes import Floats, LabelledVotes, Row, Votes
+
+ANSWERS = SHARED / "answers"
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "closed-systems.md"
+SPLITS, FIT = 20, 1000
+DATASETS = ("ferplus", "rafdb", "expw")
+APIS = ("google", "facepp", "microsoft")
+FIGURES = ("accuracy", "ece", "auroc", "brier")
+Line = dict[str, str]
+
+
+def split(pictures: int, seed: int, fit: int = FIT) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    mixed = np.random.default_rng(seed).permutation(pictures)
+    return mixed[:fit], mixed[fit:]
+
+
+def rows_of(name: str, delimiter: str = ",") -> list[dict[str, str]]:
+    path = ANSWERS / name
+    with gzip.open(path, "rt", encoding="utf-8") if name.endswith(".gz") else path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter=delimiter))
+
+
+def summary(subject: str, parts: dict[str, list[Outcome]]) -> Iterator[Line]:
+    """The mean figures of each method over the splits."""
+    for method, outcomes in parts.items():
+        scores = [outcome.scores() for outcome in outcomes]
+        means = {key: np.mean([getattr(score, key) or 0.5 for score in scores]) for key in FIGURES}
+        yield {
+            "subject": subject,
+            "method": method,
+            "queries": f"{np.mean([outcome.queries for outcome in outcomes]):.3g}",
+            **{key: f"{value:.4f}" for key, value in means.items()},
+            "splits": str(len(outcomes)),
+        }
+
+
+def judged(calibrator: Calibrator, votes: LabelledVotes, seed: int) -> Outcome:
+    fit, test = split(len(votes), seed)
+    return crossfit.outcome(calibrator.fit(votes.take(fit)), votes.take(test))
+
+
+# Emotion APIs --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def faces() -> list[dict[str, str]]:
+    return rows_of("emotion_apis.csv.gz")
+
+
+def emotions(dataset: str, apis: Sequence[str]) -> LabelledVotes:
+    """The first API's answers with their scores, and those of the others as views."""
+    rows = [row for row in faces() if row["dataset"] == dataset]
+    labels = np.array([[int(row[api]) for api in apis] for row in rows], np.int32)
+    scores = np.array([[float(row[f"{api}_score"]) for api in apis] for row in rows], np.float32)
+    names, words = tuple(row["image"] for row in rows), tuple(map(str, range(7)))
+    evidence = Evidence(labels[:, :, None], scores[:, :, None])
+    votes = Votes(names, tuple(apis[1:]), words, labels[:, 0], labels[:, 1:], 7, evidence=evidence)
+    return votes.labelled([row["truth"] for row in rows])
+
+
+def believing(name: str, votes: LabelledVotes, confidence: Floats) -> Outcome:
+    """A confidence in the base answer, the rest spread evenly."""
+    distribution, truths = Distribution(votes.base[:, None], confidence[:, None], votes.classes), votes.truths
+    told = distribution.brier(truths), distribution.nll(truths), distribution.of(truths)
+    return Outcome(name, 1, votes.base, confidence, votes.base == truths, *told)
+
+
+def curves(votes: LabelledVotes, seed: int) -> dict[str, Outcome]:
+    """The API's own score, and what usual calibration makes of it."""
+    assert votes.evidence is not None
+    fit, test = split(len(votes), seed)
+    score, right, tested = votes.evidence.claims(), votes.base == votes.truths, votes.take(test)
+    x, group = np.unique(score[fit], return_inverse=True)
+    weight = np.bincount(group).astype(np.float64)
+    y = isotonic_regression(np.bincount(group, right[fit]) / weight, weights=weight).x
+    odds = np.log(np.clip(score, 1e-6, 1 - 1e-6) / (1 - np.clip(score, 1e-6, 1 - 1e-6)))
+    a, b = _logistic(odds[fit][:, None], right[fit])
+    found = {
+        "own score": score[test],
+        "constant": np.full(len(test), right[fit].mean()),
+        "isotonic": np.interp(score[test], x, y),
+        "Platt": 1 / (1 + np.exp(-a * odds[test] - b)),
+    }
+    return {name: believing(name, tested, confidence) for name, confidence in found.items()}
+
+
+def emotion_apis(splits: int, datasets: Sequence[str] = DATASETS) -> Iterator[Line]:
+    for dataset in datasets:
+        for api in APIS:
+            alone = emotions(dataset, [api])
+            several = emotions(dataset, [api, *(other for other in APIS if other != api)])
+            parts: dict[str, list[Outcome]] = {}
+            for seed in range(splits):
+                found = curves(alone, seed)
+                found["ours: class and score"] = judged(Jury(ballot="base"), alone, seed)
+                found["ours: two second opinions, labels"] = judged(Jury(), several.label_only(), seed)
+                found["ours: two second opinions, scores"] = judged(Jury(), several, seed)
+                for method, outcome in found.items():
+                    parts.setdefault(method, []).append(outcome)
+            yield from summary(f"{dataset}, {api}", parts)
+
+
+# Language models -----------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    return " ".join(re.split(r"[\W_]+", text.casefold())).strip()
+
+
+def looks() -> LabelledVotes:
+    """GPT-4o on CIFAR-10: the small picture, and the same enlarged as a view."""
+    rows = rows_of("gpt4o_cifar10.csv")
+    said = [Row(row["test_index"], plain(row["look_32px"]), (plain(row["look_224px"]) or None,)) for row in rows]
+    return Votes.collect(said, ("enlarged",), classes=10).labelled([plain(row["truth"]) for row in rows])
+
+
+def birds() -> LabelledVotes:
+    """GPT-4V on birds, four runs; an answer counts if it holds the name of one species and of no other."""
+    rows = rows_of("gpt4v_birdsnap.csv")
+    species = {plain(row["truth"]) for row in rows}
+
+    def named(text: str) -> str | None:
+        words = plain(text)
+        found = [each for each in species if re.search(rf"\b{re.escape(each)}\b", words)]
+        longest = max(found, key=len, default=None)
+        return longest if longest and all(each in longest for each in found) else None
+
+    runs = ("plain", "with_place", "with_place_again", "plus")
+    answers = [(row, [named(row[run]) for run in runs]) for row in rows]
+    kept = [(row, said) for row, said in answers if said[0] is not None]
+    rows_ = [Row(str(i), str(said[0]), tuple(said[1:])) for i, (_, said) in enumerate(kept)]
+    return Votes.collect(rows_, runs[1:], classes=500).labelled([plain(row["truth"]) for row, _ in kept])
+
+
+def ranked(rows: Iterable[dict[str, str]]) -> LabelledVotes:
+    """GPT-4V's five best labels of one set, in their order."""
+    places = ("first", "second", "third", "fourth", "fifth")
+    lists = [(row, list(dict.fromkeys(plain(row[place]) for place in places if plain(row[place])))) for row in rows]
+    lists = [(row, said) for row, said in lists if said]
+    told = [Row(row["image"], said[0], (), lists=(tuple((one, None) for one in said),)) for row, said in lists]
+    truths = [plain(row["truth"]) for row, _ in lists]
+    votes = Votes.collect(told, (), tuple(dict.fromkeys(truths)))
+    return votes.labelled(truths)
+
+
+def language_models(splits: int) -> Iterator[Line]:
+    cifar, species = looks(), birds()
+    for title, votes, methods in (
+        ("GPT-4o, CIFAR-10", cifar, {"one look": cifar.under([]), "two looks": cifar}),
+        (
+            "GPT-4V, birds",
+            species,
+            {
+                "one run": species.under([]),
+                "a run with place": species.under([0]),
+                "two runs with place": species.under([0, 1]),
+                "four runs": species,
+            },
+        ),
+    ):
+        parts = {"constant": [judged(Constant(), votes.under([]), seed) for seed in range(splits)]}
+        parts |= {name: [judged(Jury(), part, seed) for seed in range(splits)] for name, part in methods.items()}
+        yield from summary(title, parts)
+
+
+def top_five(splits: int) -> Iterator[Line]:
+    sets: dict[str, list[dict[str, str]]] = {}
+    for row in rows_of("gpt4v_top5.csv.gz", "\t"):
+        sets.setdefault(row["dataset"], []).append(row)
+    for dataset, rows in sets.items():
+        votes = ranked(rows)
+        if len(votes) < 2 * FIT:
+            continue
+        parts = {
+            "constant": [judged(Constant(), votes, seed) for seed in range(splits)],
+            "ours: first label": [judged(Jury(), votes.label_only(), seed) for seed in range(splits)],
+            "ours: ranked five": [judged(Jury(), votes, seed) for seed in range(splits)],
+        }
+        yield from summary(f"GPT-4V, {dataset}", parts)
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+TABLES = {"emotions": emotion_apis, "language": language_models, "ranked": top_five}
+
+
+def table(lines: Sequence[Line]) -> str:
+    head = "| | method | queries | accuracy | ECE | AUROC | Brier | splits |\n|---|---|---|---|---|---|---|---|\n"
+    rows = [
+        f"| {line['subject']} | {line['method']} | {line['queries']} | "
+        + " | ".join(f"{float(line[key]):.3f}".lstrip("0") for key in FIGURES)
+        + f" | {line['splits']} |"
+        for line in lines
+    ]
+    return head + "\n".join(rows) + "\n"
+
+
+def fill(page: Path, name: str, text: str) -> None:
+    """Put a table between its marks."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, _, rest = page.read_text("utf-8").partition(begin)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")
+
+
+def main(results: Path = RESULTS, page: Path | None = PAGE, splits: int = SPLITS) -> None:
+    """Measure everything, and write the CSVs and the tables of the page."""
+    for name, measured in TABLES.items():
+        lines = list(measured(splits))
+        with (results / f"closed_{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(lines)
+        if page:
+            fill(page, name, table(lines))
+        print(table(lines), flush=True)
+
+
+if __name__ == "__main__":
+    main()

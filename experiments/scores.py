@@ -1,0 +1,120 @@
+"""What scores and ranked lists are worth beside views, on models whose full output is known, over random splits.
+
+python -m experiments scores      results/scores.csv, for each model whose output is kept, or can be computed
+
+Beside every row stands what the owner of the model could do: the softmax over all classes with a temperature, and the
+same of the mean logits over the same queries. A constant and a shuffled score show what useless scores cost.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from experiments.outputs import SOURCES, Source
+from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.evidence import Evidence
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.views import GENERAL
+
+RESULTS = Path(__file__).parent / "results"
+SPLITS = 20
+VIEWS = (0, 1, 2, 4, 8)
+USELESS = ("constant score", "shuffled score")
+FIGURES = ("accuracy", "ece", "brier", "base_auroc")
+Rows = NDArray[np.intp]
+
+
+def heard(source: Source, logs: NDArray[np.float32], listed: int) -> LabelledVotes:
+    """The answers of an API that returns so many labels with their scores; 0 is a label alone."""
+    _, truths, words = source.pictures
+    order = np.argsort(-logs, axis=2, kind="stable")[:, :, : max(listed, 1)].astype(np.int32)
+    scores = np.exp(np.take_along_axis(logs, order, axis=2)).astype(np.float32)
+    evidence = Evidence(order, scores) if listed else None
+    names = tuple(map(str, range(len(order))))
+    first = order[:, :, 0]
+    votes = Votes(names, tuple(map(str, GENERAL)), words, first[:, 0], first[:, 1:], len(words), evidence=evidence)
+    return votes.labelled([words[code] for code in truths])
+
+
+def useless(votes: LabelledVotes, kind: str) -> LabelledVotes:
+    """The same answers with scores that say nothing."""
+    assert votes.evidence is not None
+    scores = votes.evidence.scores
+    changed = np.full_like(scores, 0.95) if kind == USELESS[0] else np.random.default_rng(0).permuted(scores, axis=0)
+    return replace(votes, evidence=Evidence(votes.evidence.labels, changed))
+
+
+def jury(votes: LabelledVotes, fit: Rows, test: Rows) -> dict[str, float]:
+    """The figures of a jury that is fitted on one part and tested on the other."""
+    fitted, tested = Jury().fit(votes.take(fit)), votes.take(test)
+    scores = crossfit.outcome(fitted, tested).scores()
+    own = replace(fitted, ballot="base").confidence(tested)
+    base = metrics.auroc(own, tested.base == tested.truths) or 0.5
+    return {"accuracy": scores.accuracy, "ece": scores.ece, "brier": scores.brier, "base_auroc": base}
+
+
+def white_box(logs: Floats, truths: Codes, base: Codes, fit: Rows, test: Rows) -> dict[str, float]:
+    """The same of a full table of log probabilities with the temperature that suits the fitting part best."""
+
+    def loss(log_t: float) -> float:
+        told = log_softmax(logs[fit] / np.exp(log_t), axis=1)
+        return -float(told[np.arange(len(fit)), truths[fit]].mean())
+
+    temperature = np.exp(minimize_scalar(loss, bounds=(-3, 3), method="bounded").x)
+    p = np.exp(log_softmax(logs[test] / temperature, axis=1))
+    truth, label = truths[test], p.argmax(axis=1)
+    brier = (p**2).sum(axis=1) + 1 - 2 * p[np.arange(len(test)), truth]
+    own = p[np.arange(len(test)), base[test]]
+    return {
+        "accuracy": float((label == truth).mean()),
+        "ece": metrics.ece(p.max(axis=1), label == truth),
+        "brier": float(brier.mean()),
+        "base_auroc": metrics.auroc(own, base[test] == truth) or 0.5,
+    }
+
+
+def measured(source: Source, splits: int = SPLITS) -> Iterator[dict[str, str]]:
+    """One line for each method and number of views: the means over the splits."""
+    logs, (_, truths, _) = source.logs(), source.pictures
+    said = {name: heard(source, logs, listed) for name, listed in (("label", 0), ("score", 1), ("top five", 5))}
+    said |= {name: useless(said["score"], name) for name in USELESS}
+    base = said["label"].base
+    for views in VIEWS:
+        mean = logs[:, : views + 1].astype(np.float64).mean(axis=1)
+        methods = [name for name in said if views == 2 or name not in USELESS]
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(splits):
+            mixed = np.random.default_rng(seed).permutation(len(truths))
+            fit, test = mixed[: source.fit], mixed[source.fit :]
+            found.setdefault("white box", []).append(white_box(mean, truths, base, fit, test))
+            for name in methods:
+                found.setdefault(name, []).append(jury(said[name].under(range(views)), fit, test))
+        for name, each in found.items():
+            means = {key: f"{np.mean([figures[key] for figures in each]):.4f}" for key in FIGURES}
+            yield {"model": source.title, "says": name, "queries": f"1+{views}", **means, "splits": str(len(each))}
+
+
+def main(results: Path = RESULTS, splits: int = SPLITS) -> None:
+    """Measure every model, and write results/scores.csv."""
+    lines = []
+    for source in SOURCES.values():
+        for line in measured(source, splits):
+            print(" ".join(line.values()), flush=True)
+            lines.append(line)
+    with (results / "scores.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()

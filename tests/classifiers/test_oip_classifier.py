@@ -1,0 +1,351 @@
+"""The Open Inference Protocol: every form of input and output, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiohttp import web
+from conformance.oip_replica import Served, oip_routes
+from conformance.replica import DEMO, Replica, labels_of, meant, model, pictures
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from looktwice.classifiers.base import Answer
+from looktwice.classifiers.naming import Names
+from looktwice.classifiers.oip import Model, OipClassifier, Reading
+from looktwice.classifiers.oip import connect as connect_oip
+from looktwice.classifiers.registry import connect
+from looktwice.classifiers.replies import Garbled
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.settings import read_toml
+from looktwice.classifiers.transport import Reply
+from looktwice.errors import PassingError, PermanentError
+
+LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}
+BINARY = ("binary_tensor_data",)
+TRITON = ("classification", "model_configuration", "binary_tensor_data")
+
+
+@asynccontextmanager
+async def served(served: Served, **settings: object) -> AsyncIterator[OipClassifier]:
+    async with Replica().running(oip_routes(served)) as replica:
+        classifier = connect_oip("", {"url": f"{replica.url}/fashion", **settings})
+        assert isinstance(classifier, OipClassifier)
+        try:
+            yield classifier
+        finally:
+            await classifier.close()
+
+
+async def ask(classifier: OipClassifier, count: int = 6) -> list[Answer]:
+    """The answers about some pictures, in calls as large as the classifier likes; prepared in a thread, as always."""
+    prepared = [await asyncio.to_thread(classifier.prepare, image) for image in pictures()[:count]]
+    size = classifier.terms.batch
+    calls = [prepared[start : start + size] for start in range(0, count, size)]
+    return meant(classifier, [answer for call in calls for answer in await classifier.label(call)])
+
+
+FORMS = {
+    "channels first": (Served(), LOOK),
+    "channels last": (Served(shape=(-1, 28, 28, 1)), LOOK),
+    "one picture a call": (Served(shape=(1, 1, 28, 28)), LOOK),
+    "no batch at all": (Served(shape=(1, 28, 28)), LOOK),
+    "free size": (Served(shape=(-1, 1, -1, -1)), LOOK),
+    "long numbers": (Served("FP64"), LOOK),
+    "short numbers": (Served("FP16", extensions=BINARY), LOOK),
+    "binary": (Served(extensions=BINARY), LOOK),
+    "colour, binary": (Served(shape=(-1, 3, 28, 28), extensions=BINARY), LOOK),
+    "pixels": (Served("UINT8", (-1, 28, 28, 3)), {}),
+    "pixels of any size": (Served("UINT8", (-1, -1, -1, 3)), {}),
+    "pixels, binary": (Served("UINT8", (-1, 3, 28, 28), extensions=BINARY), {}),
+    "file": (Served("BYTES", (-1,)), {}),
+    "file, binary": (Served("BYTES", (-1, 1), extensions=BINARY), {}),
+    "shares": (Served(gives="shares"), LOOK),
+    "position": (Served(gives="index"), LOOK),
+    "position, binary": (Served(gives="index", extensions=BINARY), LOOK),
+    "text": (Served(gives="label"), LOOK),
+    "text, binary": (Served(gives="label", extensions=BINARY), LOOK),
+}
+
+
+@pytest.mark.parametrize(("form", "look"), FORMS.values(), ids=FORMS.keys())
+async def test_every_form_of_model_gives_the_labels_of_the_local_one(form: Served, look: dict[str, object]) -> None:
+    async with served(form, labels=model().labels, **look) as classifier:
+        assert [answer.label for answer in await ask(classifier)] == labels_of(pictures()[:6])
+
+
+async def test_triton_names_the_classes_where_the_description_does_not() -> None:
+    async with served(Served(extensions=TRITON, most=4), **LOOK) as classifier:
+        assert [answer.label for answer in await ask(classifier)] == labels_of(pictures()[:6])
+
+
+async def test_without_labels_the_label_is_the_position() -> None:
+    async with served(Served(), **LOOK) as classifier:
+        said = [answer.label for answer in await ask(classifier)]
+    assert [model().labels[int(label)] for label in said] == labels_of(pictures()[:6])
+
+
+@pytest.mark.parametrize(
+    ("form", "batch"),
+    [
+        (Served(), 8),
+        (Served(extensions=TRITON, most=4), 4),
+        (Served(extensions=TRITON, most=64), 8),
+        (Served(shape=(1, 1, 28, 28)), 1),
+        (Served(shape=(1, 28, 28)), 1),
+        (Served("UINT8", (-1, -1, -1, 3)), 1),
+        (Served("BYTES", (-1,)), 8),
+        (Served("BYTES", (1,)), 1),
+    ],
+)
+async def test_calls_are_as_large_as_the_model_takes(form: Served, batch: int) -> None:
+    async with served(form) as classifier:
+        assert (await asyncio.to_thread(lambda: classifier.terms)).batch == batch
+
+
+async def test_a_free_size_that_is_described_lets_pictures_share_a_call() -> None:
+    async with served(Served("UINT8", (-1, -1, -1, 3)), size=[28, 28]) as classifier:
+        assert (await asyncio.to_thread(lambda: classifier.terms)).batch == 8
+
+
+async def test_shares_are_kept_as_the_models_own_claim_and_logits_are_not() -> None:
+    async with served(Served(gives="shares"), **LOOK) as classifier:
+        claims = [answer.score for answer in await ask(classifier)]
+    assert all(claim is not None and 0.1 <= claim <= 1 for claim in claims)
+    async with served(Served(), **LOOK) as classifier:
+        assert {answer.score for answer in await ask(classifier)} == {None}
+
+
+async def test_the_server_is_asked_about_its_model_once() -> None:
+    asked = 0
+    routes = web.RouteTableDef()
+
+    @routes.get("/v2/models/fashion")
+    async def metadata(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({"inputs": [{"name": "picture", "datatype": "BYTES", "shape": [-1]}]})
+
+    async with Replica().running(routes) as replica:
+        classifier = connect_oip("", {"url": f"{replica.url}/fashion"})
+        await asyncio.gather(*(asyncio.to_thread(classifier.prepare, image) for image in pictures()))
+    assert asked == 1
+
+
+async def test_a_description_on_file_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("\n".join(model().labels))
+    async with Replica().running(oip_routes()) as replica:
+        text = f'connector = "oip"\nurl = "{replica.url}/v2/models/fashion"\nlabels = "labels.txt"\n'
+        text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in LOOK.items())
+        (tmp_path / "server.toml").write_text(text)
+        classifier = connect(tmp_path / "server.toml")
+        assert [answer.label for answer in await ask(classifier)] == labels_of(pictures()[:6])  # type: ignore[arg-type]
+        await classifier.close()
+
+
+def test_the_fingerprint_needs_no_server() -> None:
+    assert connect("oip+http://127.0.0.1:9/m").fingerprint == connect("oip+http://127.0.0.1:9/m").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("oip+http://h:1/m", "oip+http://h:1/v2/models/m"),
+        ("oip+https://h/m/versions/3", "oip+https://h/v2/models/m/versions/3"),
+        ("oip+http://h/gate/m", "oip+http://h/gate/v2/models/m"),
+    ],
+)
+def test_short_and_long_addresses_mean_the_same_model(one: str, other: str) -> None:
+    assert connect(one).fingerprint == connect(other).fingerprint
+
+
+def test_version_prefix_scheme_and_model_each_mean_another_model() -> None:
+    addresses = ["http://h/m", "https://h/m", "http://h/n", "http://h/m/versions/1", "http://h/gate/m"]
+    assert len({connect(f"oip+{address}").fingerprint for address in addresses}) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("oip+http://host", "does not name a model"),
+        ("oip+http://host/", "does not name a model"),
+        ("oip+http://me:hunter2@host/m", "user, password or query"),
+        ("oip+http://host/m?key=hunter2", "user, password or query"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_without_repeating_secrets(address: str, why: str) -> None:
+    with pytest.raises(PermanentError, match=why) as caught:
+        connect(address)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_in_the_description_is_refused() -> None:
+    with pytest.raises(PermanentError, match="looks like a secret"):
+        connect_oip("", {"url": "http://h/m", "headers": {"authorization": "Bearer abc"}})
+
+
+async def refusal(form: Served, **settings: object) -> str:
+    """What is said about a model that cannot be asked; nothing was sent to it."""
+    async with Replica().running(oip_routes(form)) as replica:
+        classifier = connect_oip("", {"url": f"{replica.url}/fashion", **settings})
+        assert isinstance(classifier, OipClassifier)
+        with pytest.raises(PermanentError) as caught:
+            await ask(classifier, 2)
+        assert replica.asked == []
+    return str(caught.value)
+
+
+async def test_what_does_not_fit_is_told_before_anything_is_sent() -> None:
+    assert "cannot hold a picture" in await refusal(Served("INT64"))
+    assert "is no picture" in await refusal(Served(shape=(-1, 784)))
+    assert "set layout" in await refusal(Served(shape=(-1, 5, 28, 28)))
+    assert "takes no single picture" in await refusal(Served(shape=(6, 1, 28, 28)))
+    assert "JSON cannot hold" in await refusal(Served("FP16"))
+    assert "must be left out" in await refusal(Served("UINT8", (-1, 28, 28, 1)), scale=255.0)
+    assert "takes 1 × 28 × 28" in await refusal(Served(), size=[20, 20])
+    assert "takes 3 × 28 × 28" in await refusal(Served(shape=(-1, 3, 28, 28)), channels="grey")
+    assert "takes 1 × 28 × 28" in await refusal(Served(), channels="rgb")
+
+
+async def test_a_wrong_number_of_labels_is_told() -> None:
+    async with served(Served(), labels=["a", "b"]) as classifier:
+        with pytest.raises(PermanentError, match="10 scores, but its description names 2 labels"):
+            await ask(classifier)
+
+
+async def test_pictures_of_different_sizes_do_not_share_a_call() -> None:
+    async with served(Served("UINT8", (-1, -1, -1, 3))) as classifier:
+        one = await asyncio.to_thread(classifier.prepare, np.zeros((20, 20, 3), np.uint8))
+        two = await asyncio.to_thread(classifier.prepare, np.zeros((20, 30, 3), np.uint8))
+        with pytest.raises(PermanentError, match="cannot share a call"):
+            await classifier.label([one, two])
+
+
+async def test_a_server_that_tells_nothing_asks_for_a_description() -> None:
+    routes = web.RouteTableDef()
+
+    @routes.get("/v2/models/fashion")
+    async def metadata(request: web.Request) -> web.Response:
+        return web.json_response({"name": "fashion", "inputs": [], "outputs": []})
+
+    async with Replica().running(routes) as replica:
+        classifier = connect_oip("", {"url": f"{replica.url}/fashion"})
+        with pytest.raises(PermanentError, match="set input, datatype and shape"):
+            await asyncio.to_thread(classifier.prepare, pictures()[0])
+
+
+async def test_a_page_instead_of_metadata_is_garbled() -> None:
+    routes = web.RouteTableDef()
+
+    @routes.get("/v2/models/fashion")
+    async def metadata(request: web.Request) -> web.Response:
+        return web.Response(text="<html>welcome</html>")
+
+    async with Replica().running(routes) as replica:
+        classifier = connect_oip("", {"url": f"{replica.url}/fashion"})
+        with pytest.raises(PassingError, match="inputs and outputs") as caught:
+            await asyncio.to_thread(classifier.prepare, pictures()[0])
+    assert caught.value.garbled
+
+
+MODEL = Model("picture", "FP32", (-1, 1, 28, 28), "answer", 8, True, False)
+
+
+def read(body: bytes, *, count: int = 1, labels: tuple[str, ...] | None = None, model: Model = MODEL) -> list[Answer]:
+    headers: CIMultiDict[str] = CIMultiDict()
+    answers = Reading(model, labels, count).answers(Reply(200, CIMultiDictProxy(headers), body), Secrets())
+    return [replace(answer, label=Names(labels).label(answer.label)) for answer in answers]
+
+
+def reply(datatype: str, data: list[object]) -> bytes:
+    output = {"name": "answer", "datatype": datatype, "shape": [len(data)], "data": data}
+    return json.dumps({"outputs": [output]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (reply("FP32", [math.nan, 1.0]), "not numbers"),
+        (reply("FP32", []), "0 values"),
+        (reply("BF16", [1.0]), "not understood"),
+        (reply("FP32", ["cat", "dog"]), "do not fit"),
+        (reply("INT64", [2]), "position of one of 2"),
+        (reply("INT64", [-1]), "position of one of 2"),
+        (b'{"outputs": [{"name": "other", "datatype": "FP32", "shape": [1], "data": [1]}]}', "no output 'answer'"),
+        (b'{"error": "model is loading"}', "not an inference response"),
+    ],
+)
+def test_a_reply_that_breaks_the_protocol_is_never_a_label(body: bytes, why: str) -> None:
+    with pytest.raises(Garbled, match=why):
+        read(body, labels=("cat", "dog"))
+
+
+def test_three_values_for_two_pictures_are_never_labels() -> None:
+    with pytest.raises(Garbled, match="3 values for 2 pictures"):
+        read(reply("INT64", [1, 2, 3]), count=2)
+
+
+def test_a_single_share_is_no_label() -> None:
+    with pytest.raises(PermanentError, match="choose another output"):
+        read(reply("FP32", [0.7]))
+
+
+def test_the_first_of_equal_scores_counts() -> None:
+    assert read(reply("FP32", [0.5, 2.0, 2.0]), labels=("a", "b", "c"))[0].label == "b"
+
+
+@pytest.mark.parametrize(("said", "label"), [("0.9:3:cat", "cat"), ("0.9:3", "3"), ("-1.5:3:a:b", "a:b")])
+def test_a_classification_names_the_class_or_its_position(said: str, label: str) -> None:
+    assert read(reply("BYTES", [said]), model=MODEL._replace(classification=True))[0].label == label
+
+
+@pytest.mark.parametrize("said", ["cat", "", "0.9", "0.9:cat", "cat:3:dog"])
+def test_a_classification_of_another_form_is_never_a_label(said: str) -> None:
+    with pytest.raises(Garbled):
+        read(reply("BYTES", [said]), model=MODEL._replace(classification=True))
+
+
+OUTPUTS = st.fixed_dictionaries(
+    {
+        "name": st.just("answer"),
+        "datatype": st.sampled_from(["FP32", "INT64", "BYTES", "BOOL", "BF16"]),
+        "shape": st.lists(st.integers(-1, 3), max_size=2),
+    },
+    optional={
+        "data": st.lists(st.none() | st.integers() | st.floats() | st.text() | st.lists(st.integers()), max_size=4),
+        "parameters": st.dictionaries(st.sampled_from(["binary_data_size", "content_type"]), st.integers() | st.text()),
+    },
+)
+
+
+@given(OUTPUTS, st.binary(max_size=24), st.booleans())
+def test_whatever_comes_back_is_an_answer_or_garbled(output: dict[str, object], rest: bytes, classes: bool) -> None:
+    body = json.dumps({"outputs": [output]}).encode()
+    headers = CIMultiDictProxy(CIMultiDict({"inference-header-content-length": str(len(body))}))
+    reading = Reading(MODEL._replace(classification=classes), None, 1)
+    try:
+        (answer,) = reading.answers(Reply(200, headers, body + rest), Secrets())
+    except (Garbled, PermanentError):
+        return
+    assert isinstance(answer.label, str)
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(connector = \"oip\".*?)```", GUIDE, re.DOTALL))
+def test_the_description_in_the_guide_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("OIP_TOKEN", "k")
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    (tmp_path / "mine.toml").write_text(text)
+    assert connect(tmp_path / "mine.toml").labels == ("cat", "dog")

@@ -1,0 +1,89 @@
+"""Where a reply holds the label: lists, scores, positions, and what is no label."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from looktwice.classifiers.base import NO_LABEL
+from looktwice.classifiers.replies import Found, Garbled, Paths, Reader
+
+LIST = Paths(label="found[].name", score="found[].p")
+
+
+def found(*pairs: tuple[object, object]) -> dict[str, object]:
+    return {"found": [{"name": name, "p": p} for name, p in pairs]}
+
+
+@pytest.mark.parametrize(
+    ("paths", "said", "told"),
+    [
+        (Paths(), {"label": "cat"}, Found("cat", None)),
+        (Paths(score="p"), {"p": [0.1, 0.9]}, Found("#1", 0.9, (("#1", 0.9), ("#0", 0.1)))),
+        (Paths(label="name", score="p"), {"name": "cat", "p": 0.4}, Found("cat", 0.4)),
+        (Paths(label="names"), {"names": ["dog", "cat"]}, Found("dog", None, (("dog", None), ("cat", None)))),
+        (Paths(label="at"), {"at": 1}, Found("#1", None)),
+        (Paths(rename={"Katze": "cat"}), {"label": "Katze"}, Found("Katze", None)),
+        (Paths(), {"label": "#1"}, Found("##1", None)),
+        (
+            LIST,
+            found(("cat", 0.2), ("dog", 0.7), ("ox", 0.7)),
+            Found("dog", 0.7, (("dog", 0.7), ("ox", 0.7), ("cat", 0.2))),
+        ),
+        (LIST, found(("cat", 0.2), (True, 0.1), ("ox", 0.7)), Found("ox", 0.7, (("ox", 0.7), ("cat", 0.2)))),
+        (Paths(label="joy", score="p"), {"joy": "yes", "p": "VERY_LIKELY"}, Found("yes", 0.95)),
+        (LIST, found(), Found(NO_LABEL, None)),
+        (LIST.model_copy(update={"empty": "∅ nothing"}), found(), Found(NO_LABEL, None)),
+    ],
+)
+def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found) -> None:
+    assert Reader(paths, ("cat", "dog")).read(said) == told
+
+
+@pytest.mark.parametrize(
+    ("paths", "said", "why"),
+    [
+        (Paths(), {}, "nothing at the label path"),
+        (Paths(), {"label": True}, "where a label should be"),
+        (Paths(), {"label": 2}, "position of one of 2 labels"),
+        (Paths(), {"label": -1}, "position of one of 2 labels"),
+        (Paths(score="p"), {"p": 0.3}, "where scores should be"),
+        (LIST, found(("cat", math.nan)), "where a score should be"),
+        (LIST, found(("cat", None), ("dog", 0.5)), "2 labels and 1 scores"),
+        (Paths(error="error"), {"error": "no credit", "label": "cat"}, "tells of an error"),
+        (Paths(label="abs(label)"), {"label": "cat"}, "does not fit its path"),
+    ],
+)
+def test_what_does_not_fit_is_never_a_label(paths: Paths, said: object, why: str) -> None:
+    with pytest.raises(Garbled, match=why):
+        Reader(paths, ("cat", "dog")).read(said)
+
+
+def test_ten_options_are_kept_the_best_first() -> None:
+    told = Reader(Paths(score="p"), None).read({"p": [place / 1000 for place in range(1000)]})
+    assert [word for word, _ in told.options] == [f"#{place}" for place in range(999, 989, -1)]
+
+
+def test_a_path_that_is_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="is not a JMESPath"):
+        Paths(label="found[")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["found", "name", "p"]), inner),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_whatever_is_said_is_a_label_or_garbled(said: object) -> None:
+    try:
+        told = Reader(LIST, None).read(said)
+    except Garbled:
+        return
+    assert isinstance(told.word, str)

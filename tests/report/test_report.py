@@ -1,0 +1,681 @@
+"""The page says what was computed, shows what it should, lets nothing in or out, and stays small."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from workshop import run
+
+from looktwice.asking.ledger import DayCost
+from looktwice.calibration import crossfit, storage, votes
+from looktwice.calibration.base import Calibrator
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.paper import Gaussian, Naive
+from looktwice.calibration.shares import Isotonic, Probit
+from looktwice.calibration.votes import MISSING, Votes
+from looktwice.cli.evaluate import report
+from looktwice.errors import DataError, ImageError, LookTwiceError
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image, WorkingSize
+from looktwice.report import ReportInputs, findings, gallery, page, write
+from looktwice.report.inputs import judge, weigh
+from looktwice.report.page import roughly
+from looktwice.transfer.latent import Cumulatives, describe
+from looktwice.transfer.noise import Measured, NoiseFile
+from looktwice.verdicts import evaluate, learn, planning, risk
+from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.policy import DecisionOptions, Policy
+from looktwice.verdicts.profile import HeldOut, Profile
+from looktwice.views import Panel
+
+PANEL = "mirror zoom:1.15 turn:-8 turn:8"
+ANIMALS = ("ant", "bee", "cat", "dog", "eel")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(2)'>",
+    "</style><svg onload=alert(3)>",
+    "{{ 7 * 7 }} & 'quoted'",
+    "https://example.com/?a=1&b=2",
+)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Pictures of noise, as hard to compress as pictures can be; those whose name says so are broken."""
+
+    side: int
+
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        if "broken" in name:
+            raise ImageError(f"{name}: broken or cut off")
+        rng = np.random.default_rng(abs(hash(name)) % 2**32)
+        return Image.of(rng.integers(0, 256, (self.side, self.side * 2, 3), np.uint8))
+
+
+def collected(
+    count: int, labels: Sequence[str] = ANIMALS, panel: str = PANEL, seed: int = 0, ease: float = 3, prefix: str = "p"
+) -> Collected:
+    """Answers of a classifier that is the more often wrong the harder the picture, and of its views, likewise."""
+    rng, views = np.random.default_rng(seed), Panel.parse(panel)
+    truth, hard = rng.integers(0, len(labels), count), rng.beta(1, ease, count)
+
+    def say() -> votes.Codes:
+        other = (truth + rng.integers(1, min(3, len(labels)), count)) % len(labels)
+        return np.where(rng.random(count) < hard, other, truth).astype(np.int32)
+
+    asked = np.stack([say() for _ in views], axis=1) if len(views) else np.empty((count, 0), np.int32)
+    names, words = tuple(f"{prefix}{i}.png" for i in range(count)), tuple(map(str, views))
+    said = Votes(names, words, tuple(labels), say(), asked, len(labels))
+    return Collected(said.labelled(labels[i] for i in truth), (), views, "test:1", 0)
+
+
+def bare(told: Votes) -> Votes:
+    """The same votes without their truths."""
+    return Votes(told.names, told.panel, told.vocabulary, told.base, told.views, told.classes)
+
+
+def profiled(
+    n_selection: Collected, calibrator: Calibrator | None = None, description: str = "python:zoo:label"
+) -> Profile:
+    return learn.learn(n_selection, calibrator or Jury(), description)
+
+
+def inputs(tested: Collected, profile: Profile, **more: object) -> ReportInputs:
+    return replace(ReportInputs(profile, tested.votes), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return profiled(collected(400, seed=1))
+
+
+@pytest.fixture(scope="module")
+def tested() -> Collected:
+    return collected(600, seed=2)
+
+
+@pytest.fixture(scope="module")
+def read(profile: Profile, tested: Collected) -> Read:
+    """The page about the tested pictures."""
+    return Read(page(inputs(tested, profile)))
+
+
+VOID = {"meta", "img", "br", "wbr"}
+
+
+class Read(HTMLParser):
+    """A page as a reader has it: tags and attributes, text, and each table by the name of its region."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.text = ""
+        self._open: list[str] = []
+        self._region = ""
+        self.feed(html)
+        assert self._open == [], f"never closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        given = dict(attrs)
+        if given.get("role") == "region":
+            self._region = str(given["aria-label"])
+            self.tables[self._region] = []
+        if tag == "tr":
+            self.tables[self._region].append([])
+        if tag in ("td", "th"):
+            self.tables[self._region][-1].append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self._open:
+            return
+        self.text += data
+        if {"td", "th"} & set(self._open):
+            self.tables[self._region][-1][-1] += data
+
+    def row(self, table: str, first: str) -> list[str]:
+        return next(row for row in self.tables[table] if row[0] == first)
+
+
+def near(text: str) -> str:
+    """A text with plain spaces."""
+    return " ".join(text.split())
+
+
+# The numbers
+
+
+def test_the_table_holds_the_figures_and_intervals_that_assess_computes(profile: Profile, tested: Collected) -> None:
+    read = Read(page(inputs(tested, profile, results=())))
+    for result in evaluate.assess(tested, profile):
+        cells = read.row("Figures", result.calibrator)
+        assert cells[1] == str(result.queries)
+        for cell, key in zip(cells[2:], ("accuracy", "ece", "auroc", "brier", "nll"), strict=True):
+            figure = result.figures[key]
+            assert cell == f"{figure.value:.3f}{figure.low:.3f} to {figure.high:.3f}"
+
+
+def test_the_headline_is_the_threshold_of_the_judged_pictures(profile: Profile, tested: Collected) -> None:
+    outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
+    threshold = risk.threshold(outcome.confidence, outcome.correct, 0.1)
+    assert threshold is not None
+    kept = outcome.confidence >= threshold
+    text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
+    said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
+    assert said is not None
+    assert threshold <= float(said[1]) < threshold + 0.001
+    assert f"{100 * kept.mean():.1f} % of the pictures reach that confidence" in text
+    assert f"of such answers {100 * (~outcome.correct[kept]).mean():.1f} % were wrong here" in text
+
+
+def test_every_guarantee_of_the_table_is_one_that_can_be_made(profile: Profile, tested: Collected, read: Read) -> None:
+    outcome = crossfit.outcome(profile.restored_calibrator(), tested.labelled())
+    table = read.tables["Guarantees"]
+    assert [row[0].split()[0] for row in table[1:]] == ["0.5", "1", "2", "5", "10", "20"]
+    for row in table[1:]:
+        threshold = risk.threshold(outcome.confidence, outcome.correct, float(row[0].split()[0]) / 100)
+        assert (threshold is None) == (len(row) == 2)
+        if threshold:
+            assert float(row[1]) == pytest.approx(threshold, abs=1e-3)
+            assert near(row[2]) == f"{100 * (outcome.confidence >= threshold).mean():.1f} %"
+
+
+def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> None:
+    few = collected(60, seed=3, ease=60)
+    outcome = crossfit.outcome(profile.restored_calibrator(), few.labelled())
+    least = min(need.labels for need in planning.needs(0.02, held_out=HeldOut.of(outcome, outcome)))
+    text = near(Read(page(inputs(few, profile))).text)
+    assert "No guarantee yet: at most 2 % wrong" in text
+    assert f"About {roughly(least)} would be needed" in text
+
+
+def test_a_guarantee_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
+    poor = collected(400, seed=4, ease=0.7)
+    text = near(Read(page(inputs(poor, profile, max_error=0.01))).text)
+    assert "Out of reach: at most 1 % wrong" in text
+    assert "would be needed" not in text
+
+
+def test_the_profiles_own_guarantee_is_held_against_new_pictures(profile: Profile, tested: Collected) -> None:
+    threshold = profile.threshold(0.1)
+    assert threshold is not None
+    confidence = profile.restored_calibrator().confidence(tested.votes)
+    text = near(Read(page(inputs(tested, profile, max_error=0.1))).text)
+    assert "the profile itself, from the pictures it was fitted on, accepts" in text
+    assert f"here that is {100 * (confidence >= threshold).mean():.1f} % of the pictures" in text
+
+
+def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them() -> None:
+    taught = collected(300, seed=5)
+    for calibrator in (Jury(), Probit()):
+        profile = profiled(taught, calibrator)
+        judged = judge(inputs(taught, profile))
+        assert judged is not None
+        assert judged.taught
+        np.testing.assert_allclose(judged.confidence, profile.held_out.confidence, atol=1e-3)
+        assert not np.allclose(judged.confidence, profile.restored_calibrator().confidence(taught.votes), atol=1e-3)
+        evidence = weigh(inputs(taught, profile), judged)
+        assert evidence.source == "300 pictures it was fitted on, each judged by a calibrator fitted on others"
+
+
+def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:
+    taught = collected(400, seed=6)
+    profile = learn.learn(taught, Jury(), "python:zoo:label", n_selection=100)
+    judged = judge(inputs(taught, profile))
+    assert judged is not None
+    assert judged.taught
+    labelled = judged.labelled()
+    assert labelled is not None
+    assert labelled.names == taught.votes.names[100:]
+    assert labelled.words == taught.labelled().words[100:]
+
+
+def test_pictures_that_taught_are_known_again_where_the_panel_goes_on_for_unsure_ones() -> None:
+    taught = collected(200, panel=f"{PANEL} blur:1 turn:15", seed=22)
+    judged = judge(inputs(taught, learn.learn(taught, Jury(), "python:zoo:label", fixed=4)))
+    assert judged is not None
+    assert judged.taught
+
+
+@pytest.mark.parametrize("calibrator", [Jury(), Probit(), Gaussian()])
+def test_as_many_other_pictures_are_not_taken_for_those_that_taught(calibrator: Calibrator) -> None:
+    judged = judge(inputs(collected(200, seed=7), profiled(collected(200, seed=1), calibrator)))
+    assert judged is not None
+    assert not judged.taught
+
+
+def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_panel(
+    profile: Profile, tested: Collected, read: Read
+) -> None:
+    judged = judge(inputs(tested, profile))
+    assert judged is not None
+    steps = findings.steps(profile.restored_calibrator(), judged)
+    assert [step.queries for step in steps] == [1, 2, 3, 4, 5]
+    assert steps[0].auroc == 0.5
+    fair = crossfit.cross_fit(Jury(), tested.labelled())
+    assert steps[-1].brier == pytest.approx(fair.brier.mean(), abs=1e-3)
+    assert steps[-1].low < steps[-1].brier < steps[-1].high
+    table = read.tables["Queries"]
+    assert [row[4] for row in table[1:]] == [f"{step.brier:.3f}" for step in steps]
+
+
+def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:
+    lost = collected(500, seed=8)
+    rng = np.random.default_rng(0)
+    blind = replace(lost.votes, views=rng.integers(0, 5, lost.votes.views.shape).astype(np.int32))
+    blind_poll = replace(lost, votes=blind)
+    judged = judge(inputs(blind_poll, profiled(replace(blind_poll, votes=blind))))
+    assert judged is not None
+    steps = findings.steps(Jury(), judged)
+    assert steps[-1].brier > steps[0].brier - 0.005
+    assert steps[-1].auroc == pytest.approx(0.5, abs=0.08)
+
+
+def test_a_long_panel_is_shown_by_some_of_its_prefixes_and_its_draws_together() -> None:
+    long = collected(60, panel="rotation:20*40", seed=9)
+    material_of = inputs(long, profiled(collected(60, panel="rotation:20*40", seed=10), Isotonic()))
+    judged = judge(material_of)
+    assert judged is not None
+    queries = [step.queries for step in findings.steps(Isotonic(), judged)]
+    assert queries[0] == 1
+    assert queries[-1] == 41
+    assert len(queries) <= 16
+    table = Read(page(material_of)).tables["Views"]
+    assert len(table) == 3
+    assert "rotation:20 × 40" in table[2][1]
+
+
+def test_the_weights_on_the_page_are_the_jurys(profile: Profile, tested: Collected, read: Read) -> None:
+    jury = profile.restored_calibrator()
+    assert isinstance(jury, Jury)
+    table = read.tables["Views"]
+    weights = [re.search(r"weight (-?\d+\.\d+)", row[2]) for row in table[1:]]
+    assert [match and match[1] for match in weights] == [f"{weight:.2f}" for weight in jury.weights]
+    keeps = [(tested.votes.views[:, s] == tested.votes.base).mean() for s in range(4)]
+    assert [near(row[3]) for row in table[2:]] == [f"{100 * share:.1f} %" for share in keeps]
+
+
+def test_classes_are_counted_by_hand_and_the_surely_poor_come_first() -> None:
+    base = np.array([0] * 50 + [1] * 30 + [0] * 20 + [2] * 4, np.int32)
+    truths = ("ant",) * 50 + ("bee",) * 50 + ("cow",) * 4
+    said = Votes(tuple(map(str, range(104))), ("mirror",), ("ant", "bee", "cat"), base, base[:, None], 4)
+    polled_zoo = Collected(said.labelled(truths), (), Panel.parse("mirror"), "test:1", 0)
+    read = Read(page(inputs(polled_zoo, profiled(polled_zoo, Probit()))))
+    assert [row[0] for row in read.tables["Classes"][1:]] == ["cow", "bee", "ant"]
+    cow, bee, ant = read.tables["Classes"][1:]
+    assert near(cow[2]).startswith("0.0 %")
+    assert cow[6] == "cat (4)"
+    assert near(bee[2]).startswith("60.0 %")
+    assert (bee[1], bee[3], bee[6]) == ("50", "30", "ant (20)")
+    assert near(bee[4]) == "100.0 %"
+    assert (ant[3], near(ant[4])) == ("70", "71.4 %")
+
+
+def test_many_classes_are_cut_to_the_worst() -> None:
+    zoo = collected(600, labels=[f"animal {i}" for i in range(50)], seed=11)
+    read = Read(page(inputs(zoo, profiled(zoo, Naive()))))
+    assert len(read.tables["Classes"]) == 1 + findings.CLASSES
+    assert "30 more are left out" in near(read.text)
+
+
+# The pictures
+
+
+def shots(tested: Collected, side: int = 40) -> list[Picture]:
+    return [Picture(name, None, Noise(side)) for name in tested.votes.names]
+
+
+def test_the_galleries_show_the_doubtful_the_wrong_and_the_rescued(profile: Profile, tested: Collected) -> None:
+    judged = judge(inputs(tested, profile))
+    assert judged is not None
+    assert judged.outcome is not None
+    doubtful, wrong, rescued = gallery.galleries(judged, shots(tested))
+    confidence = sorted(judged.confidence.tolist())
+    assert [card.confidence for card in doubtful.cards] == confidence[: gallery.CARDS]
+    assert all(card.right is False and card.truth != card.label for card in wrong.cards)
+    assert wrong.cards[0].confidence == judged.confidence[~judged.outcome.correct].max()
+    assert wrong.total == (~judged.outcome.correct).sum()
+    assert all(card.right and card.base != card.label == card.truth for card in rescued.cards)
+    assert all(card.thumbnail for card in doubtful.cards)
+
+
+def test_a_picture_that_is_broken_or_missing_is_named_instead(profile: Profile) -> None:
+    test = collected(60, seed=12, prefix="broken")
+    html = page(inputs(test, profile, pictures=shots(test)[:30]))
+    assert '<div class="none"><bdi>broken' in html
+
+
+def test_a_thumbnail_of_a_small_picture_is_the_picture() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (28, 20, 3), np.uint8)
+    shown = gallery.thumbnail(pixels)
+    assert (shown.width, shown.height, shown.small) == (20, 28, True)
+    np.testing.assert_array_equal(decoded(shown.uri), pixels)
+
+
+@pytest.mark.parametrize("shape", [(1000, 3000, 3), (2000, 10, 3), (65, 65, 3)])
+def test_a_thumbnail_of_a_large_picture_is_small_and_keeps_its_shape(shape: tuple[int, int, int]) -> None:
+    shown = gallery.thumbnail(np.full(shape, 90, np.uint8))
+    assert max(shown.width, shown.height) <= gallery.SIDE
+    assert decoded(shown.uri).shape == (shown.height, shown.width, 3)
+    assert not shown.small
+    assert len(shown.uri) < 20_000
+
+
+def decoded(uri: str) -> NDArray[np.uint8]:
+    data = np.frombuffer(base64.b64decode(uri.partition("base64,")[2]), np.uint8)
+    picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    assert picture is not None
+    return np.asarray(picture[:, :, ::-1], np.uint8)
+
+
+def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Collected) -> None:
+    pictures = shots(tested, side=30)
+    rows = gallery.panel(Policy.whole(profile), profile.seed, None, gallery.sample(pictures))
+    before, mirrored = (decoded(row.thumbnails[0].uri) for row in rows[:2])
+    np.testing.assert_array_equal(mirrored, before[:, ::-1])
+
+
+# What may be missing
+
+
+def test_a_profile_alone_makes_a_page(profile: Profile) -> None:
+    read = Read(page(ReportInputs(profile)))
+    assert read.row("Figures", "jury")[5].startswith(f"{profile.results[2].figures['brier'].value:.3f}")
+    assert "Classes" not in read.tables
+    assert len(read.tables["Queries"]) == 1 + len(profile.curve)
+    assert "400 pictures it was fitted on" in near(read.text)
+
+
+def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_pictures(
+    profile: Profile, tested: Collected
+) -> None:
+    threshold = profile.threshold(0.1)
+    assert threshold is not None
+    confidence = profile.restored_calibrator().confidence(tested.votes)
+    read = Read(page(inputs(tested, profile, votes=bare(tested.votes), max_error=0.1)))
+    assert near(read.row("Guarantees", "10\N{NO-BREAK SPACE}%")[2]) == f"{100 * (confidence >= threshold).mean():.1f} %"
+    assert "Most doubtful" in read.text
+    assert "Confidently wrong" not in read.text
+    assert "Classes" not in read.tables
+    assert "The truths of the 600 pictures that were asked about are not known" in near(read.text)
+
+
+@pytest.mark.parametrize("calibrator", [Naive(), Probit()])
+def test_calibrators_without_weights_have_a_page(calibrator: Calibrator, tested: Collected) -> None:
+    text = near(Read(page(inputs(tested, profiled(collected(100, seed=13), calibrator)))).text)
+    assert "Every view has the same say" in text
+    assert ("What more queries bring" in text) == isinstance(calibrator, Probit)
+
+
+def test_a_panel_without_views_has_a_page() -> None:
+    bare = collected(100, panel="", seed=14)
+    assert "the picture itself" in Read(page(inputs(bare, profiled(bare, Probit())))).text
+
+
+def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Profile, tested: Collected) -> None:
+    views = tested.votes.views.copy()
+    views[::2, 2:] = MISSING
+    early = replace(tested, votes=replace(tested.votes, views=views))
+    policy = Policy.thrifty(profile)
+    judged = judge(inputs(early, profile, policy=policy))
+    assert judged is not None
+    np.testing.assert_array_equal(judged.confidence, policy.calibrator.confidence(early.votes))
+    evidence = weigh(inputs(early, profile, policy=policy), judged)
+    assert evidence.believed.queries == pytest.approx(4.0)
+    text = near(Read(page(inputs(early, profile, policy=policy))).text)
+    assert f"{600 + 600 * 4 - 300 * 2:,} queries about 600 pictures" in text
+
+
+def test_votes_of_more_views_than_the_profile_asks_are_cut(profile: Profile) -> None:
+    longer = collected(100, panel=f"{PANEL} blur:1", seed=20)
+    judged = judge(inputs(longer, profile))
+    assert judged is not None
+    assert judged.votes.panel == longer.votes.panel[:4]
+
+
+def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
+    taught = collected(200, seed=21)
+    profile = profiled(taught)
+    with pytest.raises(DataError, match="leave out --adaptive"):
+        page(inputs(taught, profile, policy=Policy.thrifty(profile)))
+
+
+def test_what_does_not_fit_is_said(profile: Profile, tested: Collected) -> None:
+    with pytest.raises(DataError, match=r"of 2 views \(mirror, blur:1\) and the profile asks 4"):
+        page(inputs(collected(60, panel="mirror blur:1"), profile))
+    with pytest.raises(DataError, match="labels such as 'oak' and the profile knows labels such as 'ant'"):
+        page(inputs(collected(60, labels=["oak", "elm", "ash"]), profile))
+    with pytest.raises(DataError, match=r"none of the truths \('oak'\) is among the labels"):
+        page(inputs(tested, profile, votes=tested.votes.labelled(["oak"] * 600)))
+    with pytest.raises(DataError, match="about no picture"):
+        page(inputs(replace(tested, votes=tested.votes.take(slice(0, 0))), profile))
+    with pytest.raises(DataError, match=r"none of the pictures is in the votes.*'other0.png'.*'p0.png'"):
+        page(inputs(tested, profile, pictures=[Picture("other0.png", None, Noise(9))]))
+    with pytest.raises(DataError, match="max_error is 2"):
+        page(inputs(tested, profile, max_error=2.0))
+
+
+def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="could not be written"):
+        write(tmp_path / "file" / "report.html", ReportInputs(profile))
+    write(tmp_path / "report.html", ReportInputs(profile))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "report.html"]
+
+
+# Cost and noise
+
+
+def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Collected) -> None:
+    days = [
+        DayCost("test:1", "zoo", date(2026, 3, 1 + i), queries, 2500 * queries, queries - 5, 4, 1, command)
+        for i in range(20)
+        for command, queries in (("fit", 70), ("score", 30))
+    ]
+    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0, 0))
+    read = Read(page(inputs(tested, profile, days=days)))
+    table = read.tables["Ledger"]
+    assert len(table) == 1 + 14 + 1
+    assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800", "160", "40"]
+    text = near(read.text)
+    assert "3,000 queries about 600 pictures, 7.50 at 0.0025 each" in text
+    assert "it also knows 1 other." in text
+    assert [row[5] for row in read.tables["Queries"][1:]] == ["2.50", "5.00", "7.50", "10.00", "12.50"]
+
+
+def test_without_a_price_no_money_is_named(read: Read) -> None:
+    assert "3,000 queries about 600 pictures." in near(read.text)
+    assert "Ledger" not in read.tables
+    assert len(read.tables["Queries"][1]) == 5
+
+
+def test_noise_of_an_open_model_is_drawn_and_tabled(profile: Profile) -> None:
+    noise = describe(Cumulatives.of(np.random.default_rng(0).normal(-1, 2, (50, 20))))
+    measured = Measured("rotation:20", 0.8, noise, noise, 0.1, 0.2)
+    file = NoiseFile(model="open.onnx", fingerprint="f", seed=0, pictures=50, digest="0", draws=20, noises=(measured,))
+    html = page(ReportInputs(profile, noise=file))
+    row = Read(html).row("Latent noise", "rotation:20")
+    assert row[1:3] == [f"{noise.var:.3f}", f"{noise.normal.ks:.3f}"]
+    assert row[5] == f"{noise.normal.a:.3g}"
+    assert "shift of the margin" in html
+
+
+# Nothing in, nothing out
+
+
+@pytest.fixture(scope="module")
+def hostile() -> str:
+    """A page about labels, names, a classifier and a title that all want to be markup."""
+    test = collected(300, labels=HOSTILE, seed=15, prefix="\"'<b>")
+    names = tuple(f"{name}&amp;<img src=x onerror=alert(4)>" for name in test.votes.names)
+    test = replace(test, votes=replace(test.votes, names=names))
+    profile = profiled(
+        collected(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
+    )
+    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, 1, 1, 0, 0)]
+    return page(inputs(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
+
+
+def test_labels_names_and_descriptions_stay_text(hostile: str) -> None:
+    read = Read(hostile)
+    assert "script" not in read.tags
+    assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+    assert read.tags.count("style") == 1
+    for label in HOSTILE:
+        assert label in read.text
+    assert {row[0] for row in read.tables["Classes"][1:]} == set(HOSTILE)
+    assert "<script>t</script> & 'co'" in read.text
+    assert "49" not in {row[0] for row in read.tables["Classes"]}
+
+
+def test_the_page_asks_a_browser_to_fetch_nothing(hostile: str) -> None:
+    read = Read(hostile)
+    links = [value for _, name, value in read.attributes if name in ("src", "href", "srcset", "data", "action")]
+    assert links
+    assert all(link.startswith(("data:image/", "#")) for link in links)
+    assert not re.search(r"url\(|@import|<link|<iframe|<object|<base", hostile)
+    policy = next(v for _, name, v in read.attributes if name == "content" and "default-src" in v)
+    assert policy.startswith("default-src 'none'")
+    anchors = {link[1:] for link in links if link.startswith("#")}
+    assert anchors <= {value for _, name, value in read.attributes if name == "id"}
+
+
+def test_the_same_material_gives_the_same_bytes(profile: Profile, tested: Collected) -> None:
+    assert page(inputs(tested, profile)) == page(inputs(tested, profile))
+
+
+# Size
+
+
+def test_a_report_about_10000_pictures_is_below_3_megabytes(profile: Profile, tmp_path: Path) -> None:
+    many = collected(10_000, labels=[f"kind of animal number {i}" for i in range(1000)], seed=17)
+    panel = "mirror zoom:1.15 turn:-8 turn:8"
+    own = profiled(collected(400, labels=many.votes.vocabulary, panel=panel, seed=18))
+    html = page(inputs(many, own, pictures=shots(many, side=300)))
+    assert html.count("data:image/jpeg") > 30
+    assert len(html.encode()) < 3_000_000
+    (tmp_path / "report.html").write_text(html, "utf-8")
+    assert console_errors(tmp_path / "report.html") == []
+
+
+def console_errors(path: Path) -> list[str]:
+    """What a browser complains about while it opens the page; nothing where no browser is installed."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return []
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    quiet = ["--disable-component-update", "--enable-logging=stderr", f"--user-data-dir={path.parent / 'browser'}"]
+    shot = f"--screenshot={path.with_suffix('.png')}"
+    done = subprocess.run(
+        [browser, *flags.split(), *quiet, shot, path.as_uri()], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert path.with_suffix(".png").exists(), done.stderr
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_a_report_about_50000_pictures_is_made(profile: Profile) -> None:
+    many = collected(50_000, seed=19)
+    html = page(inputs(many, profile, results=profile.results, pictures=shots(many)))
+    assert "50,000 pictures that took no part in fitting" in near(html)
+    assert len(html) < 1_000_000
+
+
+# The command line
+
+
+@pytest.fixture(scope="module")
+def dispatcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile of the embedded classifier and the votes that taught it."""
+    folder, demo = tmp_path_factory.mktemp("dispatcher"), Path(str(files("looktwice") / "demo"))
+    views = ["--views", "mirror turn:8", "--votes", "taught.npz", "--ledger", "ledger.db", "--price", "0.001"]
+    clothes = shutil.copy(demo / "pictures.npz", folder / "clothes.npz")
+    done = run("fit", clothes, "--take", ":200", "-c", demo / "fashion.toml", *views, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_evaluate_writes_the_report_and_the_report_command_the_same_numbers(dispatcher: Path) -> None:
+    asking = ["--take", "200:400", "--votes", "votes.npz", "--ledger", "ledger.db", "--price", "0.001"]
+    done = run("evaluate", "clothes.npz", *asking, "--report", "first.html", "--max-error", "0.2", cwd=dispatcher)
+    assert done.returncode == 0, done.stderr
+    assert "Report: first.html" in done.stderr
+    given = ["--votes", "votes.npz", "--pictures", "clothes.npz", "--ledger", "ledger.db", "--max-error", "0.2"]
+    again = run("report", *given, "-o", "second.html", cwd=dispatcher)
+    assert again.returncode == 0, again.stderr
+    first, second = (Read((dispatcher / name).read_text("utf-8")) for name in ("first.html", "second.html"))
+    assert first.tables == second.tables
+    assert first.tables["Ledger"][-1][1] == "1,200"
+    assert "600 queries about 200 pictures, 0.6000 at 0.0010 each" in near(first.text)
+    assert "clothes.npz#" in first.text
+
+
+def test_tune_reports_on_the_pictures_it_did_not_choose_on(dispatcher: Path) -> None:
+    toml = str(files("looktwice") / "demo" / "fashion.toml")
+    given = ["--take", ":260", "-c", toml, "--max-queries", "3", "-o", "tuned.json", "--report", "tuned.html"]
+    done = run("tune", "clothes.npz", *given, cwd=dispatcher)
+    assert done.returncode == 0, done.stderr
+    judged = len(Profile.load(dispatcher / "tuned.json").held_out.confidence)
+    assert judged < 260
+    read = Read((dispatcher / "tuned.html").read_text("utf-8"))
+    assert f"{judged} pictures it was fitted on, each judged by a calibrator fitted on others" in near(read.text)
+    assert sum(int(row[1]) for row in read.tables["Classes"][1:]) == judged
+
+
+def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher: Path) -> None:
+    storage.save(dispatcher / "bare.npz", bare(storage.load(dispatcher / "taught.npz")))
+    done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=dispatcher)
+    assert done.returncode == 0, done.stderr
+    assert "Classes" in Read((dispatcher / "bare.html").read_text("utf-8")).tables
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("profile_path", "none.json", "there is no profile"),
+        ("votes", "none.npz", "there is no votes file"),
+        ("votes", "clothes.npz", "is not a votes file"),
+        ("books", "none.db", "none.db"),
+        ("noise", "none.json", "there is no noise file"),
+        ("pictures", "none", "no such file or folder"),
+        ("out", "profile.json/report.html", "there is no folder"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_said(dispatcher: Path, option: str, value: str, words: str) -> None:
+    given = {"profile_path": "profile.json", "out": "report.html", option: value}
+    names = ("profile_path", "votes", "pictures", "noise", "books", "out")
+    paths = {name: dispatcher / given[name] if name in given else None for name in names}
+    with pytest.raises(LookTwiceError, match=words):
+        report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]
+
+
+def test_an_error_is_one_line_and_an_exit_code(dispatcher: Path) -> None:
+    done = run("report", "--votes", "clothes.npz", cwd=dispatcher)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "is not a votes file" in done.stderr

@@ -1,0 +1,392 @@
+"""The service as its clients meet it: every way in, every refusal, and the doors for other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conformance.replica import meant
+from prometheus_client.parser import text_string_to_metric_families
+from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
+
+from looktwice.asking.asker import Asker
+from looktwice.classifiers.registry import connect
+from looktwice.pictures.collection import Held, Picture
+from looktwice.pictures.decode import decode
+from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
+from looktwice.service.bodies import Opened, Upload
+from looktwice.service.events import Shown
+from looktwice.verdicts import look as looking
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.profile import Profile
+
+LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
+JSON = "application/json"
+OIP = "/v2/models/looktwice"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learn_profile(tmp_path_factory.mktemp("service") / "profile.json")
+
+
+@pytest.fixture(scope="module")
+def service(profile: Path) -> Iterator[Service]:
+    with serving(profile, LIMITS) as running:
+        yield running
+
+
+def packed(*pictures: bytes) -> dict[str, Any]:
+    return {"images": [{"image": base64.b64encode(data).decode(), "name": f"{n}"} for n, data in enumerate(pictures)]}
+
+
+# Verdicts
+
+
+async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_gives(
+    service: Service, profile: Path
+) -> None:
+    shirt = clothes()[0]
+    picture = Picture("shirt", None, Opened(Upload("shirt", shirt), 10_000))
+    asker = Asker(connect(DEMO / "fashion.toml"))
+    (verdict,) = [v async for v in looking.look(asker, [picture], Profile.load(profile))]
+    assert isinstance(verdict, Verdict)
+    encoded = json.dumps({"image": base64.b64encode(shirt).decode(), "name": "shirt"}).encode()
+    for reply in (
+        service.post("/v1/look", shirt),
+        service.post("/v1/look", shirt, "application/octet-stream"),
+        service.form("/v1/look", ("shirt", shirt)),
+        service.post("/v1/look", encoded, JSON),
+    ):
+        assert reply.status == 200, reply.body
+        said = reply.json()
+        assert (said["label"], said["confidence"], said["sentence"]) == (
+            verdict.label,
+            pytest.approx(verdict.confidence),
+            verdict.sentence(),
+        )
+        assert said["votes"] == [{"view": view, "label": label} for view, label in verdict.votes]
+
+
+def test_several_pictures_get_one_verdict_each_and_a_bad_one_its_reason(service: Service) -> None:
+    shirt, shoe, *_ = clothes()
+    reply = service.form("/v1/looks", ("shirt.png", shirt), ("bad.png", b"no picture"), ("shoe.png", shoe))
+    assert reply.status == 200
+    first, second, third = reply.json()["verdicts"]
+    assert first == service.form("/v1/look", ("shirt.png", shirt)).json()
+    assert third["name"] == "shoe.png"
+    assert second["problem"]["code"] == "picture"
+    assert second["name"] == "bad.png"
+    assert "not a picture" in second["problem"]["detail"]
+    assert service.post("/v1/looks", json.dumps(packed(shirt, shoe)).encode(), JSON).status == 200
+
+
+def test_a_burst_of_photos_gives_one_verdict(service: Service) -> None:
+    photo = clothes()[2]
+    reply = service.form("/v1/burst", *[(f"{n}.png", photo) for n in range(3)])
+    said = reply.json()
+    assert reply.status == 200
+    assert [vote["view"] for vote in said["votes"]] == ["photo 2", "photo 3"]
+    assert said["queries"] == 3
+    assert said["decision"] is None
+    assert service.form("/v1/burst", ("1.png", photo)).status == 400
+
+
+def test_events_tell_the_picture_its_views_each_answer_and_the_verdict(service: Service) -> None:
+    shirt = clothes()[3]
+    reply = service.form("/v1/look/events", ("shirt.png", shirt))
+    assert reply.headers.get_content_type() == "text/event-stream"
+    told = events(reply.body)
+    names = [name for name, _ in told]
+    assert names[0] == "picture"
+    assert names.count("verdict") == 1
+    assert max(at for at, name in enumerate(names) if name == "answer") < names.index("verdict")
+    assert [view["view"] for view in told[0][1]["views"]] == [str(view) for view in PANEL]
+    answers = {said["place"]: said["label"] for name, said in told if name == "answer"}
+    verdict = dict(told)["verdict"]
+    assert verdict == service.form("/v1/look", ("shirt.png", shirt)).json()
+    assert answers == {0: verdict["base"]} | {n: vote["label"] for n, vote in enumerate(verdict["votes"], 1)}
+    views = {said["place"]: said["picture"] for name, said in told if name == "view"}
+    mirrored = decode(base64.b64decode(views[1].partition(",")[2]), "mirrored").pixels
+    assert (mirrored == decode(shirt, "shirt").pixels[:, ::-1]).all()
+
+
+def test_a_large_picture_is_not_kept_decoded_while_it_is_looked_at() -> None:
+    small, large = (
+        Opened(Upload("x", encode_jpeg(np.zeros((side, side, 3), np.uint8), 80)), 10**7) for side in (300, 1500)
+    )
+    kept, let_go = (Shown.of(source, 128, WorkingSize(2000)) for source in (small, large))
+    assert isinstance(kept.source, Held)
+    assert let_go.source is large
+    assert (let_go.width, let_go.height) == (1500, 1500)
+    thumbnail = decode(base64.b64decode(let_go.thumbnail.partition(",")[2]), "thumbnail")
+    assert thumbnail.pixels.shape == (128, 128, 3)
+
+
+def test_events_of_a_burst_tell_each_photo(service: Service) -> None:
+    one, two, *_ = clothes()
+    told = events(service.form("/v1/burst/events", ("a", one), ("b", two)).body)
+    assert sorted(said["place"] for name, said in told if name == "answer") == [0, 1]
+    assert told[-1][1]["votes"][0]["label"] == next(s["label"] for n, s in told if n == "answer" and s["place"] == 1)
+
+
+def events(body: bytes) -> list[tuple[str, dict[str, Any]]]:
+    blocks = [block.split("\n") for block in body.decode().strip().split("\n\n") if not block.startswith(":")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "body", "status", "code"),
+    [
+        ("/v1/look", "image/png", b"", 422, "picture"),
+        ("/v1/look", "image/png", b"<svg onload=alert(1)>", 422, "picture"),
+        ("/v1/look", "text/plain", b"x", 415, "type"),
+        ("/v1/look", "application/x-www-form-urlencoded", b"image=x", 415, "type"),
+        ("/v1/look", JSON, b'{"image": "***"}', 400, "request"),
+        ("/v1/look", JSON, b'{"url": "http://127.0.0.1/secret"}', 400, "request"),
+        ("/v1/look", JSON, b"[" * 100_000, 400, "request"),
+        ("/v1/look", JSON, b'{"image": "\xff"}', 400, "request"),
+        ("/v1/look", "multipart/form-data", b"x", 400, "request"),
+        ("/v1/look", "multipart/form-data; boundary=x", b"x", 400, "request"),
+        ("/v1/look", "multipart/form-data; boundary=x", b"--x--\r\n", 400, "request"),
+        ("/v1/look", "image/png", bytes(200_001), 413, "size"),
+        ("/v1/looks", JSON, b'{"images": []}', 400, "request"),
+        ("/v1/looks", "image/png", b"x", 415, "type"),
+        ("/v1/nothing", "image/png", b"x", 404, "missing"),
+        ("/healthz", "image/png", b"x", 405, "method"),
+        ("/page/../app.py", "image/png", b"x", 404, "missing"),
+    ],
+)
+def test_a_bad_request_is_refused_with_a_reason(
+    service: Service, path: str, kind: str, body: bytes, status: int, code: str
+) -> None:
+    reply = service.post(path, body, kind)
+    said = reply.json()
+    assert (reply.status, said["code"], said["status"]) == (status, code, status)
+    assert reply.headers.get_content_type() == "application/problem+json"
+    assert len(str(said["detail"])) > 10
+    assert "Traceback" not in str(said["detail"])
+
+
+def test_too_many_pixels_are_refused_before_they_are_decoded(service: Service) -> None:
+    for wide, limit in (
+        (encode_png(np.zeros((250, 250, 3), np.uint8)), "limit of 40,000"),
+        (encode_jpeg(np.zeros((600, 600, 3), np.uint8), 80), "limit of 160,000"),  # it is decoded at 1/8
+    ):
+        reply = service.post("/v1/look", wide, "image/jpeg")
+        assert reply.status == 422
+        assert limit in str(reply.json()["detail"])
+
+
+def test_too_many_pictures_are_refused(service: Service) -> None:
+    shirt = clothes()[0]
+    assert service.post("/v1/looks", json.dumps(packed(*[shirt] * 5)).encode(), JSON).status == 400
+    assert service.form("/v1/looks", *[("x", shirt)] * 5).status == 400
+
+
+def test_names_from_outside_come_back_as_text_and_nothing_else(service: Service) -> None:
+    name = "<script>alert(1)</script>\u202e"
+    body = json.dumps({"image": base64.b64encode(b"no picture").decode(), "name": name + "\n\x1b[31m"}).encode()
+    reply = service.post("/v1/look", body, JSON)
+    assert reply.status == 422
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert "\x1b" not in str(reply.json()["detail"])
+
+
+# Other doors
+
+
+def test_the_profile_tells_what_verdicts_rest_on_and_nothing_of_this_machine(service: Service, profile: Path) -> None:
+    reply = service.get("/v1/profile")
+    said = reply.json()
+    assert said["classifier"] == "fashion.toml"
+    assert str(DEMO) not in reply.body.decode()
+    assert [view["view"] for view in said["panel"]] == [str(view) for view in PANEL]
+    assert said["pictures"] == Profile.load(profile).pictures
+    assert (said["level"], said["coverage"]) == (0.95, None)
+    assert 0 < said["max_error"] < said["threshold"]
+    figure = service.get("/v1/profile/reliability.svg")
+    assert figure.headers.get_content_type() == "image/svg+xml"
+    assert figure.body.startswith(b"<svg")
+
+
+def test_metrics_count_what_was_asked_and_what_came_out(service: Service) -> None:
+    before = metrics(service)
+    assert service.post("/v1/look", clothes()[5]).status == 200
+    assert service.post("/v1/look", b"broken").status == 422
+    after = metrics(service)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert grown["looktwice_queries_total"] == 1 + len(PANEL)
+    assert grown["looktwice_look_seconds_count"] == 1
+    assert sum(n for name, n in grown.items() if name.startswith("looktwice_verdicts_total")) == 1
+    assert grown["looktwice_refusals_total picture"] == 1
+    assert grown["looktwice_http_replies_total 422"] == 1
+    assert after["looktwice_ready"] == 1
+    assert after["looktwice_drift_alarm"] in (0, 1)
+
+
+def metrics(service: Service) -> dict[str, float]:
+    families = text_string_to_metric_families(service.get("/metrics").body.decode())
+    samples = [sample for family in families for sample in family.samples if not sample.name.endswith("_bucket")]
+    return {" ".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
+
+
+def test_the_page_is_served_from_memory_and_known_again(service: Service) -> None:
+    page = service.get("/")
+    assert page.headers.get_content_type() == "text/html"
+    again = service.get("/", if_none_match=str(page.headers["etag"]))
+    assert (again.status, again.body) == (304, b"")
+    for path in ("/page/%2e%2e/server.py", "/page/..%2fserver.py", "/page//etc/passwd", "/page/samples/", "/page"):
+        assert service.get(path).status == 404, path
+
+
+def test_every_reply_carries_the_headers_that_keep_strangers_out(service: Service) -> None:
+    for reply in (service.get("/"), service.get("/healthz"), service.get("/nothing"), service.post("/v1/look", b"x")):
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert reply.headers["x-frame-options"] == "DENY"
+        assert reply.headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in reply.headers
+        assert "server" not in reply.headers
+
+
+# The Open Inference Protocol
+
+
+def infer(service: Service, **asked: object) -> tuple[int, dict[str, Any]]:
+    reply = service.post(f"{OIP}/infer", json.dumps(asked).encode(), JSON)
+    return reply.status, reply.json()
+
+
+def outputs(said: dict[str, Any]) -> dict[str, list[object]]:
+    return {tensor["name"]: tensor["data"] for tensor in said["outputs"]}
+
+
+def test_the_inference_protocol_answers_label_and_confidence(service: Service) -> None:
+    assert service.get("/v2/health/ready").status == service.get("/v2/health/live").status == 200
+    assert service.get("/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert service.get(OIP).json()["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    shirt, shoe, *_ = clothes()
+    data = [base64.b64encode(file).decode() for file in (shirt, shoe)]
+    image = {"name": "image", "datatype": "BYTES", "shape": [2], "data": data}
+    status, said = infer(service, id="7", inputs=[image])
+    verdicts = [service.post("/v1/look", file).json() for file in (shirt, shoe)]
+    assert (status, said["id"], said["model_name"]) == (200, "7", "looktwice")
+    assert outputs(said) == {
+        "label": [verdict["label"] for verdict in verdicts],
+        "confidence": [pytest.approx(verdict["confidence"]) for verdict in verdicts],
+    }
+
+
+def test_every_part_of_a_verdict_can_be_asked_for_by_name(service: Service) -> None:
+    told = {output["name"]: output["datatype"] for output in service.get(OIP).json()["outputs"]}
+    verdict = service.post("/v1/look", clothes()[0]).json()
+    assert set(told) == set(verdict) - {"name"}
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(clothes()[0]).decode()]}
+    status, said = infer(service, inputs=[image], outputs=[{"name": name} for name in told])
+    assert status == 200
+    assert {tensor["name"]: tensor["datatype"] for tensor in said["outputs"]} == told
+    found = {name: data[0] for name, data in outputs(said).items()}
+    found |= {name: json.loads(str(found[name])) for name in ("votes", "prediction_set")}
+    assert found == {name: verdict[name] for name in told}
+    status, said = infer(service, inputs=[image], outputs=[{"name": "certainty"}])
+    assert (status, "there are label, confidence, low" in said["error"]) == (400, True)
+
+
+def test_parts_of_a_verdict_as_binary_tensors(service: Service) -> None:
+    verdict = service.post("/v1/look", clothes()[0]).json()
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(clothes()[0]).decode()]}
+    binary = {"binary_data": True}
+    wanted = [{"name": name, "parameters": binary} for name in ("high", "queries", "prediction_set")]
+    reply = service.post(f"{OIP}/infer", json.dumps({"inputs": [image], "outputs": wanted}).encode(), JSON)
+    blob = reply.body[int(reply.headers["inference-header-content-length"]) :]
+    high, queries, length = struct.unpack("<fiI", blob[:12])
+    assert (high, queries) == (pytest.approx(verdict["high"], rel=1e-6), verdict["queries"])
+    assert (length, blob[12:]) == (4, b"null")
+
+
+def test_pixels_as_a_uint8_tensor_get_the_same_answer(service: Service) -> None:
+    pixels = decode(clothes()[0], "shirt").pixels
+    wanted = service.post("/v1/look", clothes()[0]).json()["label"]
+    for data in (pixels.ravel().tolist(), pixels.tolist()):
+        image = {"name": "x", "datatype": "UINT8", "shape": list(pixels.shape), "data": data}
+        status, said = infer(service, inputs=[image], outputs=[{"name": "label"}])
+        assert (status, outputs(said)) == (200, {"label": [wanted]})
+
+
+def test_binary_tensors_go_both_ways(service: Service) -> None:
+    shirt, shoe, *_ = clothes()
+    blob = b"".join(struct.pack("<I", len(file)) + file for file in (shirt, shoe))
+    image = {"name": "image", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(blob)}}
+    head = json.dumps({"inputs": [image], "parameters": {"binary_data_output": True}}).encode()
+    reply = service.post(
+        f"{OIP}/infer", head + blob, "application/octet-stream", inference_header_content_length=str(len(head))
+    )
+    end = int(reply.headers["inference-header-content-length"])
+    label, confidence = json.loads(reply.body[:end])["outputs"]
+    size = label["parameters"]["binary_data_size"]
+    verdicts = [service.post("/v1/look", file).json() for file in (shirt, shoe)]
+    texts = [str(verdict["label"]).encode() for verdict in verdicts]
+    assert reply.body[end : end + size] == b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    assert confidence["datatype"] == "FP32"
+    numbers = np.frombuffer(reply.body[end + size :], "<f4")
+    assert numbers == pytest.approx([verdict["confidence"] for verdict in verdicts], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        ({"datatype": "FP32", "shape": [1], "data": [0.5]}, "FP32"),
+        ({"datatype": "BYTES", "shape": [2], "data": ["eA=="]}, "shape"),
+        ({"datatype": "BYTES", "shape": [1], "data": [7]}, "base64"),
+        ({"datatype": "BYTES", "shape": [1], "data": ["eA=="]}, "picture"),
+        ({"datatype": "UINT8", "shape": [2, 2, 3], "data": [1, 2, 3]}, "shape"),
+        ({"datatype": "UINT8", "shape": [1, 1, 3], "data": [1, 2, 300]}, "255"),
+        ({"datatype": "UINT8", "shape": [1, 2], "data": [[1], [2, 3]]}, "length"),
+        ({"datatype": "UINT8", "shape": [1, 1, 2], "data": [1, 2]}, "shape"),
+        ({"datatype": "UINT8", "shape": [0, 1], "data": []}, "shape"),
+        ({"datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 9}}, "9 bytes"),
+    ],
+)
+def test_a_bad_tensor_is_refused_in_the_words_of_the_protocol(
+    service: Service, tensor: dict[str, object], words: str
+) -> None:
+    status, said = infer(service, inputs=[{"name": "image", **tensor}])
+    assert status in (400, 422)
+    assert words in said["error"]
+
+
+async def test_looktwice_can_ask_looktwice(service: Service) -> None:
+    classifier = connect(f"oip+{service.url}looktwice")
+    try:
+        prepared = await asyncio.to_thread(classifier.prepare, decode(clothes()[0], "shirt").pixels)
+        (answer,) = meant(classifier, await classifier.label([prepared]))
+    finally:
+        await classifier.close()
+    assert answer.label == service.post("/v1/look", clothes()[0]).json()["label"]
+
+
+# The description
+
+
+def test_no_request_that_the_description_allows_or_forbids_breaks_the_service(service: Service, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}openapi.json"]
+    # Bytes that are said to be a picture and are not one fit the description and are rightly refused.
+    options = ["--exclude-checks", "positive_data_acceptance", "--max-examples", "10", "--seed", "1", "--no-color"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert "Tested: 16" in done.stdout
