@@ -32,8 +32,8 @@ from looktwice.verdicts.familiarity import Familiarity
 
 RESULTS = Path(__file__).parent / "results"
 DEMO = Path(str(files("looktwice") / "demo"))
-MOST = 4000
-"""Pictures of a data set that are described."""
+MOST, FEW = 4000, 300
+"""Pictures of a data set that are described, and of each kind of drawn or changed ones."""
 LABELLED, TESTED, SPLITS, REPEATED = 1000, 1000, 100, 10
 RATES = (0.01, 0.05)
 PLAIN = ("side", "aspect", "red", "green", "blue")
@@ -146,8 +146,8 @@ def described(name: str) -> Floats:
     """The descriptors of a data set, of drawn pictures, or of changed photos (`photos: blur 2`)."""
     data, _, change = name.partition(": ")
     if data in DRAWN:
-        return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(300))
-    images = (picture.image().pixels for picture in pictures(data))
+        return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(FEW))
+    images = (picture.image().pixels for picture in pictures(data)[: FEW if change else MOST])
     if change.endswith(" px"):
         side = int(change.split()[0])
         return _descriptors(np.asarray(cv2.resize(i, (side, side), interpolation=cv2.INTER_AREA)) for i in images)

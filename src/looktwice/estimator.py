@@ -152,7 +152,9 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         pictures, known = _pictures(X), self.profile_.familiarity
         if known is None:
             return np.full(len(pictures), np.nan)
-        return known.p_values(np.stack([descriptor(picture.image().pixels) for picture in pictures]))
+        with self._opened(self.profile_) as model:
+            size = model.working_size
+        return known.p_values(np.stack([descriptor(picture.image(size).pixels) for picture in pictures]))
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; `looktwice.Model.load` reads it."""

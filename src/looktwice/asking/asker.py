@@ -153,7 +153,8 @@ class _Open:
         if base is None:
             return Unscored(self.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
-        return Row(self.picture.name, base, asked, self.image.digest, self.image.thumbnail(), self.lists())
+        thumbnail, lists = self.image.thumbnail(), self.lists()
+        return Row(self.picture.name, base, asked, self.image.digest, thumbnail, lists, self.descriptor)
 
 
 _Chunk = list[_Open | Unscored]
