@@ -23,7 +23,6 @@ from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
-from looktwice.pictures.descriptor import descriptor
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
@@ -149,12 +148,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
         """
         check_is_fitted(self, "profile_")
-        pictures, known = _pictures(X), self.profile_.familiarity
-        if known is None:
-            return np.full(len(pictures), np.nan)
         with self._opened(self.profile_) as model:
-            size = model.working_size
-        return known.p_values(np.stack([descriptor(picture.image(size).pixels) for picture in pictures]))
+            return model.familiarity(_pictures(X))
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; `looktwice.Model.load` reads it."""

@@ -18,6 +18,8 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+import numpy as np
+
 from looktwice.asking import check
 from looktwice.asking.asker import Asker, Estimate, Tell
 from looktwice.asking.check import Checkup
@@ -30,6 +32,7 @@ from looktwice.classifiers.registry import Source, connect, describe
 from looktwice.errors import DataError, FitError, ProfileError
 from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
+from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
 from looktwice.verdicts import evaluate, learn, look, pilot
 from looktwice.verdicts.evaluate import Evaluation
@@ -315,6 +318,20 @@ class AsyncModel:
             async for verdict in verdicts:
                 yield verdict
 
+    async def familiarity(self, pictures: PicturesLike) -> Floats:
+        """(n,): how much each picture is like the labelled ones, a p-value in (0, 1]; costs no query.
+
+        At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
+        """
+        known, found = self.fitted().familiarity, many(pictures)
+        if known is None or not found:
+            return np.full(len(found), np.nan)
+
+        def described() -> Floats:
+            return np.stack([descriptor(picture.image(self.terms.working_size).pixels) for picture in found])
+
+        return known.p_values(await asyncio.to_thread(described))
+
     async def evaluate(
         self,
         pictures: PicturesLike,
@@ -567,6 +584,7 @@ class Model:
     burst = _waiting(AsyncModel.burst)
     score_burst = _waiting(AsyncModel.score_burst)
     score = _streaming(AsyncModel.score)
+    familiarity = _waiting(AsyncModel.familiarity)
     evaluate = _waiting(AsyncModel.evaluate)
 
 
