@@ -1,6 +1,7 @@
 """Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
 
 python experiments/familiarity.py [alarms] [detected] [calibration]       results/familiarity_*.csv, all three if none
+python experiments/familiarity.py page                                    their tables in docs/familiarity.md
 
 The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
 The plain baseline is the same test with the size, the aspect and the mean of each colour channel alone.
@@ -78,6 +79,15 @@ def _dark(share: float) -> Change:
     return lambda pixels: (pixels * share).astype(np.uint8)
 
 
+def _small(side: int, grey: bool) -> Change:
+    def change(pixels: Pixels) -> Pixels:
+        small = cv2.resize(pixels, (side, side), interpolation=cv2.INTER_AREA)
+        shades = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY)
+        return np.asarray(cv2.cvtColor(shades, cv2.COLOR_GRAY2RGB) if grey else small, np.uint8)
+
+    return change
+
+
 CHANGES: dict[str, Change] = {
     "none": lambda pixels: pixels,
     **{f"blur {sigma}": _blur(sigma) for sigma in (1, 2, 4)},
@@ -143,14 +153,14 @@ DRAWN = {
 
 @cache
 def described(name: str) -> Floats:
-    """The descriptors of a data set, of drawn pictures, or of changed photos (`photos: blur 2`)."""
+    """The descriptors of a data set, of drawn pictures, or of changed ones (`photos: blur 2`, `photos: 32 px`)."""
     data, _, change = name.partition(": ")
     if data in DRAWN:
         return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(FEW))
     images = (picture.image().pixels for picture in pictures(data)[: FEW if change else MOST])
-    if change.endswith(" px"):
-        side = int(change.split()[0])
-        return _descriptors(np.asarray(cv2.resize(i, (side, side), interpolation=cv2.INTER_AREA)) for i in images)
+    if " px" in change:
+        images = map(_small(int(change.split()[0]), grey="grey" in change), images)
+        return _descriptors(images)
     return _descriptors(map(CHANGES[change or "none"], images))
 
 
@@ -219,7 +229,7 @@ def alarms(names: Sequence[str]) -> list[dict[str, object]]:
 def detected(names: Sequence[str]) -> list[dict[str, object]]:
     """How often pictures of another kind are unfamiliar at 1 % false alarms, and by the plain baseline."""
     others = {
-        "clothes": [*(name for name in names if name != "clothes"), *DRAWN],
+        "clothes": ["CIFAR-10", "CIFAR-100", "photos", *DRAWN, *(f"{n}: 28 px, grey" for n in ("CIFAR-10", "photos"))],
         "CIFAR-10": ["clothes", "photos: 32 px", "CIFAR-100", "photos", *DRAWN],
         "CIFAR-100": ["clothes", "photos: 32 px", "CIFAR-10", "photos", *DRAWN],
         "photos": ["clothes", "CIFAR-10", *DRAWN, *(f"photos: {change}" for change in CHANGES if change != "none")],
@@ -277,10 +287,44 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
             writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
 
 
+# The page ------------------------------------------------------------------------------------------------------------
+
+
+def fill(page: Path, results: Path) -> None:
+    """Put the results into the page's tables, between their marks."""
+    columns = {
+        "alarms": {
+            "pictures": "",
+            "rate": ".0%",
+            "share": ".2%",
+            "splits_inside": ".0%",
+            "splits_inside_binomial": ".0%",
+        },
+        "detected": {"profile": "", "pictures": "", "detected": ".1%", "plain": ".1%"},
+        "calibration": {"pictures": "", "change": "", "unfamiliar": ".0%", "accuracy": ".3f", "confidence": ".3f"}
+        | {"ece": ".3f", "brier": ".3f"},
+    }
+    text = page.read_text("utf-8")
+    for task, shown in columns.items():
+        with (results / f"familiarity_{task}.csv").open(newline="", encoding="utf-8") as file:
+            rows = [
+                [format(float(row[k]), f) if f else row[k] for k, f in shown.items()] for row in csv.DictReader(file)
+            ]
+        heads = [name.replace("_", " ") for name in shown]
+        lines = [" | ".join(cells) for cells in (heads, ["---"] * len(heads), *rows)]
+        table = "\n".join(f"| {line.replace('%', ' %')} |" for line in lines)
+        before, _, rest = text.partition(f"<!-- {task} -->\n")
+        text = f"{before}<!-- {task} -->\n{table}\n<!-- /{task} -->{rest.partition(f'<!-- /{task} -->')[2]}"
+    page.write_text(text, "utf-8")
+
+
 TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration}
 
 
 def main(wanted: Sequence[str], results: Path = RESULTS) -> None:
+    if "page" in wanted:
+        fill(RESULTS.parents[1] / "docs" / "familiarity.md", results)
+        return
     names = [name for name in DATA if pictures(name)]
     for task in wanted or list(TASKS):
         rows = TASKS[task](names)
