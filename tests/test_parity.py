@@ -189,6 +189,7 @@ def infer(service: Service, files: Sequence[bytes]) -> list[Told]:
                 "prediction_set": json.loads(row["prediction_set"]),
                 "familiarity": None if row["familiarity"] == -1 else row["familiarity"],
                 "unfamiliar_because": row["unfamiliar_because"] or None,
+                "score": json.loads(row["score"]),
             }
         )
         for row in told

@@ -227,8 +227,9 @@ def test_what_became_of_guarantees_is_counted(profile: Profile, tested: Collecte
     assert kept.accepted == pytest.approx(accepted.mean())
     wrong = (policy.calibrator.predict(tested.votes) != tested.labelled().truths)[accepted]
     assert kept.wrong == pytest.approx(wrong.mean())
-    assert len(kept.lines()) == 2
-    assert evaluate.guarantees(tested, Policy.whole(profile)).lines() == []
+    assert len(kept.lines()) == 3
+    [unlike] = evaluate.guarantees(tested, Policy.whole(profile)).lines()
+    assert unlike.startswith("Unfamiliar:")
 
 
 def drifted(policy: Policy, verdicts: list[Verdict]) -> bool:
@@ -342,7 +343,7 @@ def test_the_commands_accept_review_name_sets_and_say_what_was_promised(profile:
     done = run("score", DEMO / "pictures.npz", "--take", "400:440", "-o", tmp_path / "out.csv", *acting)
     assert done.returncode == 0, done.stderr
     header, *lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert header.endswith("votes,decision,prediction_set,evidence,score,cause,message")
+    assert header.endswith("prediction_set,evidence,score,familiarity,unfamiliar_because,cause,message")
     assert all(",accept," in line or ",review," in line for line in lines)
     done = run("evaluate", DEMO / "pictures.npz", "--take", "400:600", *acting)
     assert done.returncode == 0, done.stderr

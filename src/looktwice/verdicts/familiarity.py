@@ -73,6 +73,13 @@ class Familiarity(BaseModel):
         distances = cls.model_construct(neighbours=packed).distance(descriptors[mixed[half : half + RANKED]])
         return cls(neighbours=packed, distances=tuple(np.sort(distances).tolist()))
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same: what is worked out from that does not count."""
+        return isinstance(other, Familiarity) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash((self.neighbours, self.distances))
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         try:
