@@ -31,7 +31,7 @@ COLUMNS = ("model", "photos", "what", "shown", "moved", "right")
 SEEN = 128
 """Pixels of the shorter side of what a model sees that takes half as many as its own."""
 ENLARGING = Panel.parse("zoom:1.8 mirror+zoom:1.3 turn:10 turn:45")
-MARGINS = (1.0, 1.5, 2.0)
+MARGINS = (1.0, 1.25, 1.5, 1.75, 1.9)
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Show = Callable[[Pixels], Pixels]

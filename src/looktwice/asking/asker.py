@@ -1,17 +1,20 @@
 """From pictures to answers: what the ledger lacks is rendered, prepared and given to the sender.
 
-Pictures go through in chunks. A chunk is decoded and looked up in a thread, and what is to be asked is rendered and
-prepared in another. Several chunks are on their way at once, so the classifier never waits for a picture, and memory
-does not grow with the number of pictures.
+Pictures go through in chunks. A chunk is decoded and looked up in a thread (large photos in several, side by side), and
+what is to be asked is rendered and prepared in another. Several chunks are on their way at once, so the classifier
+never waits for a picture, and memory does not grow with the number of pictures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from looktwice.asking.canaries import Canaries, Canary
@@ -35,6 +38,8 @@ CHUNK_QUESTIONS = 256
 CHUNKS_AHEAD = 3
 MOST_CHUNKS = 24
 """The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
+DECODERS = os.cpu_count() or 1
+"""Photos that are decoded side by side; what they take together is limited in `pictures.decode`."""
 GLANCE = 0.02
 """Seconds between two looks at whether the sender needs more questions."""
 
@@ -193,6 +198,7 @@ class Asker:
         self._ordered = False
         """Whether somebody told it to stop."""
         self._checking = asyncio.Lock()
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoder")
 
     @property
     def stopped(self) -> bool:
@@ -259,6 +265,7 @@ class Asker:
         try:
             await self.classifier.close()
         finally:
+            self._decoders.shutdown(wait=False)
             await asyncio.to_thread(self._ledger.close)
 
     def spent(self) -> Spend:
@@ -325,10 +332,17 @@ class Asker:
         chunk: _Chunk = []
         room, size = CHUNK_BYTES, len(panel) + 1
         most = max(CHUNK_QUESTIONS, 2 * self.terms.concurrency * self.terms.batch)
-        while room > 0 and (len(chunk) + 1) * size <= max(most, size) and (picture := next(source, None)):
-            item = self._open(picture, panel, screen)
-            chunk.append(item)
-            room -= item.image.pixels.nbytes * size if isinstance(item, _Open) else 0
+        large = False
+        while room > 0 and (left := max(most, size) // size - len(chunk)) > 0:
+            taken = list(islice(source, min(left, DECODERS) if large else 1))
+            if not taken:
+                break
+            work = self._decoders.map if large else map  # small pictures cost less than handing them over
+            opened = list(work(partial(self._open, panel=panel, screen=screen), taken))
+            images = [item.image for item in opened if isinstance(item, _Open)]
+            large = any(image.came for image in images)
+            room -= sum(image.pixels.nbytes for image in images) * size
+            chunk += opened
         jobs = [job for item in chunk if isinstance(item, _Open) for job in item.jobs]
         if known := self._ledger.find([job.entry.key for job in jobs]):
             for job in jobs:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Condition
 from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
@@ -29,6 +32,11 @@ MAX_BYTES = 512 * 2**20
 IN_ROWS = 4
 """How many times the limit of pixels a JPEG may have that is decoded row by row, at a reduced scale."""
 
+BYTES_A_PIXEL = 7
+"""What a picture takes while it is decoded: Pillow's four bytes a pixel, and three of the array."""
+TOGETHER = 256 * 2**20
+"""Bytes that all pictures together take while they are decoded, unless one alone takes more."""
+
 _JPEG = b"\xff\xd8\xff"
 _READ = "JPEG, PNG, WebP, BMP, TIFF or GIF"
 
@@ -45,7 +53,8 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
         if target != whole and data.startswith(_JPEG):
             _draft(cast("JpegImageFile", picture), data, target, max_pixels)
         _check_size(picture.size, max_pixels)
-        image = Image.of(_upright(_channels(picture), orientation))
+        with _ROOM.taken(BYTES_A_PIXEL * math.prod(whole if "progressive" in picture.info else picture.size)):
+            image = Image.of(_upright(_channels(picture), orientation))
         if target == whole:
             return image
         if orientation < 5:
@@ -67,6 +76,29 @@ def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = No
     except ValueError as fault:
         raise ImageError(f"not a usable file name ({fault})", shown(str(path))) from fault
     return decode(data, str(path), max_pixels, size)
+
+
+class _Room:
+    """Lets pictures be decoded side by side as long as they fit into so many bytes; a larger one waits to be alone."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._taken, self._changed = most, 0, Condition()
+
+    @contextmanager
+    def taken(self, wanted: int) -> Iterator[None]:
+        """The time in which a picture takes so many bytes."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= self._most)
+            self._taken += wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= wanted
+                self._changed.notify_all()
+
+
+_ROOM = _Room(TOGETHER)
 
 
 def _one_line(fault: Exception) -> str:

@@ -19,6 +19,7 @@ from looktwice.errors import DataError
 from looktwice.pictures.collection import Picture
 from looktwice.transfer.borrow import Pupil
 from looktwice.transfer.noise import NoiseFile
+from looktwice.verdicts.evaluate import baselines
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import HeldOut, Profile, Result
 from looktwice.views import Panel
@@ -184,9 +185,7 @@ def _results(profile: Profile, judged: Judged, outcome: Outcome) -> tuple[Result
     labelled = judged.labelled()
     if judged.taught or labelled is None:
         return profile.results
-    constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
-    plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
-    return tuple(Result.of(each) for each in (*plain, outcome))
+    return tuple(Result.of(each) for each in (*baselines(labelled, profile), outcome))
 
 
 def _held_out(pictures: int) -> str:

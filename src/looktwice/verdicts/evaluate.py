@@ -12,6 +12,7 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import stopping
@@ -28,6 +29,12 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
     labelled = collected.labelled()
     calibrator = (policy or Policy.whole(profile)).calibrator
     name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
+    plain = baselines(labelled, profile)
+    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
+
+
+def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
+    """What one has without asking again: naive, constant, and the classifier's own score where it has one."""
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     if profile.one_query and labelled.evidence:
@@ -35,7 +42,7 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
         scale = single.scored.scale if isinstance(single, Jury) and single.scored else None
         plain += [own] if (own := crossfit.own_score(labelled, scale)) else []
         plain += [crossfit.outcome(single, labelled.under([]), crossfit.ONE_QUERY)] if labelled.panel else []
-    return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]
+    return plain
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import base64
 import io
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import cv2
 import numpy as np
@@ -24,7 +26,7 @@ from workshop import run, write_profile
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger.memory import Memory, MemoryLedger
 from looktwice.asking.ledger.protocol import key
-from looktwice.asking.outcome import Progress
+from looktwice.asking.outcome import Progress, Unscored
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import AnyClassifier, Settings, Terms
 from looktwice.classifiers.chat import connect_anthropic, connect_openai
@@ -34,7 +36,7 @@ from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PermanentError
 from looktwice.model import Model
 from looktwice.pictures.collection import Picture, one
-from looktwice.pictures.decode import decode
+from looktwice.pictures.decode import _Room, decode
 from looktwice.pictures.image import PHOTO, Image, WorkingSize, encode_jpeg, encode_png
 from looktwice.views import Panel, base_question, renderer
 
@@ -406,3 +408,37 @@ def test_a_question_about_a_photo_of_12_megapixels_takes_less_than_400_kb(tmp_pa
     assert (told.width, told.height) == (1024, 768)
     assert told.question_bytes is not None
     assert 100_000 < told.question_bytes < 400_000
+
+
+# Decoding side by side
+
+
+def test_large_pictures_wait_for_each_other_by_bytes() -> None:
+    room, most, busy = _Room(100), 0, 0
+    lock = Lock()
+
+    def work(wanted: int) -> None:
+        nonlocal most, busy
+        with room.taken(wanted):
+            with lock:
+                busy += wanted
+                most = max(most, busy)
+            with lock:
+                busy -= wanted
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [30, 60, 100, 10, 400, 90] * 50))
+    assert most <= 400
+    assert busy == 0
+    with room.taken(60), room.taken(40):
+        pass
+
+
+async def test_photos_that_are_decoded_side_by_side_come_in_their_order() -> None:
+    pictures = [one(saved(scene(800 + n, 600)), str(n)) for n in range(9)]
+    pictures.insert(4, one(b"no picture", "broken"))
+    asker = Asker(connect(lambda picture: "ant"), terms=Terms(working_size=WorkingSize(200), local=True))
+    rows = [row async for row in asker.ask(pictures, Panel.parse("mirror"))]
+    await asker.close()
+    assert [row.name for row in rows] == [picture.name for picture in pictures]
+    assert [row.name for row in rows if isinstance(row, Unscored)] == ["broken"]
