@@ -328,7 +328,8 @@ class AsyncModel:
             return np.full(len(found), np.nan)
 
         def described() -> Floats:
-            return np.stack([descriptor(picture.image(self.terms.working_size).pixels) for picture in found])
+            images = (picture.image(self.terms.working_size) for picture in found)
+            return np.stack([descriptor(image.pixels, image.came) for image in images])
 
         return known.p_values(await asyncio.to_thread(described))
 

@@ -301,7 +301,8 @@ def test_every_part_of_a_verdict_can_be_asked_for_by_name(service: Service) -> N
     assert status == 200
     assert {tensor["name"]: tensor["datatype"] for tensor in said["outputs"]} == told
     found = {name: data[0] for name, data in outputs(said).items()}
-    found |= {name: json.loads(str(found[name])) for name in ("votes", "prediction_set")}
+    found |= {name: json.loads(str(found[name])) for name in ("votes", "prediction_set", "score")}
+    found["unfamiliar_because"] = found["unfamiliar_because"] or None
     assert found == {name: verdict[name] for name in told}
     status, said = infer(service, inputs=[image], outputs=[{"name": "certainty"}])
     assert (status, "there are label, confidence, low" in said["error"]) == (400, True)

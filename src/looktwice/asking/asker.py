@@ -354,7 +354,7 @@ class Asker:
             image = picture.image(self.terms.working_size)
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
-        described = descriptor(image.pixels)
+        described = descriptor(image.pixels, image.came)
         if screen and screen.refuse and (why := screen.why(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, why)
         asked = (base_question(image), *questions(image, panel, self.seed))

@@ -51,8 +51,10 @@ NAMES = (
 PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
-def descriptor(pixels: Pixels) -> Floats:
+def descriptor(pixels: Pixels, came: tuple[int, int] | None = None) -> Floats:
     """(len(NAMES),): what kind of picture this is; `pixels` are height × width × RGB.
+
+    `came` are height and width of the larger picture that they are scaled down from.
 
     >>> grey = np.full((28, 28, 3), 51, np.uint8)
     >>> dict(zip(NAMES, descriptor(grey).tolist()))["median"]
@@ -66,6 +68,7 @@ def descriptor(pixels: Pixels) -> Floats:
     top, left = (max(0, side - LARGEST) // (2 * BLOCK) * BLOCK for side in (height, width))
     middle = np.ascontiguousarray(pixels[top : top + LARGEST, left : left + LARGEST])
     grey, fine = (cast(Pixels, cv2.cvtColor(part, cv2.COLOR_RGB2GRAY)) for part in (sampled, middle))
+    height, width = came or (height, width)
     size = [np.log2(height * width) / 2, np.log2(width / height)]
     return np.array([*size, *_colours(sampled), *_light(grey), *_thumbnail(sampled), *_detail(fine)], np.float64)
 
