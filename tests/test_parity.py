@@ -187,6 +187,7 @@ def infer(service: Service, files: Sequence[bytes]) -> list[Told]:
                 "decision": row["decision"] or None,
                 "votes": json.loads(row["votes"]),
                 "prediction_set": json.loads(row["prediction_set"]),
+                "score": json.loads(row["score"]),
                 "familiarity": None if row["familiarity"] == -1 else row["familiarity"],
                 "unfamiliar_because": row["unfamiliar_because"] or None,
                 "score": json.loads(row["score"]),
