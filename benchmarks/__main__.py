@@ -1,6 +1,6 @@
 """Every benchmark, each figure beside its goal, and the table of docs/performance.md.
 
-    python benchmarks [NAME …]     all of them, or some: start, rendering, local, engine, pressure, jury, growth
+    python benchmarks [NAME …]     all of them, or some: start, rendering, local, photos, engine, pressure, jury, growth
 
 Each is a process of its own and may be run alone. The table keeps the lines of those that were not run.
 """
@@ -22,6 +22,7 @@ ALL: dict[str, tuple[str, ...]] = {
     "start": (),
     "rendering": (),
     "local": (),
+    "photos": (),
     "engine": (),
     "pressure": (),
     "jury": (),

@@ -1,0 +1,166 @@
+"""What photos of 12 megapixels cost with a local model, beside what one would write by hand.
+
+    python benchmarks/photos.py [photos]
+
+The photos are made of the embedded pictures and noise, as JPEG. *By hand* decodes each at a reduced scale, resizes it
+once, draws the same views and runs bare onnxruntime on as many threads; *plain Pillow* decodes each in full. The model
+is the embedded one behind a description that has it take 224 px, which a resize inside it brings to its own 28 px.
+Memory is that of a process of its own, for some photos and for four times as many.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+
+import cv2
+import numpy as np
+from goals import at_least, at_most, compare
+from local import learned, score
+from numpy.typing import NDArray
+
+from looktwice.classifiers.encoding import Encoding
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.registry import connect
+from looktwice.pictures.collection import Picture, find, labelled
+from looktwice.pictures.image import PHOTO, Image, encode_jpeg
+from looktwice.views import GENERAL, base_question, questions, render
+
+DEMO = Path(str(files("looktwice") / "demo"))
+WIDE, HIGH = 4000, 3000
+ROUNDS = 3
+Pixels = NDArray[np.uint8]
+
+
+def photo(place: int) -> Pixels:
+    """A photo that shows one of the embedded pictures among shapes of all sizes, with the grain of a sensor."""
+    rng = np.random.default_rng(place)
+    shapes = [cv2.resize(rng.normal(0, 1, (3 * s, 4 * s, 3)), (WIDE, HIGH)) / s**0.4 for s in (2, 8, 32, 128)]
+    shown = cv2.resize(find([DEMO / "pictures.npz"])[place].image().pixels, (WIDE, HIGH), interpolation=cv2.INTER_CUBIC)
+    return np.clip(0.6 * shown + 50 + 30 * sum(shapes) + rng.normal(0, 3, (HIGH, WIDE, 1)), 0, 255).astype(np.uint8)
+
+
+def write(folder: Path, count: int) -> list[Picture]:
+    """So many photos in files; they repeat after eight, which are told apart by a comment."""
+    some = [encode_jpeg(photo(place), 90) for place in range(min(count, 8))]
+    for place in range(count):
+        comment = f"{place:08}".encode()
+        data = some[place % 8]
+        (folder / f"{place:05}.jpg").write_bytes(data[:2] + b"\xff\xfe\x00\x0a" + comment + data[2:])
+    return list(find([folder]))
+
+
+def described(folder: Path) -> Path:
+    """The embedded model as one that takes 224 px."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    model = onnx.load(DEMO / "fashion.onnx")
+    entry = model.graph.input[0]
+    inner, channels = entry.name, entry.type.tensor_type.shape.dim[1].dim_value
+    factors = helper.make_tensor("factors", TensorProto.FLOAT, [4], [1, 1, 0.125, 0.125])
+    model.graph.initializer.append(factors)
+    model.graph.node.insert(0, helper.make_node("Resize", ["photo", "", "factors"], [inner], mode="linear"))
+    large = helper.make_tensor_value_info("photo", TensorProto.FLOAT, ["n", channels, 224, 224])
+    del model.graph.input[:]
+    model.graph.input.append(large)
+    onnx.save(model, folder / "large.onnx")
+    text = (DEMO / "fashion.toml").read_text("utf-8").replace("fashion.onnx", "large.onnx")
+    (folder / "large.toml").write_text(text.replace("size = [28, 28]", "size = [224, 224]"), "utf-8")
+    return folder / "large.toml"
+
+
+def by_hand(classifier: OnnxClassifier, pictures: list[Picture], reduced: bool) -> None:
+    """Decode, resize once, draw, prepare and run, with a thread a processor."""
+    target = classifier.terms.working_size.of(HIGH, WIDE)
+    flag = cv2.IMREAD_REDUCED_COLOR_4 if reduced else cv2.IMREAD_COLOR
+
+    def work(picture: Picture) -> None:
+        pixels = cv2.imread(str(picture.source.root / picture.name), flag)  # type: ignore[attr-defined]
+        small = cv2.resize(pixels, target[::-1], interpolation=cv2.INTER_AREA) if reduced else pixels
+        image = Image.of(np.asarray(small, np.uint8))
+        shown = render(image, [base_question(image), *questions(image, GENERAL, 0)])
+        classifier.logits([classifier.prepare(view) for view in shown]).argmax(axis=1)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(work, pictures))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def drawing(classifier: OnnxClassifier) -> float:
+    """What drawing and preparing the views of a photo of 12 megapixels costs, of what a photo of 512 px costs."""
+    whole = Image.of(photo(0))
+    large = whole.within(classifier.terms.working_size)
+    small = Image.of(np.asarray(cv2.resize(whole.pixels, (512, 384), interpolation=cv2.INTER_AREA), np.uint8))
+
+    def work(image: Image) -> None:
+        for view in render(image, questions(image, GENERAL, 0)):
+            classifier.prepare(view)
+
+    work(large), work(small)
+    return statistics.median(seconds(lambda: work(large)) / seconds(lambda: work(small)) for _ in range(15))
+
+
+def peak(description: Path, folder: Path, count: int) -> float:
+    """Megabytes of a process that scores so many of the photos."""
+    command = [sys.executable, __file__, "score", str(description), str(folder), str(count)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def scored(description: Path, folder: Path, count: int) -> None:
+    classifier = connect(description)
+    assert isinstance(classifier, OnnxClassifier)
+    profile = learned(classifier, labelled(DEMO / "pictures.npz")[:100], description)
+    score(classifier, list(find([folder]))[:count], profile, folder.parent / f"out-{count}.csv")
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    print(f"{os.cpu_count()} processors, {count} photos of {WIDE} x {HIGH}")
+    with tempfile.TemporaryDirectory() as place:
+        (folder := Path(place) / "photos").mkdir()
+        pictures, description = write(folder, count), described(Path(place))
+        classifier = connect(description)
+        assert isinstance(classifier, OnnxClassifier)
+        profile = learned(classifier, labelled(DEMO / "pictures.npz")[:100], description)
+        some, ratios, plain = pictures[:24], [], []
+        for _ in range(ROUNDS):
+            ours = seconds(lambda: score(classifier, some, profile, Path(place) / "out.csv"))
+            ratios.append(seconds(lambda: by_hand(classifier, some, reduced=True)) / ours)
+            plain.append(seconds(lambda: by_hand(classifier, some[:4], reduced=False)) / ours * len(some) / 4)
+            print(
+                f"  score {ours:.2f} s: {ratios[-1]:.2f} of by hand, {plain[-1]:.1f} times as fast as plain", flush=True
+            )
+        file = Encoding().encode(pictures[0].image(PHOTO).pixels)
+        few, many = peak(description, folder, count // 4), peak(description, folder, count)
+        reached = [
+            at_most("views of a 12-MP photo / of one of 512 x 384", drawing(classifier), 1.3),
+            at_least("12-MP photos: by hand, reduced / `score`", statistics.median(ratios), 0.8),
+            at_most("a question about a 12-MP photo over HTTP", len(file) / 1000, 400, " KB"),
+            at_most(f"peak memory, {count} photos", many, 400, " MB"),
+            at_most(f"peak memory, {count} photos / {count // 4} photos", many / few, 1.2),
+        ]
+        compare("12-MP photos: decoded and drawn in full / `score`", statistics.median(plain))
+    sys.exit(0 if all(reached) else 1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["score"]:
+        scored(Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main()
