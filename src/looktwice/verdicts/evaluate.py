@@ -32,7 +32,7 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
 
 
 def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
-    """What one has without asking again: full trust, constant trust, and the classifier's own score where it has one."""
+    """What one has without asking again: full trust, constant trust, and the classifier's own score if it has one."""
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     if profile.one_query and labelled.evidence:
