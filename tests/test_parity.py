@@ -190,7 +190,6 @@ def infer(service: Service, files: Sequence[bytes]) -> list[Told]:
                 "score": json.loads(row["score"]),
                 "familiarity": None if row["familiarity"] == -1 else row["familiarity"],
                 "unfamiliar_because": row["unfamiliar_because"] or None,
-                "score": json.loads(row["score"]),
             }
         )
         for row in told
