@@ -11,7 +11,6 @@ Memory is that of a process of its own, for some photos and for four times as ma
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -126,7 +125,9 @@ def scored(description: Path, folder: Path, count: int) -> None:
     assert isinstance(classifier, OnnxClassifier)
     profile = learned(classifier, labelled(DEMO / "pictures.npz")[:100], description)
     score(classifier, list(find([folder]))[:count], profile, folder.parent / f"out-{count}.csv")
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Not ru_maxrss, which begins with that of the process that made the photos and started this one.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    print(int(status["VmHWM"].split()[0]) / 1024)
 
 
 def main() -> None:
