@@ -26,7 +26,8 @@ BUDGET = 200
 """Less than the questions: the budget ends in the midst of everything."""
 BACKOFFS = 0.5 + 1 + 2 + 4 + 8
 """Seconds that the waits before the attempts of one question take, at most."""
-WATCHDOG = 60 + BACKOFFS
+WATCHDOG = 120 + BACKOFFS
+"""Seconds after which a run counts as hanging; a machine that does much else makes one last a minute."""
 CASTS = ("one", "two", "three", "services")
 
 
@@ -82,6 +83,7 @@ def scoring(folder: Path, ledger: str, cast: str) -> None:
     finally:
         for process in processes:
             process.kill()
+            process.communicate()
 
 
 def looking(folder: Path, ledger: str) -> None:
