@@ -69,7 +69,7 @@ class RawPixels:
 
     def __init__(self, url: str, concurrency: int) -> None:
         manners = Manners(concurrency=concurrency)
-        self.terms = manners.terms()
+        self.terms = manners.terms(WorkingSize())
         self.fingerprint = "benchmark:raw"
         self._transport = Transport(manners, Secrets())
         self._door = self._transport.door("POST", url, {"content-type": "application/octet-stream"})
