@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.evidence import Scale, useless
-from looktwice.calibration.scored import COLUMNS, Column, Scored, ScoredHearing, cast, learn_knots, width
+from looktwice.calibration.scored import COLUMNS, Column, Scored, ScoredHearing, cast, learn_knots, log_odds, width
 from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
@@ -647,11 +647,7 @@ class _Hearing:
 
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
-        rest = self._others(believed)
-        top = rest.max(axis=1)
-        own = self.scores[np.arange(len(believed)), believed]
-        odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
-        return odds
+        return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))
 
     def slope(self, believed: Places) -> Floats:
         """(n, S + 3): how those log odds change with each parameter."""

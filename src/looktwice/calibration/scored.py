@@ -101,11 +101,7 @@ class ScoredHearing:
 
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
-        rest = self._others(believed)
-        top = rest.max(axis=1)
-        own = self.scores[np.arange(len(believed)), believed]
-        odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
-        return odds
+        return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))
 
     def slope(self, believed: Places) -> Floats:
         """(n, p): how those log odds change with each parameter."""
@@ -206,3 +202,10 @@ def _options(votes: Votes, scale: Scale) -> Codes:
     labels = np.full((n, int(rank[kept].max(initial=0)) + 1), MISSING, np.int32)
     labels[owner[kept], rank[kept]] = key[kept] % words
     return labels
+
+
+def log_odds(own: Floats, rest: Floats) -> Floats:
+    """(n,): log odds of an option with the score `own`, (n,), against the other options' scores `rest`, (n, c)."""
+    top = rest.max(axis=1)
+    odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
+    return odds
