@@ -245,7 +245,7 @@ def tuned(model: Model, said: LabelledVotes) -> Panel:
     heard = said.under(columns)
     general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
     gain = panels.gain(heard, general, plan.longest)
-    grown = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, plan.longest)))
+    grown = Panel(tuple(CANDIDATES[columns[c]] for c in panels.grow(heard, plan.longest)))
     print(
         f"{model.name}: what grows on the pilot pictures gains {gain.mean:+.4f} ± {gain.error:.4f}: {grown}", flush=True
     )

@@ -16,6 +16,7 @@ from looktwice.cli.options import (
     CLASSIFIER,
     DECIDING,
     LABELLED,
+    LOSS,
     MAX_QUERIES,
     PAPER,
     VERIFY,
@@ -137,6 +138,7 @@ def tune(
     ask: "AskOptions",
     output: "Output",
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
+    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "brier",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
@@ -163,7 +165,7 @@ def tune(
     labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
-    _exit(tune.tune(model, labelled, max_queries, out, report, output))
+    _exit(tune.tune(model, labelled, max_queries, loss, out, report, output))
 
 
 @app.command()
