@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import general
 from experiments.__main__ import main
 from experiments.paper import claims, drawings, pages, published, tables
 from experiments.paper.answers import Answers, Meter, Readings
@@ -144,6 +145,37 @@ def test_a_model_and_pictures_of_ones_own_are_taken(tmp_path: Path) -> None:
     told = ["--data", str(tmp_path / "own.npz"), "--model", subject.description, "--draws", "3"]
     assert main(["figure2", "--quick", *told, "--results", str(tmp_path), "--cache", str(tmp_path)]) == 0
     assert {row["model"] for row in read(tmp_path / "figure2.csv")} == {"fashion"}
+
+
+# The general panel ---------------------------------------------------------------------------------------------------
+
+
+def test_the_general_panel_and_its_tables_are_made_by_one_command(tmp_path: Path) -> None:
+    general.main(["quick", str(tmp_path)])
+    for name, ours in (("general", "grown on the others, 1+8"), ("general_chosen", "chosen, 1+8")):
+        rows = read(tmp_path / f"{name}.csv")
+        assert {row["model"] for row in rows} == {"first clothes", "second clothes"}
+        assert {row["method"] for row in rows} == {"softmax, temperature (1 query)", "mild panel, 1+8", ours}
+        assert all(0 < float(row["brier"]) < 1 for row in rows)
+        assert all(len(row["panel"].split()) == 8 for row in rows if row["method"] == ours)
+    grown = Panel.parse(" ".join(row["view"] for row in read(tmp_path / "general_panel.csv")))
+    source = tmp_path / "panels.py"
+    source.write_text(general.SOURCE.read_text("utf-8"), "utf-8")
+    general.regenerate(grown, source)
+    written = source.read_text("utf-8").split("GENERAL16 = Panel.parse(")[1].split('"""')[1]
+    assert Panel.parse(written) == grown
+
+
+def test_no_picture_that_grew_the_panel_is_tested(tmp_path: Path) -> None:
+    (subject, _) = general.clothes(tmp_path, pictures=40)
+    for block in range(8):
+        subject.ask(block)
+    heard = subject.heard()
+    for seed in range(5):
+        fit, test = heard.unseen(seed)
+        assert not heard.grows[test].any()
+        assert set(fit).isdisjoint(test)
+        assert len(fit) + len(test) == len(heard.votes) == 40
 
 
 # The parts -----------------------------------------------------------------------------------------------------------

@@ -53,9 +53,9 @@ def test_a_pilot_costs_at_most_half_of_asking_everything(pictures: int, candidat
 
 
 def test_the_candidates_are_halved_from_rung_to_rung() -> None:
-    plan = panels.plan(1000, 65, 8)
-    assert [(rung.pictures, rung.views) for rung in plan.rungs] == [(83, 65), (83, 32), (83, 16), (251, 12)]
-    assert plan.pilot_queries() == 83 * (66 + 33 + 17) + 251 * 13
+    plan = panels.plan(1000, 69, 8)
+    assert [(rung.pictures, rung.views) for rung in plan.rungs] == [(83, 69), (83, 34), (83, 17), (251, 12)]
+    assert plan.pilot_queries() == 83 * (70 + 35 + 18) + 251 * 13
 
 
 @given(st.integers(10_500, 30_000))

@@ -124,7 +124,8 @@ LADDERS: dict[str, tuple[tuple[View, ...], ...]] = {
         "mirrored turn": "mirror+turn:-5 | mirror+turn:20 | mirror+turn:-30",
         "shift": "shift:-0.06,0 shift:0.06,0 shift:0,-0.03 shift:0,0.06 | shift:-0.15,0.1 shift:0.15,-0.1",
         "crop": """
-            mirror+crop:0,0.5,0.75 mirror+crop:1,0.5,0.75 | crop:0,0,0.62 crop:1,0,0.62 crop:0,1,0.62 crop:1,1,0.62
+            crop:0,0,0.8 crop:1,0,0.8 crop:0,1,0.8 crop:1,1,0.8 mirror+crop:0,0.5,0.75 mirror+crop:1,0.5,0.75 |
+            crop:0,0,0.62 crop:1,0,0.62 crop:0,1,0.62 crop:1,1,0.62
         """,
         "perspective": "perspective:0.2,0 | perspective:0,0.3 | perspective:-0.35,0",
         "elastic": "elastic:20,5 | elastic:50,5",
