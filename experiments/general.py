@@ -6,10 +6,11 @@ python -m experiments.general page      the tables of docs/views.md, from the CS
 python -m experiments.general quick DIR all of it, small, on the embedded clothes, into a folder
 
 Labels go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and block of pictures; what
-is there is not asked again. Blocks are drawn from a permutation with a seed. The even ones and the first three, which
-also chose what is TRIED, grow the general panel; it is tested on pictures of the others alone, so no tested picture
-took part, whatever the model. A panel that is tested on a model was grown on the other five. *Chosen* panels grow on
-the fitting half of each split, from all views.
+is there is not asked again. Blocks are drawn from a permutation with a seed, the same for models that share their
+pictures. A panel that is tested on a model was grown on the other five, by pictures of the even blocks if it is tested
+on the odd ones, and the other way round: no tested picture took part, whatever the model. The first three blocks chose
+what is TRIED and are not tested. The panel that is shipped grows on everything. *Chosen* panels grow on the fitting
+half of each split, from all views.
 Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for each other.
 """
 
@@ -39,7 +40,7 @@ from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import Image
-from looktwice.views import Panel, base_question, questions, render
+from looktwice.views import Panel, base_question, parse, questions, render
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -156,22 +157,21 @@ class Heard:
     block: Rows
     """(n,): the block of each picture."""
 
-    @cached_property
-    def grows(self) -> NDArray[np.bool_]:
-        """(n,): whether a picture is of those that grow the general panel."""
-        return np.asarray((self.block < SCREENED) | (self.block % 2 == 0))
-
     def split(self, seed: int) -> tuple[Rows, Rows]:
         """Pictures to fit and to test, half each; those that chose the candidates fit."""
         half, screened = len(self.block) // 2, np.flatnonzero(self.block < SCREENED)
         mixed = np.random.default_rng(seed).permutation(np.flatnonzero(self.block >= SCREENED))
         return np.concatenate([screened, mixed[: half - len(screened)]]), mixed[half - len(screened) :]
 
-    def unseen(self, seed: int) -> tuple[Rows, Rows]:
-        """Half of the pictures that did not grow the panel to test; the others, and those that did, to fit."""
-        mixed = np.random.default_rng(seed).permutation(np.flatnonzero(~self.grows))
-        half = len(mixed) // 2
-        return np.concatenate([np.flatnonzero(self.grows), mixed[:half]]), mixed[half:]
+    def half(self, parity: int) -> LabelledVotes:
+        """The pictures of the even blocks (0) or of the odd ones (1)."""
+        return self.votes.take(np.flatnonzero(self.block % 2 == parity))
+
+    def unseen(self, parity: int, seed: int) -> tuple[Rows, Rows]:
+        """For a panel that one half of the pictures grew: half of the others to test, and all the rest to fit."""
+        others = np.flatnonzero((self.block % 2 != parity) & (self.block >= SCREENED))
+        test = np.random.default_rng(seed).permutation(others)[len(others) // 2 :]
+        return np.setdiff1d(np.arange(len(self.block)), test), test
 
     def softmax(self, fit: Rows, test: Rows) -> dict[str, float]:
         """What the model's owner has with one query: its softmax with the temperature that suits the fitting part."""
@@ -221,22 +221,16 @@ def clothes(folder: Path, pictures: int = 80) -> list[Subject]:
 # Growing -------------------------------------------------------------------------------------------------------------
 
 
-def grow(models: Sequence[Heard], longest: int) -> list[int]:
-    """The columns that are best on the models' growing pictures."""
-    return grow_on({each.name: each.votes.take(np.flatnonzero(each.grows)) for each in models}, models, longest)
-
-
-def grow_on(
-    parts: dict[str, LabelledVotes], models: Sequence[Heard], longest: int, first: Sequence[int] = ()
-) -> list[int]:
+def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int, first: Sequence[int] = ()) -> list[int]:
     """The columns, after those of `first`, whose Brier score over some pictures of each model is least.
 
     It is taken relative to that without views, and every set of pictures counts the same, however many models see it.
+    Random views take no part: paid answers about fixed ones are known again under any seed.
     """
+    fixed = [column for column, view in enumerate(models[0].votes.panel) if not parse(view).random]
     shared = Counter(each.data for each in models)
     told = []
-    for each in models:
-        part = parts[each.name]
+    for each, part in zip(models, parts, strict=True):
         fold = folds(len(part))
         told.append((part, fold, 1 / shared[each.data] / panels.held_out(part.under([]), fold).mean()))
 
@@ -244,8 +238,8 @@ def grow_on(
         return sum(weight * panels.held_out(part.under(columns), fold).mean() for part, fold, weight in told)
 
     panel = list(first)
-    while len(panel) < min(longest, len(models[0].votes.panel)):
-        left = [column for column in range(len(models[0].votes.panel)) if column not in panel]
+    while len(panel) < min(longest, len(fixed)):
+        left = [column for column in fixed if column not in panel]
         panel.append(min(left, key=lambda column: lost([*panel, column])))
     return panel
 
@@ -254,16 +248,17 @@ Lines = Iterator[dict[str, str]]
 
 
 def left_out(models: Sequence[Heard], splits: int) -> Lines:
-    """For each model the panel grown on the others beside the mild one, on pictures that grew neither."""
+    """For each model panels grown on the others, by half of the pictures, beside the mild one, on the other half."""
     for each in models:
-        panel = grow([other for other in models if other is not each], 8)
+        others = [other for other in models if other is not each]
+        grown = [grow(others, [other.half(parity) for other in others], 8) for parity in (0, 1)]
         found: dict[str, list[dict[str, float]]] = {}
         for seed in range(splits):
-            fit, test = each.unseen(seed)
+            fit, test = each.unseen(seed % 2, seed)
             found.setdefault(SOFTMAX, []).append(each.softmax(fit, test))
             found.setdefault(MILDLY, []).append(each.under(OLD, fit, test))
-            found.setdefault("grown on the others, 1+8", []).append(each.under(panel, fit, test))
-        yield from _lines(each, found, panel)
+            found.setdefault("grown on the others, 1+8", []).append(each.under(grown[seed % 2], fit, test))
+        yield from _lines(each, found, grown[0])
 
 
 def chosen(models: Sequence[Heard], splits: int) -> Lines:
@@ -315,7 +310,9 @@ def severities(models: Sequence[Heard]) -> Lines:
 def measure(models: Sequence[Heard], results: Path, splits: int = SPLITS) -> Panel:
     """Write all CSVs; gives the general panel of sixteen views."""
     write(results / "general_moved.csv", severities(models))
-    panel = Panel.parse(" ".join(models[0].votes.panel[column] for column in grow(models, 16)))
+    panel = Panel.parse(
+        " ".join(models[0].votes.panel[column] for column in grow(models, [each.votes for each in models], 16))
+    )
     write(results / "general_panel.csv", ({"place": str(k), "view": str(v)} for k, v in enumerate(panel, 1)))
     print(panel, flush=True)
     write(results / "general.csv", left_out(models, splits))

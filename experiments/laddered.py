@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from experiments.general import RESULTS, SPLITS, Heard, Rows, grow, grow_on, subjects, write
+from experiments.general import RESULTS, SPLITS, Heard, Rows, grow, subjects, write
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes
 
-FIRST = (1, 2, 3, 4)
+FIRST = (2, 4)
 """Views before the ways part."""
 LONGEST = 8
 
@@ -38,23 +38,17 @@ def measured(models: Sequence[Heard], splits: int = SPLITS) -> Iterator[dict[str
     """For each model and number of first views, both panels' Brier score."""
     for each in models:
         others = [other for other in models if other is not each]
-        panel = grow(others, LONGEST)
-        growing = {other.name: other.votes.take(np.flatnonzero(other.grows)) for other in others}
         for count in FIRST:
-            first = panel[:count]
-            ways = []
-            for agreed in (True, False):
-                rows = {n: np.flatnonzero(unanimous(said.under(first)) == agreed) for n, said in growing.items()}
-                parts = {name: said.take(rows[name]) for name, said in growing.items()}
-                ways.append((agreed, grow_on(parts, others, LONGEST, first)))
-            agrees = unanimous(each.votes.under(first))
+            trees = [_tree(others, parity, count) for parity in (0, 1)]
             fixed, laddered = [], []
             for seed in range(splits):
-                fit, test = each.unseen(seed)
+                panel, ways = trees[seed % 2]
+                fit, test = each.unseen(seed % 2, seed)
+                agrees = unanimous(each.votes.under(panel[:count]))
                 fixed.append(brier(each.votes.under(panel), fit, test).mean())
                 taken = [
                     brier(each.votes.under(way), fit[agrees[fit] == agreed], test[agrees[test] == agreed])
-                    for agreed, way in ways
+                    for agreed, way in ways.items()
                 ]
                 laddered.append(np.concatenate(taken).mean())
             gap = np.array(laddered) - fixed
@@ -66,11 +60,20 @@ def measured(models: Sequence[Heard], splits: int = SPLITS) -> Iterator[dict[str
                 "difference": f"{gap.mean():+.4f}",
                 "splits_better": str(int((gap < 0).sum())),
                 "splits": str(splits),
-                **{
-                    name: " ".join(each.votes.panel[column] for column in way[count:])
-                    for name, (_, way) in zip(("after_agreement", "after_dissent"), ways, strict=True)
-                },
+                "after_agreement": " ".join(each.votes.panel[column] for column in trees[0][1][True][count:]),
+                "after_dissent": " ".join(each.votes.panel[column] for column in trees[0][1][False][count:]),
             }
+
+
+def _tree(models: Sequence[Heard], parity: int, count: int) -> tuple[list[int], dict[bool, list[int]]]:
+    """The fixed panel, and the panels after agreement and after dissent of its first views."""
+    parts = [each.half(parity) for each in models]
+    panel = grow(models, parts, LONGEST)
+    ways = {}
+    for agreed in (True, False):
+        went = [part.take(np.flatnonzero(unanimous(part.under(panel[:count])) == agreed)) for part in parts]
+        ways[agreed] = grow(models, went, LONGEST, panel[:count])
+    return panel, ways
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from experiments.paper.answers import Answers, Meter, Readings
 from experiments.paper.subjects import known, scale
 from experiments.paper.writing import read, write
 from looktwice.errors import DataError
-from looktwice.views import GRIDS, Panel
+from looktwice.views import GENERAL16, GRIDS, Panel
 
 PICTURES = 120
 FAMILIES = {"Gaussian", "Affine", "Elastic", "Rotation"}
@@ -171,11 +172,18 @@ def test_no_picture_that_grew_the_panel_is_tested(tmp_path: Path) -> None:
     for block in range(8):
         subject.ask(block)
     heard = subject.heard()
-    for seed in range(5):
-        fit, test = heard.unseen(seed)
-        assert not heard.grows[test].any()
+    for parity, seed in product((0, 1), range(3)):
+        fit, test = heard.unseen(parity, seed)
+        grew = {*heard.half(parity).names, *heard.votes.take(np.flatnonzero(heard.block < 3)).names}
+        assert grew.isdisjoint(heard.votes.names[row] for row in test)
         assert set(fit).isdisjoint(test)
         assert len(fit) + len(test) == len(heard.votes) == 40
+        assert len(test) > 0
+
+
+def test_the_shipped_panel_is_the_one_on_record() -> None:
+    recorded = [row["view"] for row in read(general.RESULTS / "general_panel.csv")]
+    assert list(map(str, GENERAL16)) == recorded
 
 
 # The parts -----------------------------------------------------------------------------------------------------------
