@@ -40,7 +40,7 @@ from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import Image
-from looktwice.views import Panel, base_question, parse, questions, render
+from looktwice.views import Panel, Tone, View, base_question, parse, questions, render
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -225,9 +225,10 @@ def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int, 
     """The columns, after those of `first`, whose Brier score over some pictures of each model is least.
 
     It is taken relative to that without views, and every set of pictures counts the same, however many models see it.
-    Random views take no part: paid answers about fixed ones are known again under any seed.
+    Random views take no part, since paid answers about fixed ones are known again under any seed, and neither does what
+    only changes colours, which shows nothing new of a grey picture.
     """
-    fixed = [column for column, view in enumerate(models[0].votes.panel) if not parse(view).random]
+    fit = [column for column, view in enumerate(models[0].votes.panel) if _suits_all(parse(view))]
     shared = Counter(each.data for each in models)
     told = []
     for each, part in zip(models, parts, strict=True):
@@ -238,10 +239,15 @@ def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int, 
         return sum(weight * panels.held_out(part.under(columns), fold).mean() for part, fold, weight in told)
 
     panel = list(first)
-    while len(panel) < min(longest, len(fixed)):
-        left = [column for column in fixed if column not in panel]
+    while len(panel) < min(longest, len(fit)):
+        left = [column for column in fit if column not in panel]
         panel.append(min(left, key=lambda column: lost([*panel, column])))
     return panel
+
+
+def _suits_all(view: View) -> bool:
+    colours = isinstance(view, Tone) and (view.cast or view.grey)
+    return not view.random and not colours
 
 
 Lines = Iterator[dict[str, str]]

@@ -18,7 +18,7 @@ from experiments.general import RESULTS, SPLITS, Heard, Rows, grow, subjects, wr
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes
 
-FIRST = (2, 4)
+FIRST = (4,)
 """Views before the ways part."""
 LONGEST = 8
 

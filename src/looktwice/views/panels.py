@@ -103,9 +103,9 @@ GRIDS: dict[str, tuple[View, ...]] = {
 GENERAL16 = Panel.parse(
     """
     mirror shift:-0.06,0 mirror+zoom:0.85 mirror+zoom:1.07
-    mirror+tone:contrast=1.4 tone:cast=0.3 crop:1,1,0.8 tone:grey=1
-    mirror+turn:-30 mirror+tone:contrast=2.5 turn:-20 tone:contrast=0.7
-    mirror+crop:0,0.5,0.75 tone:cast=-0.4 crop:1,0,0.62 shift:0.06,0
+    mirror+tone:contrast=1.4 tone:contrast=0.7 mirror+turn:-30 crop:1,1,0.8
+    mirror+tone:contrast=2.5 turn:-20 shift:0.06,0 mirror+crop:0,0.5,0.75
+    tone:brightness=-0.3 mirror+turn:20 tone:contrast=0.4 zoom:0.7
     """
 )
 """Sixteen views that suit most pictures, the most telling first.
