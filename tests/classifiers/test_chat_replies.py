@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from aiohttp import web
 from conformance.chat_replica import (
     anthropic_call,
     anthropic_reply,
@@ -18,6 +19,7 @@ from conformance.chat_replica import (
     openai_reply,
     responses_reply,
 )
+from conformance.replica import Replica, pictures
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +75,8 @@ class Row(NamedTuple):
     number: int
     end: str
     said: str
-    becomes: list[str]
+    becomes: list[tuple[str, str]]
+    """Each a label, or empty and the reason."""
 
 
 def rows() -> list[Row]:
@@ -93,10 +96,8 @@ def meant(vendor: str, reply: Mapping[str, object], phrasing: Phrasing) -> list[
     classifier = connected(vendor)
     answer = classifier.read(Reply(200, {}, json.dumps(reply).encode()), phrasing)
     words = [word for word, _ in answer.options] or [answer.label]
-    return [
-        (label, "") if (label := classifier.names.label(word)) else ("", classifier.names.missing(word))
-        for word in words
-    ]
+    labels = [classifier.names.label(word) for word in words]
+    return [(label, "" if label else classifier.names.missing(word)) for word, label in zip(words, labels, strict=True)]
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: str(row.number))
@@ -134,9 +135,6 @@ def test_an_answer_without_a_label_counts_as_the_one_that_it_is_given() -> None:
     ],
 )
 async def test_a_picture_without_a_label_says_why(reply: Mapping[str, object], why: str) -> None:
-    from aiohttp import web
-    from conformance.replica import Replica, pictures
-
     routes = web.RouteTableDef()
 
     @routes.post("/{rest:.*}")
@@ -144,9 +142,11 @@ async def test_a_picture_without_a_label_says_why(reply: Mapping[str, object], w
         await request.read()
         return web.json_response(reply)
 
-    async with Replica().running(routes) as replica:
-        async with AsyncModel(connected("gemini", url=replica.url), ledger="memory") as model:
-            (unscored,) = (await model.ask([pictures()[0]], views="mirror")).unscored
+    async with (
+        Replica().running(routes) as replica,
+        AsyncModel(connected("gemini", url=replica.url), ledger="memory") as model,
+    ):
+        (unscored,) = (await model.ask([pictures()[0]], views="mirror")).unscored
     assert why in unscored.message
 
 
