@@ -20,16 +20,20 @@ from looktwice.cli.options import (
     PAPER,
     VERIFY,
     VIEWS,
+    AllowHostOption,
     ClassifierOption,
     Help,
+    HostOption,
     JsonOption,
     LabelledArgument,
     OtherOption,
     PicturesArgument,
+    PortOption,
     ProfileOption,
     ReportOption,
     Serve,
     TakeOption,
+    TokenFileOption,
     TruthsColumnOption,
     TruthsOption,
     VotesOption,
@@ -90,6 +94,38 @@ def demo(
     from looktwice.cli import demo
 
     demo.show(demo.run(out), json)
+
+
+@app.command()
+@asks
+def label(
+    pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz.", show_default=False)],
+    classifier: ClassifierOption,
+    ask: "AskOptions",
+    views: Annotated[str, Help(help=VIEWS)] = "",
+    asking: Annotated[bool, Help(help="Ask the classifier meanwhile, a few pictures ahead.")] = True,
+    out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; labels.csv in the folder.")] = None,
+    take: TakeOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """A page where people say what pictures show; fit reads the labels at any moment.
+
+    [bold]Examples[/bold]
+
+      looktwice label photos/ -c my-api.toml --budget 5000
+
+      looktwice label photos/ -c my-api.toml --no-asking
+    """
+    from looktwice.cli import inputs
+    from looktwice.cli.label import label
+    from looktwice.model import AsyncModel
+    from looktwice.service import Place
+
+    place = Place(host, port, token_file, tuple(allow_host or ()))
+    label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), views, out, asking, place)
 
 
 @app.command()
@@ -508,10 +544,10 @@ def serve(
     ask: "AskOptions",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    host: Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")] = "127.0.0.1",
-    port: Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)] = 8000,
-    token_file: Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")] = None,
-    allow_host: Annotated[list[str] | None, Serve(help="A host name under which it is reached.")] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
     tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
     looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,

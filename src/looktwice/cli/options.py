@@ -55,6 +55,10 @@ TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
+HostOption = Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")]
+PortOption = Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)]
+TokenFileOption = Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")]
+AllowHostOption = Annotated[list[str] | None, Serve(help="A host name under which it is reached.")]
 JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
 
 

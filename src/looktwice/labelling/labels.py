@@ -114,6 +114,12 @@ class Labels:
         """What holds now: the last click about each picture that was not taken back."""
         return _standing(self._clicks.values(), self._undone.values())
 
+    def last(self, window: str) -> Click | None:
+        """The window's last click that was not taken back."""
+        gone = set(self._undone.values())
+        own = (click for click in reversed(self._clicks.values()) if click.window == window and click.id not in gone)
+        return next(own, None)
+
     def add(self, click: Click) -> None:
         """Put a click on disk; one that is there already changes nothing."""
         with self._lock:
@@ -126,12 +132,11 @@ class Labels:
         """Take back the window's last click; the picture it was about, None where there is none."""
         with self._lock:
             if identity not in self._undone:
-                gone = set(self._undone.values())
-                own = [click for click in self._clicks.values() if click.window == window and click.id not in gone]
-                if not own:
+                click = self.last(window)
+                if click is None:
                     return None
-                self._append(Undo(id=identity, window=window, undoes=own[-1].id))
-                self._undone[identity] = own[-1].id
+                self._append(Undo(id=identity, window=window, undoes=click.id))
+                self._undone[identity] = click.id
                 files.write(self.out, table(self.known()))
             return self._clicks[self._undone[identity]].file
 

@@ -25,7 +25,7 @@ from looktwice.pictures.collection import Source
 from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.dispatcher import Dispatcher
-from looktwice.service.guards import Guard, Tokens
+from looktwice.service.guards import Counting, Guard, Tokens
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
@@ -71,24 +71,23 @@ def build(house: House) -> ASGIApp:
     described = _Looking(dispatcher, house, metrics).add_to(app)
     _add_profile(app, dispatcher, house)
     _add_health(app, dispatcher, metrics)
-    page = _Page.named()
+    page = PageFiles.named(Path(__file__).parent / "page", "index.html")
     for path, file in page.items():
         app.add_route(path, file, include_in_schema=False)
-    _add_refusals(app, metrics)
+    add_refusals(app, metrics)
     app.openapi = lambda: documentation.described(app, described)  # type: ignore[method-assign]
     return Guard(app, house.tokens, house.names, {*OPEN, *page}, metrics)
 
 
-class _Page(StaticFiles):
-    """The files of the page; a browser asks each time whether one has changed."""
+class PageFiles(StaticFiles):
+    """The files of a page; a browser asks each time whether one has changed."""
 
     @classmethod
-    def named(cls) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def named(cls, folder: Path, index: str | None = None) -> dict[str, Callable[[Request], Awaitable[Response]]]:
         """Every file by its path, `/` is the page itself; no other path ever reaches the disk."""
-        folder = Path(__file__).parent / "page"
         names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
         files = cls(directory=folder)
-        paths = {"/": "index.html"} | {f"/page/{name}": name for name in names}
+        paths = ({"/": index} if index else {}) | {f"/page/{name}": name for name in names}
         return {path: partial(files.reply, name) for path, name in paths.items()}
 
     async def reply(self, name: str, request: Request) -> Response:
@@ -278,7 +277,9 @@ def _add_health(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
     app.get("/v2/models/looktwice", **documentation.OIP)(model)
 
 
-def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
+def add_refusals(app: FastAPI, counting: Counting) -> None:
+    """Have every error answered as a problem that says what to do."""
+
     async def refused(_: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
             refusal = error
@@ -288,7 +289,7 @@ def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
             refusal = Refusal(code, detail, allow=(error.headers or {}).get("Allow"))
         else:
             refusal = Refusal("internal", "something broke in the service; its log says what")
-        metrics.refused(refusal.code)
+        counting.refused(refusal.code)
         return refusal.response()
 
     app.add_exception_handler(Refusal, refused)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from looktwice.asking import session
@@ -131,29 +132,34 @@ def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
 
 async def serve(house: House, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     async with house.model:
-        config = uvicorn.Config(
-            build(house),
-            http=protocol(house.limits),
-            ws="none",
-            lifespan="on",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=house.limits.connections,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=GRACE,
-            ssl_certfile=place.certificate,
-            ssl_keyfile=place.key,
-        )
-        try:
-            config.load()
-        except OSError as error:
-            raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
-        say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
-        await uvicorn.Server(config).serve(sockets=[listening])
+        await answer(build(house), house.limits, place, listening)
+
+
+async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.socket) -> None:
+    """Answer requests at an open socket until a signal comes."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
+    config = uvicorn.Config(
+        app,
+        http=protocol(limits),
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+        ssl_certfile=place.certificate,
+        ssl_keyfile=place.key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
+    say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
+    await uvicorn.Server(config).serve(sockets=[listening])
 
 
 def listen(host: str, port: int) -> socket.socket:

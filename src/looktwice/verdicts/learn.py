@@ -111,7 +111,9 @@ async def collect(
     kept = [asked[row.name] for row in rows if asked[row.name].truth is not None or asked[row.name].excluded]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     truths = {picture.truth for picture in kept if picture.truth is not None}
-    votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *truths})))
+    words = {*votes.vocabulary, *truths}
+    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in kept)  # a class without a name
+    votes = replace(votes, classes=max(votes.classes, len(words) + beyond))
     votes = _labelled(votes, kept) if len(kept) == len(rows) else votes
     who, renames = asker.classifier.fingerprint, asker.names.renames
     descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
