@@ -234,6 +234,25 @@ def test_a_click_whose_reply_is_lost_is_sent_again_and_counts_once(browser: Brow
     assert len((photos / "labels.journal").read_text().splitlines()) == 2
 
 
+def test_the_page_tells_what_the_labels_are_worth(browser: Browser, tmp_path: Path) -> None:
+    folder = unpack(tmp_path / "photos", 300)
+    truths = [picture.truth for picture in labelled(DEMO / "pictures.npz")[:300]]
+    rows = "".join(f"{number:03}.png,{truth}\n" for number, truth in enumerate(truths[:290]))
+    (folder / "labels.csv").write_text(f"file,label\n{rows}")
+    with labelling(folder, "--max-error", 0.2) as service, window(browser, service) as page:
+        for _ in range(2):
+            press(page, "1")
+        expect(page.locator("#worth dd").first).to_contain_text("292", timeout=PATIENCE)
+        expect(page.locator("#worth")).to_contain_text("The classifier is right")
+        expect(page.locator("#enough")).to_contain_text(f"Fit now: looktwice fit {folder}")
+        inspect(page)
+        page.set_viewport_size({"width": 360, "height": 780})
+        inspect(page)
+    with labelling(folder, "--no-asking") as service, window(browser, service) as page:
+        expect(page.locator("#count")).to_have_text("292 of 300")
+        expect(page.locator("#worth")).to_be_hidden()
+
+
 def test_the_mouse_and_a_finger_do_it_too(browser: Browser, photos: Path) -> None:
     with labelling(photos, "--no-asking") as service, window(browser, service, has_touch=True) as page:
         page.locator("#options button").nth(1).click()

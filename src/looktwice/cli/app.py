@@ -20,6 +20,7 @@ from looktwice.cli.options import (
     PAPER,
     VERIFY,
     VIEWS,
+    WANTED,
     AllowHostOption,
     ClassifierOption,
     Help,
@@ -104,6 +105,8 @@ def label(
     ask: "AskOptions",
     views: Annotated[str, Help(help=VIEWS)] = "",
     asking: Annotated[bool, Help(help="Ask the classifier meanwhile, a few pictures ahead.")] = True,
+    max_error: Annotated[float, Help(help=WANTED, min=0.0001, max=0.9999)] = 0.05,
+    level: Annotated[float, Help(help="How certain that guarantee is to be.", min=0.0001, max=0.9999)] = 0.95,
     out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; labels.csv in the folder.")] = None,
     take: TakeOption = None,
     host: HostOption = "127.0.0.1",
@@ -120,12 +123,13 @@ def label(
       looktwice label photos/ -c my-api.toml --no-asking
     """
     from looktwice.cli import inputs
-    from looktwice.cli.label import label
+    from looktwice.cli.label import LabelOptions, label
     from looktwice.model import AsyncModel
     from looktwice.service import Place
 
     place = Place(host, port, token_file, tuple(allow_host or ()))
-    label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), views, out, asking, place)
+    options = LabelOptions(views, asking, max_error, level, out)
+    label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), options, place)
 
 
 @app.command()

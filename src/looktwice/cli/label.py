@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from looktwice.asking.progress import say
@@ -17,35 +18,45 @@ from looktwice.pictures.collection import Picture
 from looktwice.service import PARTS, Place
 
 
+@dataclass(frozen=True)
+class LabelOptions:
+    """How people label, and where their labels go."""
+
+    views: str
+    asking: bool
+    """Whether the classifier is asked meanwhile."""
+    max_error: float
+    level: float
+    out: Path | None
+
+
 def label(
     folder: Path,
     pictures: Sequence[Picture],
     model: AsyncModel,
-    views: str,
-    out: Path | None,
-    asking: bool,
+    options: LabelOptions,
     place: Place,
 ) -> None:
     """Show pictures in a random order until a signal comes; every click is kept as it is made."""
-    panel = panel_of(views)
-    place_out = out or _default(folder)
-    labels = Labels(place_out)
+    panel, views = panel_of(options.views), options.views
+    out = options.out or _default(folder)
+    labels = Labels(out)
     by_name = {picture.name: picture for picture in pictures}
     command = ["looktwice", "fit", str(folder), "-c", model.description]
-    command += ["--truths", str(place_out)] if place_out != folder / "labels.csv" else []
+    command += ["--truths", str(out)] if out != folder / "labels.csv" else []
     command += ["--views", views] if views else []
     desk = Desk(
         by_name,
         shuffled(sorted(by_name), model.options.seed or 0),
         labels,
         tuple(model.classifier.labels or ()),
-        Asking(model, panel) if asking else None,
+        Asking(model, panel, options.max_error, options.level) if options.asking else None,
     )
     try:
         serve(desk, f"Label {folder.name or folder}", shlex.join(command), place)
     finally:
         labels.close()
-    say(f"Labels: {safe(str(place_out))}")
+    say(f"Labels: {safe(str(out))}")
 
 
 def serve(desk: Desk, title: str, following: str, place: Place) -> None:

@@ -34,6 +34,7 @@ TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among t
 TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
 MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
+WANTED = "The guarantee that the labels are to back: accepted answers are wrong at most this often."
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."

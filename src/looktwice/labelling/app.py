@@ -17,6 +17,7 @@ from looktwice.asking import session
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.desk import Desk
 from looktwice.labelling.labels import Click, Token
+from looktwice.labelling.worth import NOTE
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Place, bodies
@@ -152,7 +153,9 @@ class _Routes:
             raise Refusal("unavailable", str(error)) from None
 
     def _shown(self, window: str) -> Response:
-        return JSONResponse(asdict(self._desk.state(window)))
+        state = self._desk.state(window)
+        told = {**asdict(state.worth), "lines": state.worth.lines(), "note": NOTE} if state.worth else None
+        return JSONResponse({**asdict(state), "worth": told})
 
 
 def _drawn(picture: Picture) -> Response:

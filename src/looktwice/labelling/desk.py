@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from looktwice.asking.outcome import Cause
-from looktwice.calibration.votes import Row
+from looktwice.calibration.votes import Row, Votes
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import Queue, options
+from looktwice.labelling.worth import Worth, worth
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.verdicts.learn import labelled_votes
 from looktwice.views import Panel
 
 PRELOADED = 4
@@ -53,6 +55,8 @@ class State:
     """Whether the window has said something that it can take back."""
     notice: str
     """Why no views are asked any more, for people."""
+    worth: Worth | None
+    """What the labels are worth so far; None where nothing is asked, so that nothing is known of the classifier."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class Asking:
 
     model: AsyncModel
     panel: Panel
+    max_error: float = 0.05
+    """How often accepted answers may be wrong, in the guarantee that the labels are to back."""
+    level: float = 0.95
 
 
 @dataclass
@@ -84,6 +91,8 @@ class Desk:
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._worth: Worth | None = None
+        self._weighing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to ask ahead."""
@@ -93,6 +102,8 @@ class Desk:
 
     async def close(self) -> None:
         """Wait for what is in flight, and keep it."""
+        if self._weighing:
+            await self._weighing
         if self._task and self.asking:
             self._closing = True
             self._wanted.set()
@@ -114,6 +125,8 @@ class Desk:
         skipped = {name for name, click in known.items() if not click.settles}
         names = self._queue.next(window, settled, skipped, PRELOADED)
         self._wanted.set()
+        if self.asking and (self._weighing is None or self._weighing.done()):
+            self._weighing = asyncio.create_task(self._weigh(self.asking))
         words = self.words()
         return State(
             tuple(self._item(name, words) for name in names),
@@ -121,6 +134,7 @@ class Desk:
             len(self.pictures),
             self.labels.last(window) is not None,
             self.notice,
+            self._worth,
         )
 
     async def click(self, click: Click) -> None:
@@ -133,6 +147,22 @@ class Desk:
         if file is not None and file in self.pictures:
             self._queue.put_back(window, file)
 
+    async def _weigh(self, asking: Asking) -> None:
+        """Work out what the labels are worth, beside everything else, unless that is known."""
+        known, rows = self.labels.known(), dict(self.rows)
+        told = [
+            replace(self.pictures[name], truth=click.truth, excluded=click.excluded)
+            for name, click in known.items()
+            if name in rows and (click.truth or click.excluded)
+        ]
+        unsure = sum(click.says == "unsure" for click in known.values())
+        if self._worth is None or (self._worth.labels, self._worth.unsure) != (len(told), unsure):
+            heard = [rows[picture.name] for picture in told]
+            votes = Votes.collect(heard, tuple(map(str, asking.panel)), self.vocabulary)
+            self._worth = await asyncio.to_thread(
+                worth, labelled_votes(votes, told), unsure, asking.max_error, asking.level
+            )
+
     def _item(self, name: str, words: Sequence[str]) -> Item:
         claim, row = self.claims.get(name), self.rows.get(name)
         named = claim.named if claim else [label for label in (row.base, *row.views) if label] if row else []
@@ -140,15 +170,21 @@ class Desk:
         return Item(name, tuple(label for label in offered if claim is None or label != claim.label), claim)
 
     async def _ask(self, asking: Asking) -> None:
-        """Ask about the next pictures of the queue whenever somebody has moved on, until the budget is spent."""
+        """Ask about the next pictures of the queue whenever somebody has moved on, until the budget is spent.
+
+        Then about those that were labelled before, whose answers the ledger has unless nobody asked.
+        """
         while not self.notice and not self._closing:
             await self._wanted.wait()
             self._wanted.clear()
-            settled = {name for name, click in self.labels.known().items() if click.settles}
-            ahead = [name for name in self._queue.ahead(settled, ASKED) if name not in self.rows.keys() | self._failed]
+            known = self.labels.known()
+            settled = {name for name, click in known.items() if click.settles}
+            told = [name for name, click in known.items() if click.says in ("label", "not") and name in self.pictures]
+            wanted = [*self._queue.ahead(settled, ASKED), *told]
+            left = [name for name in wanted if name not in self.rows and name not in self._failed]
             try:
                 async for row in asking.model.asker.ask(
-                    [self.pictures[name] for name in ahead[:TOGETHER]], asking.panel
+                    [self.pictures[name] for name in left[:TOGETHER]], asking.panel
                 ):
                     if isinstance(row, Row):
                         self.rows[row.name] = row
@@ -158,5 +194,5 @@ class Desk:
                             self.notice = "The budget is spent: no more views are asked."
             except LookTwiceError as error:
                 self.notice = f"No more views are asked: {error}"
-            if len(ahead) > TOGETHER:
+            if len(left) > TOGETHER:
                 self._wanted.set()

@@ -56,6 +56,16 @@ class Click(BaseModel):
         return self
 
     @property
+    def truth(self) -> str | None:
+        """What the picture shows, where that was said."""
+        return self.labels[0] if self.says == "label" else None
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """What the truth is none of, where no more was said."""
+        return self.labels if self.says == "not" else ()
+
+    @property
     def settles(self) -> bool:
         """Whether the picture need not be shown again."""
         return self.says != "skip"
@@ -204,10 +214,10 @@ def table(known: Mapping[str, Click]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for file, click in sorted(known.items()):
-        if click.says == "label":
-            writer.writerow([file, click.labels[0], ""])
+        if click.truth:
+            writer.writerow([file, click.truth, ""])
         elif click.settles:
-            writer.writerows([file, "", label] for label in click.labels or ("",))
+            writer.writerows([file, "", label] for label in click.excluded or ("",))
     return out.getvalue().encode("utf-8", "backslashreplace").decode()
 
 

@@ -110,11 +110,8 @@ async def collect(
             unscored.append(row)
     kept = [asked[row.name] for row in rows if asked[row.name].truth is not None or asked[row.name].excluded]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
-    truths = {picture.truth for picture in kept if picture.truth is not None}
-    words = {*votes.vocabulary, *truths}
-    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in kept)  # a class without a name
-    votes = replace(votes, classes=max(votes.classes, len(words) + beyond))
-    votes = _labelled(votes, kept) if len(kept) == len(rows) else votes
+    votes = replace(votes, classes=_classes(votes, kept))
+    votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
     who, renames = asker.classifier.fingerprint, asker.names.renames
     descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
     return Collected(
@@ -129,8 +126,16 @@ async def collect(
     )
 
 
-def _labelled(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
-    """Votes with what is known of the truths of their pictures."""
+def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
+    """How many classes there are at least, if these pictures have the truths that they have."""
+    words = {*votes.vocabulary, *(picture.truth for picture in pictures if picture.truth is not None)}
+    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # one without a name
+    return max(votes.classes, len(words) + beyond)
+
+
+def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
+    """Votes with what is known of the truths of their pictures, one a vote."""
+    votes = replace(votes, classes=_classes(votes, pictures))
     words = [f"not {', '.join(picture.excluded)}" if picture.truth is None else picture.truth for picture in pictures]
     known = {label: code for code, label in enumerate(votes.vocabulary)}
     excluded = [tuple(known.get(label, OUTSIDE) for label in picture.excluded) for picture in pictures]

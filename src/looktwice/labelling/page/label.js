@@ -5,12 +5,14 @@ import { keepToken, Refused, send } from "/page/api.js";
 const $ = (id) => document.getElementById(id);
 const WINDOW = "looktwice-window", PENDING = "looktwice-click";
 const AGAIN = 1000; // milliseconds until a click that did not get through is sent again
+const LATER = 1500; // milliseconds until the page asks what the labels are worth by now
 const MATCHES = 8;
 
 let known = []; // every label
 let state = null;
 let shown = null; // the item on the easel, as it was when it came there
 let busy = false;
+let looking = 0, weighed = ""; // the timer of looking again, and what was seen the last time
 let marked = -1; // the match that Enter takes
 const pictures = new Map(); // file → a promise of its address, for those that are shown or come next
 
@@ -74,6 +76,7 @@ async function show(next) {
   $("task").hidden = !item;
   $("finished").hidden = Boolean(item);
   $("undo").disabled = $("undo-last").disabled = !state.mine;
+  showWorth(state.worth);
   state.items.forEach(({ file }) => load(file));
   forget(state.items.map(({ file }) => file));
   shown = item;
@@ -83,6 +86,39 @@ async function show(next) {
     return;
   }
   await showItem(item);
+}
+
+function showWorth(worth) {
+  $("worth").hidden = !worth;
+  if (!worth) return;
+  $("worth-lines").replaceChildren(...worth.lines.map(([term, value, detail]) => {
+    const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd"), small = document.createElement("small");
+    dt.textContent = term;
+    small.textContent = detail;
+    dd.append(value, small);
+    pair.append(dt, dd);
+    return pair;
+  }));
+  $("enough").hidden = !worth.enough;
+  $("worth-note").textContent = worth.note;
+}
+
+/** Look again soon: what the labels are worth is worked out beside the clicks. */
+function lookAgain() {
+  clearTimeout(looking);
+  looking = setTimeout(async () => {
+    if (busy) return;
+    try {
+      const next = await (await send(`/v1/label/state?window=${own()}`)).json();
+      if (busy || next.items[0]?.file !== shown?.file) return;
+      state = { ...next, items: [...(shown ? [shown] : []), ...next.items.slice(1)] };
+      showWorth(state.worth);
+      if (JSON.stringify(next.worth) !== weighed) lookAgain();
+      weighed = JSON.stringify(next.worth);
+    } catch {
+      // The next click tells it.
+    }
+  }, LATER);
 }
 
 async function showItem(item) {
@@ -173,6 +209,7 @@ async function settle(reply) {
   if (reply) await show(reply);
   busy = false;
   $("main").setAttribute("aria-busy", "false");
+  lookAgain();
 }
 
 function said({ says, labels, file }) {
@@ -284,7 +321,7 @@ for (const id of ["undo", "undo-last"]) $(id).addEventListener("click", undo);
 const work = await asked(async () => (await send("/v1/label/work")).json());
 known = work.labels;
 document.title = $("title").textContent = work.title;
-$("next").textContent = work.next;
+$("next").textContent = $("fit").textContent = work.next;
 const pending = sessionStorage.getItem(PENDING);
 if (pending) await deliver(JSON.parse(pending));
 else await settle(await asked(async () => (await send(`/v1/label/state?window=${own()}`)).json()));
