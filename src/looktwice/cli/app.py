@@ -14,10 +14,12 @@ from looktwice.cli.options import (
     ADAPTIVE,
     ANYWHERE,
     CLASSIFIER,
+    COST,
     DECIDING,
     LABELLED,
     MAX_QUERIES,
     PAPER,
+    REVIEWED,
     VERIFY,
     VIEWS,
     WANTED,
@@ -334,6 +336,33 @@ def evaluate(
 
 
 @app.command()
+def review(
+    verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
+    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
+    cost: Annotated[list[str] | None, Help(help=COST)] = None,
+    out: Annotated[Path | None, Help("--out", "-o", help="Where corrections go; corrections.csv beside.")] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """A page where people accept or correct doubtful verdicts; fit and evaluate read the corrections.
+
+    [bold]Examples[/bold]
+
+      looktwice review verdicts.csv photos/
+
+      looktwice review verdicts.csv photos/ --cost melanoma=20
+
+      looktwice review kept-by-the-service/
+    """
+    from looktwice.cli.label import review
+    from looktwice.service import Place
+
+    review(verdicts, pictures, cost or (), out, Place(host, port, token_file, tuple(allow_host or ())))
+
+
+@app.command()
 @acts
 def report(
     decide: "DecisionOptions",
@@ -558,6 +587,8 @@ def serve(
     timeout: Annotated[float, Serve(help="Seconds that a client waits at most.", min=0.1)] = 60.0,
     max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
     max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
+    review: Annotated[Path | None, Serve(help="Keep pictures for review here; see `looktwice review`.")] = None,
+    most_reviews: Annotated[int, Serve(help="Most pictures that this folder may hold.", min=1)] = 1000,
 ) -> None:
     """Verdicts over HTTP, and a page to look at pictures.
 
@@ -571,9 +602,13 @@ def serve(
 
     place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
     limits = service.Limits(
-        body=int(max_megabytes * 1e6), pixels=int(max_megapixels * 1e6), looks=looks, seconds=timeout
+        body=int(max_megabytes * 1e6),
+        pixels=int(max_megapixels * 1e6),
+        looks=looks,
+        seconds=timeout,
+        reviews=most_reviews,
     )
-    service.run(profile, classifier, decide, ask, place, limits)
+    service.run(profile, classifier, decide, ask, place, limits, review)
 
 
 def main() -> None:

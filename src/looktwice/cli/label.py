@@ -1,4 +1,4 @@
-"""`looktwice label`: people say what pictures show."""
+"""`looktwice label` and `review`: people say what pictures show."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from looktwice.asking.progress import say
 from looktwice.cli.console import safe
 from looktwice.errors import DataError, MissingExtra
-from looktwice.labelling.desk import Asking, Desk
+from looktwice.labelling.desk import Asking, Claim, Desk
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
 from looktwice.model import AsyncModel, panel_of
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Picture, few, find
 from looktwice.service import PARTS, Place
+from looktwice.verdicts import review as reviewing
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,45 @@ def label(
         tuple(model.classifier.labels or ()),
         Asking(model, panel, options.max_error, options.level) if options.asking else None,
     )
+    say(f"Labels go to {safe(str(out))}, every click as it is made.")
     try:
         serve(desk, f"Label {folder.name or folder}", shlex.join(command), place)
     finally:
         labels.close()
-    say(f"Labels: {safe(str(out))}")
+
+
+def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Path | None, place: Place) -> None:
+    """Show the pictures of doubtful verdicts, the dearest doubt first; what people say of them is kept."""
+    folder = pictures or (verdicts if verdicts.is_dir() else None)
+    if folder is None:
+        raise DataError("where are the pictures of these verdicts? name the folder that was scored after the verdicts")
+    doubts = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
+    found = {picture.name: picture for picture in find([folder])}
+    lost = [doubt.name for doubt in doubts if doubt.name not in found]
+    if lost:
+        raise DataError(f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder")
+    if not doubts:
+        say("No verdict is for review.")
+        return
+    out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
+    labels = Labels(out)
+    claims = {d.name: Claim(d.label, d.confidence, tuple(dict.fromkeys((d.label, d.base, *d.votes)))) for d in doubts}
+    shown = {doubt.name: found[doubt.name] for doubt in doubts}
+    command = ["looktwice", "evaluate", str(folder)]
+    command += ["--truths", str(out)] if out != folder / "labels.csv" else []
+    say(f"Corrections of {len(shown)} verdicts go to {safe(str(out))}, every click as it is made.")
+    try:
+        serve(Desk(shown, list(shown), labels, claims=claims), "Review verdicts", shlex.join(command), place)
+    finally:
+        labels.close()
+
+
+def _cost(text: str) -> tuple[str, float]:
+    label, _, number = text.rpartition("=")
+    try:
+        return label, float(number)
+    except ValueError:
+        raise DataError(f"--cost {text!r} is not a label and a number; write for example melanoma=20") from None
 
 
 def serve(desk: Desk, title: str, following: str, place: Place) -> None:

@@ -35,6 +35,8 @@ TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
 MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
 WANTED = "The guarantee that the labels are to back: accepted answers are wrong at most this often."
+REVIEWED = "Verdicts that score wrote, or a folder that serve --review filled."
+COST = "What missing a label costs, such as melanoma=20; others cost 1. The dearest doubts come first."
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."

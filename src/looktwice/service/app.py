@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,9 +20,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice import __version__
-from looktwice.errors import ImageError
+from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Source
+from looktwice.pictures.image import encode_png
 from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.dispatcher import Dispatcher
@@ -31,7 +33,9 @@ from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.review import ReviewFolder
 
+LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Paths that need no token, besides the files of the page."""
 
@@ -48,6 +52,8 @@ class House:
     tokens: Tokens = field(default_factory=Tokens)
     names: tuple[str, ...] = ()
     """Host names under which it is reached, besides localhost and addresses."""
+    review: ReviewFolder | None = None
+    """Where pictures are kept whose verdict is for review; None keeps none."""
 
 
 def build(house: House) -> ASGIApp:
@@ -102,6 +108,7 @@ class _Looking:
 
     def __init__(self, dispatcher: Dispatcher, house: House, metrics: Metrics) -> None:
         self._dispatcher, self._limits, self._metrics = dispatcher, house.limits, metrics
+        self._review = house.review
         self._panel = dispatcher.policy.panel
         self._views = tuple(map(str, self._panel))
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
@@ -128,7 +135,7 @@ class _Looking:
         """The verdict on one picture."""
         self._dispatcher.admit(1)
         upload = await bodies.one(request, self._limits)
-        verdict = await self._timed(self._dispatcher.look(self._opened(upload)))
+        verdict = await self._look(self._opened(upload))
         return _json(VerdictReply.of(verdict, upload.name))
 
     async def looks(self, request: Request) -> Response:
@@ -161,6 +168,7 @@ class _Looking:
             drawing = asyncio.create_task(draw(emit))
             try:
                 verdict = await self._timed(self._dispatcher.look(shown.source, events.answers(emit)))
+                await self._keep(verdict, self._opened(upload))
                 emit("verdict", VerdictReply.of(verdict, upload.name).model_dump())
                 await drawing
             finally:
@@ -192,7 +200,7 @@ class _Looking:
             body = await bodies.read(request, self._limits)
             asked = await asyncio.to_thread(oip.read, body, request.headers.get(oip.HEADER_LENGTH), self._limits)
             self._dispatcher.admit(len(asked.sources))
-            verdicts = await asyncio.gather(*(self._timed(self._dispatcher.look(source)) for source in asked.sources))
+            verdicts = await asyncio.gather(*map(self._look, asked.sources))
             return asked.reply(verdicts)
         except Refusal as refusal:
             self._metrics.refused(refusal.code)
@@ -216,10 +224,28 @@ class _Looking:
 
     async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
         try:
-            return VerdictReply.of(await self._timed(self._dispatcher.look(self._opened(upload))), upload.name)
+            return VerdictReply.of(await self._look(self._opened(upload)), upload.name)
         except Refusal as refusal:
             self._metrics.refused(refusal.code)
             return UnscoredReply(name=upload.name, problem=refusal.problem())
+
+    async def _look(self, source: Source) -> Verdict:
+        verdict = await self._timed(self._dispatcher.look(source))
+        await self._keep(verdict, source)
+        return verdict
+
+    async def _keep(self, verdict: Verdict, source: Source) -> None:
+        """Keep a picture that somebody is to review; one that cannot be kept still has its verdict."""
+        if self._review is None or verdict.decision != "review":
+            return
+
+        def kept(review: ReviewFolder) -> None:
+            review.add(verdict, source.data if isinstance(source, Opened) else encode_png(source.image("").pixels))
+
+        try:
+            await asyncio.to_thread(kept, self._review)
+        except (OSError, LookTwiceError) as error:
+            LOG.warning("a picture is not kept for review: %s", error)
 
     async def _timed(self, work: Awaitable[Verdict]) -> Verdict:
         began = time.perf_counter()

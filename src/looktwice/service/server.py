@@ -23,6 +23,7 @@ from looktwice.service.guards import Tokens, check_address
 from looktwice.service.limits import Limits
 from looktwice.verdicts.policy import NEVER, DecisionOptions
 from looktwice.verdicts.profile import Profile
+from looktwice.verdicts.review import ReviewFolder
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """How often accepted answers may be wrong, unless the caller says so: the least of these that can be guaranteed."""
@@ -107,15 +108,26 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 def run(
-    path: Path, classifier: str | None, decide: DecisionOptions, ask: AskOptions, place: Place, limits: Limits
+    path: Path,
+    classifier: str | None,
+    decide: DecisionOptions,
+    ask: AskOptions,
+    place: Place,
+    limits: Limits,
+    review: Path | None = None,
 ) -> None:
     """Serve a profile at a place until a signal comes."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
     model = AsyncModel.load(path, classifier, options=ask)
-    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names)
-    with listen(place.host, place.port) as listening:
-        session.run(lambda: serve(house, place, listening))
+    kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
+    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept)
+    try:
+        with listen(place.host, place.port) as listening:
+            session.run(lambda: serve(house, place, listening))
+    finally:
+        if kept:
+            kept.close()
 
 
 def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
