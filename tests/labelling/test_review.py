@@ -32,9 +32,7 @@ def scored(profile: Path) -> Path:
     folder = profile.parent
     unpack(folder / "photos", 120)
     for ending in ("csv", "jsonl", "parquet"):
-        done = run(
-            "score", folder / "photos", "-p", profile, "-o", folder / f"verdicts.{ending}", "--max-error", "0.1"
-        )
+        done = run("score", folder / "photos", "-p", profile, "-o", folder / f"verdicts.{ending}", "--max-error", "0.1")
         assert done.returncode == 0, done.stderr
     return folder
 
