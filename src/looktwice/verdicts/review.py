@@ -13,13 +13,14 @@ from threading import Lock
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.verdicts.files import ENDINGS, record
+from looktwice.tables import ENDINGS
+from looktwice.verdicts.files import record
 from looktwice.verdicts.look import Verdict
 
 VERDICTS = "verdicts.jsonl"
 """The verdicts of a folder that a service filled."""
 KINDS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
-"""How files of pictures begin; others are TIFF."""
+"""How files of pictures begin; others are HEIC or TIFF."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class ReviewFolder:
 
     def add(self, verdict: Verdict, data: bytes) -> bool:
         """Keep a picture, the bytes of its file, and its verdict; False where it is there already or does not fit."""
-        ending = next((ending for start, ending in KINDS.items() if data.startswith(start)), ".tif")
+        ending = next((ending for start, ending in KINDS.items() if data.startswith(start)), None)
+        ending = ending or (".heic" if data[4:8] == b"ftyp" else ".tif")
         name = f"{verdict.digest}{ending}"
         line = (json.dumps({**record(verdict), "name": name}) + "\n").encode()
         with self._lock:
