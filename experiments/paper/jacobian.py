@@ -18,9 +18,9 @@ from experiments.paper.tables import Row, Study
 from looktwice.calibration.votes import Floats
 from looktwice.transfer.latent import Cumulatives, describe
 
-PICTURES = 200
+PICTURES = 100
 DRAWS = 50
-SIGMAS = (0.01, 0.05, 0.1)
+SIGMAS = (0.01, 0.1)
 
 
 def proposition1(study: Study) -> Iterator[Row]:
