@@ -326,6 +326,15 @@ def test_a_second_reading_is_asked_and_kept_beside_the_first(tmp_path: Path) -> 
     assert ("torchvision", "Naive", "base") not in rows
 
 
+def test_naive_is_judged_on_all_pictures_too_where_views_are_asked_about_some(tmp_path: Path, ran: Path) -> None:
+    told = ["--views", "rotation:30", "--draws", "2", "--noise", "0", "--tested", "40", *_quick(tmp_path)]
+    assert main(["table1", *told]) == 0
+    rows = {row["method"]: row for row in read(tmp_path / "table1.csv")}
+    assert (rows["Naive"]["tested"], rows["Naive, all pictures"]["tested"]) == ("40", "70")
+    whole = next(row for row in read(ran / "table1.csv") if row["method"] == "Naive")
+    assert rows["Naive, all pictures"]["acc"] == whole["acc"]
+
+
 # Proposition 1 and the prescription ----------------------------------------------------------------------------------
 
 
@@ -438,6 +447,7 @@ def test_pages_take_a_screen_of_each_table_and_all_rows_go_on_pages_of_their_own
         names = [name for name, block in pages.BLOCKS.items() if block.page == page]
         marks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in names)
         (tmp_path / page).write_text(f"before\n{marks}after\n", "utf-8")
+    (tmp_path / pages.INDEX).write_text("<!-- index -->\n<!-- /index -->\n", "utf-8")
     pages.fill(tmp_path, ran)
     text = (tmp_path / pages.PAGE).read_text("utf-8")
     assert text.startswith("before\n<!-- table1 -->\n| model |")
@@ -445,6 +455,9 @@ def test_pages_take_a_screen_of_each_table_and_all_rows_go_on_pages_of_their_own
     assert text.count("old") == 2  # Tables 2 and 3, which the embedded pictures cannot tell
     whole = (tmp_path / "tables" / "paper-table1.md").read_text("utf-8")
     assert whole.count("\n| embedded clothes |") == len(read(ran / "table1.csv"))
+    index = (tmp_path / pages.INDEX).read_text("utf-8")
+    assert all(f"Eq. {number}" in index for number in range(1, 7))
+    assert "| claim: rotation is best in Brier | `claims` | 25–5–0 |" in index
     (tmp_path / pages.PAGE).write_text("nothing", "utf-8")
     with pytest.raises(DataError, match="has no marks for table1"):
         pages.fill(tmp_path, ran)

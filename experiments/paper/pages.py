@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.paper.index import entries
 from experiments.paper.writing import read
 from looktwice.errors import DataError
 
@@ -246,7 +247,7 @@ class Block(NamedTuple):
     """The CSV, if it is not named as the marks are."""
 
 
-PAGE, ADVICE = "reproduction.md", "prescription.md"
+PAGE, ADVICE, INDEX = "reproduction.md", "prescription.md", "paper.md"
 BLOCKS: dict[str, Block] = {
     "table1": Block(PAGE, _cifar100, "Table 1, all rows", results),
     "ballots": Block(PAGE, ballots, source="table1"),
@@ -262,21 +263,32 @@ BLOCKS: dict[str, Block] = {
 
 def fill(docs: Path, folder: Path) -> None:
     """Put a screen of each table between its marks, such as `<!-- table1 -->`, and all rows on a page of their own."""
+    _fill_index(docs / INDEX, folder)
     for name, block in BLOCKS.items():
-        page, path = docs / block.page, folder / f"{block.source or name}.csv"
-        text = page.read_text("utf-8")
-        found = re.search(rf"<!-- {name} -->.*?<!-- /{name} -->", text, re.DOTALL)
-        if found is None:
-            raise DataError(f"{str(page)!r} has no marks for {name}; write <!-- {name} --> and <!-- /{name} -->")
+        path = folder / f"{block.source or name}.csv"
         if not path.exists():
             continue
         rows = read(path)
-        made = f"<!-- {name} -->\n{block.screen(rows)}\n<!-- /{name} -->"
-        page.write_text(text[: found.start()] + made + text[found.end() :], "utf-8")
+        _between(docs / block.page, name, block.screen(rows))
         if block.whole:
             told = f"Made from experiments/results/{path.name} by `python -m experiments page`."
             whole = f"# {block.title}\n\n{told} [The reproduction](../{block.page}) says how it was run.\n"
             (docs / "tables" / f"paper-{name}.md").write_text(f"{whole}\n{block.whole(rows)}\n", "utf-8")
+
+
+def _fill_index(page: Path, folder: Path) -> None:
+    names = ("table1", "table2", "table3", "table4", "figure2", "proposition1", "claims")
+    found = {name: read(folder / f"{name}.csv") if (folder / f"{name}.csv").exists() else [] for name in names}
+    made = _table(("what", "where", "paper", "ours", "verdict"), entries(found))
+    _between(page, "index", made)
+
+
+def _between(page: Path, name: str, made: str) -> None:
+    text = page.read_text("utf-8")
+    found = re.search(rf"<!-- {name} -->.*?<!-- /{name} -->", text, re.DOTALL)
+    if found is None:
+        raise DataError(f"{str(page)!r} has no marks for {name}; write <!-- {name} --> and <!-- /{name} -->")
+    page.write_text(f"{text[: found.start()]}<!-- {name} -->\n{made}\n<!-- /{name} -->{text[found.end() :]}", "utf-8")
 
 
 def _interval(row: Line, metric: str) -> str:

@@ -47,6 +47,8 @@ DATASETS = {10: "CIFAR-10", 100: "CIFAR-100", 1000: "Imagenet"}
 class Scale:
     """How many pictures and draws each step takes."""
 
+    pictures: int
+    """All of which parts are taken."""
     labelled: int
     """The first pictures of the permutation, on which everything is chosen and fitted: the paper's m, or fewer."""
     start: int
@@ -73,6 +75,7 @@ def scale(pictures: int, classes: int, quick: bool, reading: Reading = "looktwic
     draws = 50 if classes <= 10 else 10 if classes <= 100 else 2
     most = 500 if classes <= 100 else 200
     full = Scale(
+        pictures=pictures,
         labelled=labelled,
         start=labelled,
         tested=pictures - labelled,

@@ -106,6 +106,7 @@ def results(study: Study) -> Iterator[Row]:
     make, ours = _Maker(study, naive), study.size.reading == "looktwice"
     if ours:
         yield make.row("Naive", "naive", "base", naive)
+        yield from _all_unlabelled(study, make)
     families = [family for family in TRANSFORMS if family in study.settings]
     found = {family: _ballots(study.drawn(family)) for family in families}
     for family in families:
@@ -123,6 +124,14 @@ def results(study: Study) -> Iterator[Row]:
     if ours:
         yield from _jury(study, make)
         yield from _white_box(study, make)
+
+
+def _all_unlabelled(study: Study, make: _Maker) -> Iterator[Row]:
+    """Naive on all pictures that are not labelled, where only some of them are asked views about."""
+    size = study.size
+    if size.start + size.tested < size.pictures:
+        everyone = Study(study.answers, replace(size, tested=size.pictures - size.start))
+        yield make.row("Naive, all pictures", "naive", "base", everyone.parts(Panel(())).outcome(Naive())[1])
 
 
 def _ballots(parts: Parts) -> dict[str, tuple[float | None, Outcome]]:
@@ -255,7 +264,8 @@ class _Maker:
             "tested": len(found.correct),
             "brier_full": full,
         }
-        told |= _figures(found) | _gap("naive", found, self.naive) | self._paper(method, calibrator) | (more or {})
+        same = self.naive if len(found.correct) == len(self.naive.correct) else None
+        told |= _figures(found) | _gap("naive", found, same) | self._paper(method, calibrator) | (more or {})
         return {column: told.get(column, "") for column in COLUMNS}
 
     def _paper(self, method: str, calibrator: str) -> Row:
@@ -263,7 +273,7 @@ class _Maker:
             return {}
         subject = self.study.subject
         model = published.nearest(subject.dataset, subject.title, float(self.naive.correct.mean()))
-        line = published.row(subject.dataset, model, method)
+        line = published.row(subject.dataset, model, method.partition(",")[0])
         if line is None:
             return {}
         values = {f"paper_{name}": value for name, value in line.values.items() if value is not None}
