@@ -157,6 +157,11 @@ def growth(rows: Rows) -> str:
     return _table(head, body)
 
 
+def _grown(rows: Rows) -> str:
+    """The base ballot."""
+    return growth([row for row in rows if row["ballot"] == "base"])
+
+
 def proposition1(rows: Rows) -> str:
     """Equation 1 with each picture's own slope, beside one a for all."""
     columns = {
@@ -224,9 +229,11 @@ def _verdicts(rows: Rows) -> str:
         cells = []
         for key in keys:
             row = known.get((claim, *key))
-            counts = "" if row is None else f"{row['for']}–{row['against']}–{row['unclear']}"
-            unjudged = row is None or row["verdict"] == "not judged"
-            cells.append("" if unjudged else counts if key[0] == "paper" else f"{row['verdict']} {counts}")  # type: ignore[index]
+            if row is None or row["verdict"] == "not judged":
+                cells.append("")
+                continue
+            counts = f"{row['for']}–{row['against']}–{row['unclear']}"
+            cells.append(counts if key[0] == "paper" else f"{row['verdict']} {counts}")
         body.append([claim, *cells])
     return _table(head, body)
 
@@ -254,7 +261,7 @@ BLOCKS: dict[str, Block] = {
     "table2": Block(PAGE, _photos, "Table 2, all rows", results),
     "table3": Block(PAGE, _by_ece, "Table 3, all rows", transfer),
     "table4": Block(PAGE, _together, "Table 4, all rows", correlations),
-    "figure2": Block(PAGE, growth),
+    "figure2": Block(PAGE, _grown, "Figure 2, all rows", growth),
     "proposition1": Block(PAGE, proposition1),
     "claims": Block(PAGE, _verdicts, "The paper's claims, all comparisons", claims),
     "prescription": Block(ADVICE, prescription),
