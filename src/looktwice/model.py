@@ -88,6 +88,8 @@ class AsyncModel:
         self.classifier = connect(classifier)
         self.description = describe(classifier, self.classifier)
         self.options = replace(options or AskOptions(), **asking)
+        if profile and self.options.working_size is None:
+            self.options = replace(self.options, working_size=profile.working_size)
         self.terms = self.options.terms(self.classifier)
         self.profile = profile
         if profile:

@@ -29,7 +29,7 @@ from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
 COLUMN = "label"
 """The column of truths in a CSV, unless another is named."""

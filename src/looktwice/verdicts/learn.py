@@ -50,6 +50,8 @@ class Collected:
     """The names of pictures that are no copies of each other but look almost the same, two and two."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """What kind of picture each is, by its digest, where that is known."""
+    working_size: int | None = None
+    """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""
 
     def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -114,6 +116,7 @@ async def collect(
     votes = votes.labelled(kept) if len(kept) == len(rows) else votes
     who, renames = asker.classifier.fingerprint, asker.names.renames
     descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
+    size = asker.terms.working_size
     return Collected(
         votes,
         tuple(unscored),
@@ -123,6 +126,7 @@ async def collect(
         renames,
         similar=_similar(rows),
         descriptors=descriptors,
+        working_size=size.long if size != asker.classifier.terms.working_size else None,
     )
 
 
@@ -254,6 +258,7 @@ def _profile(
         classes=labelled.classes,
         panel=str(collected.panel),
         seed=collected.seed,
+        working_size=collected.working_size,
         renderer=renderer(collected.panel),
         calibrator=dump(fitted),
         pictures=len(labelled),
