@@ -129,9 +129,10 @@ def _verdict(claim: str, reading: str, ballot: str, part: Sequence[Case], sure: 
 
 def _compared(metric: str, row: Line, other: Line, name: str) -> Case:
     """How much better a row is than another of its model, paired by picture where that was kept."""
-    told, kept = f"{row['model']}, {row['method'].lower()}", f"{metric}_less_{name}"
-    if row.get(kept):
-        return _case(told, -float(row[kept]), (float(row[f"less_{name}_high"]) - float(row[f"less_{name}_low"])))
+    told = f"{row['model']}, {row['method'].lower()}"
+    for one, rival, way in ((row, name, -1), (other, row["method"].lower(), 1)):
+        if gap := one.get(f"{metric}_less_{rival}"):
+            return _case(told, way * float(gap), _width(one, f"less_{rival}"))
     sign = 1 if metric == "auroc" else -1
     return _case(
         told, sign * (float(row[metric]) - float(other[metric])), hypot(_width(row, metric), _width(other, metric))

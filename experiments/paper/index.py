@@ -79,8 +79,9 @@ def _table1(rows: Rows) -> Iterator[Entry]:
 
 def _within(row: Line, known: Sequence[str]) -> str:
     """How many of the paper's figures lie within our intervals."""
-    ends = [(row[f"paper_{m}"], row.get(f"{m}_low"), row.get(f"{m}_high")) for m in known if row.get(f"{m}_low")]
-    inside = sum(float(low) <= float(value) <= float(high) for value, low, high in ends if low and high)
+    ends = [(row[f"paper_{m}"], row[f"{m}_low"], row[f"{m}_high"]) for m in known if row.get(f"{m}_low")]
+    ends = [(value, low, high) for value, low, high in ends if low != high]
+    inside = sum(float(low) <= float(value) <= float(high) for value, low, high in ends)
     return f"{inside} of {len(ends)} within our interval"
 
 
