@@ -396,7 +396,7 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     if isinstance(pictures, str | Path):
         return datasets.open_labelled(Path(pictures))
     found = many(pictures)
-    if any(picture.truth is None for picture in found):
+    if any(picture.truth is None and not picture.excluded for picture in found):
         raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
     return found
 
