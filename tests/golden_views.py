@@ -23,7 +23,7 @@ MORE = """
     rotation:10+tone:grey=0.5+rotation:10 crop:1,0.3,0.5,border=edge,interpolation=nearest crop:0.5,0,0.2
     perspective:0.45,-0.4 perspective:-0.3,0.1,border=constant perspective:0.1,0.3,interpolation=nearest
     occlude:0.3,fill=mean occlude:0.7,where=top,fill=mean occlude:0.2,where=bottom occlude:0.5,where=grid,fill=mean
-    posterise:7 posterise:2.6 resample:0.05 resample:0.9 jpeg:1 jpeg:50 jpeg:75 jpeg:95 jpeg:100 mirror+jpeg:20+turn:10
+    posterise:7 posterise:3 resample:0.05 resample:0.9 jpeg:1 jpeg:50 jpeg:75 jpeg:95 jpeg:100 mirror+jpeg:20+turn:10
 """
 
 

@@ -68,8 +68,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         money_per_day: The same in money.
         longest_wait: Seconds of the longest wait that the classifier may ask for.
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
-        working_size: Pixels of the longer side, to which larger pictures are scaled down; what the classifier can use
-            where None.
+        working_size: Pixels of the longer side, to which larger pictures are scaled down; where None that of `fit`, or
+            what the classifier can use.
         adaptive: Whether `verdicts` stops asking about a picture once further answers would hardly matter.
         max_error: `verdicts` accepts answers that are wrong at most this often; None decides nothing.
         level: How certain that guarantee is.

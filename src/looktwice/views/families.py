@@ -1,7 +1,8 @@
 """The families of views that come with looktwice: each has its numbers, its word and its way to draw itself."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
-from looktwice.views.base import Between, Floats, Pixels, Question, View, register, short
+from looktwice.phrasing import LabelOrder, Phrasing
+from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, name_of, register, short
 from looktwice.views.draws import words
 from looktwice.views.warping import (
     IN_PAIRS,
@@ -362,13 +364,13 @@ class Occlude(View):
 @register
 @dataclass(frozen=True)
 class Posterise(View):
-    """Every channel rounded to so many levels, from black to white; the number is rounded to a whole one."""
+    """Every channel rounded to so many levels, from black to white."""
 
     adjective = "posterised"
-    levels: Annotated[float, Between(2, 256)]
+    levels: Annotated[float, Between(2, 256, whole=True)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        steps = round(self.levels) - 1
+        steps = int(self.levels) - 1
         level = (np.arange(256) * steps + 127) // 255
         out[:] = ((level * 255 + steps // 2) // steps).astype(np.uint8)[picture]
 
@@ -393,21 +395,70 @@ class Resample(View):
 @register
 @dataclass(frozen=True)
 class Jpeg(View):
-    """What is left of the picture as JPEG (4:2:0) of a quality, which is rounded to a whole number.
+    """What is left of the picture as JPEG (4:2:0) of a quality.
 
     Its pixels are those of libjpeg-turbo's accurate whole-number transform, which the wheels of OpenCV bring along.
     """
 
     adjective = "compressed"
-    quality: Annotated[float, Between(1, 100)]
+    quality: Annotated[float, Between(1, 100, whole=True)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
         import cv2
 
         colours = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
-        settings = [cv2.IMWRITE_JPEG_QUALITY, round(self.quality), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, colours]
+        settings = [cv2.IMWRITE_JPEG_QUALITY, int(self.quality), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, colours]
         _, file = cv2.imencode(".jpg", picture[:, :, ::-1], settings)
         out[:] = np.asarray(cv2.imdecode(file, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
+
+
+# Views of the question -----------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True)
+class Order(Worded):
+    """The labels in another order, of which every picture has its own: `order:1`, `order:2` …"""
+
+    adjective = "reordered"
+    number: Annotated[float, Between(1, 99, whole=True)]
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, order=LabelOrder(digest, int(self.number)))
+
+
+@register
+@dataclass(frozen=True)
+class Wording(Worded):
+    """The question in other words: a paraphrase of the usual prompt, or a line of the description's own file."""
+
+    adjective = "reworded"
+    number: Annotated[float, Between(1, 99, whole=True)]
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, wording=int(self.number))
+
+
+@register
+@dataclass(frozen=True)
+class Ranked(Worded):
+    """The question for the five most probable labels in their order."""
+
+    adjective = "ranked"
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, ranked=True)
+
+
+@register
+@dataclass(frozen=True)
+class Describe(Worded):
+    """The question for a description of the picture first, and then for its label."""
+
+    adjective = "described"
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, describe=True)
 
 
 # Chains ------------------------------------------------------------------------------------------------------------
@@ -425,11 +476,21 @@ class Chain(View):
             raise ViewError(
                 f"a chain needs two or more views, none of them 'again', not {short(self.text)}; try 'mirror+turn:10'"
             )
+        worded = Counter(type(view) for view in self.views if isinstance(view, Worded))
+        if twice := [family for family, times in worded.items() if times > 1]:
+            raise ViewError(
+                f"{short(self.text)} has {name_of(twice[0])} more than once; the last would hide the others"
+            )
 
     @property
     def random(self) -> bool:  # type: ignore[override]
         """Whether any view in it is random."""
         return any(view.random for view in self.views)
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        for view in self.views:
+            asked = view.phrased(asked, digest)
+        return asked
 
     @property
     def adjective(self) -> str:
