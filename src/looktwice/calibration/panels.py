@@ -118,12 +118,16 @@ Loss = Callable[[Patterns, Floats, int], Floats]
 
 
 def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]."""
+    """(n,): the Brier score of the whole distribution, in [0, 2]; 0 where it is only known what did not come true."""
     unnamed = patterns.options[:, -2] == 1.0
     share = np.where(unnamed, classes - np.rint(np.exp(patterns.options[:, -1])), 1.0)
     chance = jury.chances(patterns, theta)
     squares = np.add.reduceat(chance**2 / share, patterns.starts)
-    return squares[patterns.owner[patterns.truth]] + 1.0 - 2.0 * (chance / share)[patterns.truth]
+    known = patterns.truth != jury.UNKNOWN
+    option = patterns.truth[known]
+    scores = np.zeros(len(known))
+    scores[known] = squares[patterns.owner[option]] + 1.0 - 2.0 * (chance / share)[option]
+    return scores
 
 
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
@@ -142,7 +146,7 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Float
     losses, theta = np.zeros(len(fold)), jury.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
         here = fold == part
-        losses[here] = loss(table, jury.descend(table, 0.0, table.hits(~here), theta), labelled.classes)[here]
+        losses[here] = loss(table, jury.descend(table, 0.0, ~here, theta), labelled.classes)[here]
     return losses
 
 
