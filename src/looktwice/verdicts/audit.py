@@ -20,10 +20,8 @@ from looktwice.verdicts.review import Doubt
 STRATA = 5
 FEWEST = 8
 """Labels that every stratum gets before the doubtful ones get more."""
-LEAST_ERROR = 0.002
+LEAST_ERROR = 0.01
 """The least error that is expected of a stratum, whatever its confidence."""
-PRIOR = 2.0
-"""Labels that the expected error of a stratum is worth, where its variance is estimated."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Audit:
         count, errors = self._by_stratum(known), self._by_stratum(bad)
         if not (count > 0).all():
             return None
-        return share(self.sizes, count, errors, self.expected)
+        return share(self.sizes, count, errors)
 
     def _by_stratum(self, which: Bools) -> Counts:
         return np.bincount(self.stratum[which], minlength=len(self.sizes))
@@ -106,20 +104,21 @@ def strata(confidence: Floats, most: int = STRATA) -> Places:
     """
     value, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
     error = np.clip(1.0 + value, LEAST_ERROR, 0.5)
-    cumulated = np.cumsum(count * np.sqrt(error * (1.0 - error)))
-    cut = np.minimum((cumulated - cumulated[0]) / cumulated[-1] * most, most - 1).astype(np.intp)
+    spread = count * np.sqrt(error * (1.0 - error))
+    before = np.cumsum(spread) - spread  # so that a confidence which most answers have is a stratum of its own
+    cut = np.minimum(before / spread.sum() * most, most - 1).astype(np.intp)
     return np.unique(cut, return_inverse=True)[1][place]
 
 
-def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Share:
+def share(sizes: Counts, count: Counts, errors: Counts) -> Share:
     """The share of errors over all strata, from the errors among so many labels of each.
 
     The interval is Wilson's at the number of labels that would tell as much if drawn at random (Korn and Graubard).
-    The variance within a stratum is that of its errors, smoothed with the error that was expected of it.
+    For the variance, one wrong and one right answer are added to each stratum: no error among few labels is no proof.
     """
     weight = sizes / sizes.sum()
     value = float(weight @ (errors / count))
-    rate = (errors + PRIOR * expected) / (count + PRIOR)
+    rate = (errors + 1.0) / (count + 2.0)
     variance = float(weight**2 @ (rate * (1.0 - rate) / count * (1.0 - count / sizes)))
     if variance == 0.0:  # every picture is labelled
         return Share(value, value, value, int(count.sum()))
