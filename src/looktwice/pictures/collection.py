@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol, Union, overload, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Union, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,17 +42,12 @@ Stamp = tuple[int, int]
 
 
 class Source(Protocol):
-    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size."""
+    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size.
+
+    One of files also has `stamp(name)`, that of the file, which raises an OSError if it is not there.
+    """
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
-
-
-@runtime_checkable
-class Stamped(Protocol):
-    """A source of pictures in files."""
-
-    def stamp(self, name: str) -> Stamp:
-        """That of the file with the picture of this name; an OSError if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +69,9 @@ class Picture:
 
     def stamp(self) -> Stamp | None:
         """That of the picture's file; None where it has none, or it is not there."""
+        stamp: Callable[[str], Stamp] | None = getattr(self.source, "stamp", None)
         try:
-            return self.source.stamp(self.name) if isinstance(self.source, Stamped) else None
+            return stamp(self.name) if stamp else None
         except (OSError, ValueError):  # a name that holds a zero is no name of a file
             return None
 
