@@ -176,9 +176,10 @@ def proposition1(rows: Rows) -> str:
         "common a ": "softmax_rms_common",
         "Var": "var",
         "Var ÷ σ‖Jw‖": "var_scaled",
-        "centred": "var_centred",
-        "centred ÷ σ‖Jw‖": "var_centred_scaled",
         "chance": "var_chance",
+        "Var, centred": "var_centred",
+        "centred ÷ σ‖Jw‖": "var_centred_scaled",
+        "chance ": "var_centred_chance",
     }
     head = ("model", "reading", "σ", *columns)
     body = [
