@@ -365,6 +365,29 @@ def review(
 
 
 @app.command()
+def audit(
+    verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
+    pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz.", show_default=False)],
+    out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; audit.csv beside the verdicts.")] = None,
+    seed: Annotated[int, Help(help="Seed of the choice of pictures.", min=0)] = 0,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """How often accepted verdicts are wrong, from few labels: a page that shows those first that tell most.
+
+    [bold]Example[/bold]
+
+      looktwice audit verdicts.csv photos/
+    """
+    from looktwice.cli.label import audit
+    from looktwice.service import Place
+
+    audit(verdicts, pictures, out, seed, Place(host, port, token_file, tuple(allow_host or ())))
+
+
+@app.command()
 @acts
 def report(
     decide: "DecisionOptions",
