@@ -52,8 +52,9 @@ from looktwice.asking.ledger import (
     open_at,
     verify,
 )
+from looktwice.asking.ledger.protocol import MICRO, Bill
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.classifiers.base import Answer, Option
+from looktwice.classifiers.base import Answer, Option, Usage
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -361,6 +362,19 @@ def test_what_the_budget_does_not_cover_is_refused_in_order(ledger: Ledger) -> N
     assert intend(ledger, range(5, 6), Budget(micros=4 * PRICE)).granted
 
 
+def test_each_question_counts_at_its_own_reserve_until_its_bill_is_known(ledger: Ledger) -> None:
+    dear, cheap, mid = (entry(n)._replace(reserve=reserve) for n, reserve in ((1, 900), (2, 100), (3, 400)))
+    budget = Budget(micros=1000)
+    grant = ledger.intend(WHO, [dear, mid, cheap], 7, budget).result(30)
+    assert (grant.granted, grant.refused) == ([dear.key, cheap.key], [mid.key]), "what the rest of the money covers"
+    ledger.record(dear.key, Answer("cat"), 0.1, 1, Bill(Usage(100, 2), 350_500_000, 340))
+    assert ledger.intend(WHO, [mid], 7, budget).result(30).granted == [mid.key], "the bill took the reserve's place"
+    assert ledger.spent(WHO).micros == 351 + 100 + 400
+    ledger.release([mid.key])
+    ledger.flush().result(30)
+    assert ledger.spent(WHO).micros == 351 + 100
+
+
 def test_the_budget_counts_what_was_spent_before_the_ledger_was_closed(opened: Opened) -> None:
     first = opened()
     intend(first, range(5))
@@ -411,7 +425,7 @@ class Accounting(RuleBasedStateMachine):
     def open(self, queries: int | None, micros: int | None) -> None:
         self.ledger = self.new()
         self.budget = Budget(queries, micros)
-        self.queries = self.micros = 0
+        self.queries = self.micros = self.picos = 0
         self.flying: dict[bytes, int] = {}
         self.answered: set[bytes] = set()
 
@@ -425,14 +439,19 @@ class Accounting(RuleBasedStateMachine):
         self.micros += len(grant.granted) * price
         self.flying |= dict.fromkeys(grant.granted, price)
         assert self.budget.queries is None or self.queries <= self.budget.queries
-        assert self.budget.micros is None or self.micros <= self.budget.micros or not price
+        owed = self.micros + self.picos / MICRO
+        assert self.budget.micros is None or owed <= self.budget.micros or not price or not grant.granted
 
-    @rule(data=st.data())
-    def record(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), picos=st.none() | st.integers(0, 3_000_000))
+    def record(self, data: st.DataObject, picos: int | None) -> None:
         for name in self.choose(data):
-            self.ledger.record(name, Answer(label(name)), 0.01, 1)
+            bill = None if picos is None else Bill(Usage(10, 1), picos, 1)
+            self.ledger.record(name, Answer(label(name)), 0.01, 1, bill)
             self.answered.add(name)
-            del self.flying[name]
+            price = self.flying.pop(name)
+            if picos is not None:
+                self.micros -= price
+                self.picos += picos
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -461,7 +480,9 @@ class Accounting(RuleBasedStateMachine):
     @rule(queries=st.integers(0, 4), price=st.integers(0, 3), outcome=st.none() | st.sampled_from(Outcome))
     def book(self, queries: int, price: int, outcome: Outcome | None) -> None:
         booked = self.ledger.book(WHO, queries, price, self.budget).result(30)
-        if booked and outcome:
+        if booked and queries and outcome is Outcome.ANSWERED:
+            self.ledger.conclude(booked, outcome, Bill(Usage(10, 1), queries * price * MICRO, 1))
+        elif booked and outcome:
             self.ledger.conclude(booked, outcome)
         if booked and outcome not in (Outcome.WAIVED, Outcome.UNSENT):
             self.queries += queries
@@ -479,7 +500,7 @@ class Accounting(RuleBasedStateMachine):
 
     def check(self) -> None:
         spent = self.ledger.spent(WHO)
-        assert (spent.queries, spent.micros) == (self.queries, self.micros)
+        assert (spent.queries, spent.micros) == (self.queries, self.micros - -self.picos // MICRO)
 
 
 class AccountingInSqlite(Accounting):

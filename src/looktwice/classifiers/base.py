@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,18 @@ Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
 
 
+class Usage(NamedTuple):
+    """The tokens that a reply is billed for."""
+
+    input: int = 0
+    """Of the question, those from a cache included."""
+    output: int = 0
+    cached: int = 0
+    """Those of the input that were read from a cache."""
+    written: int = 0
+    """Those of the input that were written to a cache, where that has a price of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a classifier said about one picture."""
@@ -121,6 +133,8 @@ class Answer:
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
     """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
+    usage: Usage | None = None
+    """The tokens that it is billed for, where the reply says so."""
 
     def listed(self) -> tuple[Option, ...]:
         """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""

@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from looktwice.asking.ledger.operations import Batch, Intent, Record
-from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
+from looktwice.asking.ledger.protocol import CUT, MICRO, RAW_LIMIT, Bill, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
 from looktwice.asking.ledger.sql import Known, Row, Tables, pack, pack_options
 
 DAY = 86_400
+NO_TOKENS = (None, None, None)
 
 
 class Stamp(NamedTuple):
@@ -31,9 +32,24 @@ class Tally(NamedTuple):
     answered: int = 0
     refused: int = 0
     waived: int = 0
+    picos: int = 0
+    """What the bills come to beyond whole millionths."""
+    estimated: int = 0
+    """What was expected of the queries that have a bill, in millionths."""
+    billed: int = 0
+    """What they cost, in whole millionths each."""
+    input: int = 0
+    output: int = 0
+    cached: int = 0
 
     def __add__(self, other: tuple[int, ...]) -> Tally:  # type: ignore[override]
         return Tally(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
+def _settled(bill: Bill, price: int, answered: int) -> Tally:
+    """What a bill adds to the spend, in place of the price that was counted before."""
+    micros, picos = divmod(bill.picos, MICRO)
+    return Tally(0, micros - price, answered, 0, 0, picos, bill.estimated, micros, *bill.usage[:3])
 
 
 def _tally(outcome: Outcome, queries: int, price: int) -> Tally:
@@ -78,8 +94,8 @@ class Books:
         for key in (*(record.key for record in batch.records), *batch.returned, *batch.surrendered):
             self.stamps.pop(key, None)
         for intent in batch.intents:
-            stamp = Stamp(intent.classifier, self._day, intent.price)
-            self.stamps.update(dict.fromkeys(intent.grant.granted, stamp))
+            for key in intent.grant.granted:
+                self.stamps[key] = Stamp(intent.classifier, self._day, intent.price_of(key))
 
     def close(self) -> None:
         """Strike the session off and let go of the database."""
@@ -126,8 +142,9 @@ class Books:
             if queries <= booking.budget.room(self._spend(classifier), price):
                 booking.booked = Booked(fingerprint, self._day, queries, price)
                 self._count_loose(classifier, self._day, Tally(queries, queries * price))
-        for (fingerprint, day, queries, price), outcome in batch.conclusions:
-            self._count_loose(self._classifier(fingerprint), day, _tally(outcome, queries, price))
+        for (fingerprint, day, queries, price), outcome, bill in batch.conclusions:
+            tally = _settled(bill, queries * price, queries) if bill else _tally(outcome, queries, price)
+            self._count_loose(self._classifier(fingerprint), day, tally)
         self.tables.check(batch.checks)
         for fingerprint, description in batch.introductions:
             self.tables.describe(self._classifier(fingerprint), description)
@@ -146,15 +163,26 @@ class Books:
                     int(latency * 1e6),
                     attempts,
                     at,
+                    *(answer.usage[:3] if answer.usage else NO_TOKENS),
                 )
-                for key, answer, latency, attempts in records
+                for key, answer, latency, attempts, _ in records
             ]
         )
         replies = [(record.key, record.answer.raw) for record in records if raw and record.answer.raw is not None]
         cut = RAW_LIMIT - len(CUT)
         self.tables.keep_replies([(key, r if len(r) <= RAW_LIMIT else r[:cut] + CUT) for key, r in replies])
-        sent = Counter(stamp[:2] for record in records if (stamp := self.stamps.get(record.key)))
-        for (classifier, day), answered in sent.items():
+        unbilled: Counter[tuple[int, int]] = Counter()
+        settled = []
+        for key, _, _, _, bill in records:
+            if not (stamp := self.stamps.get(key)):
+                continue
+            if bill is None:
+                unbilled[stamp[:2]] += 1
+            else:
+                self._count(stamp.classifier, stamp.day, tally := _settled(bill, stamp.price, 1))
+                settled.append((tally.micros, key))
+        self.tables.settle(settled)
+        for (classifier, day), answered in unbilled.items():
             self._count(classifier, day, Tally(answered=answered))
 
     def _return(self, returned: Mapping[bytes, Outcome]) -> None:
@@ -175,12 +203,13 @@ class Books:
         again = []
         for intent in intents:
             self._decide(intent, known, held)
-            classifier, price, session = intent.classifier, intent.price, self._session.id
+            classifier, session = intent.classifier, self._session.id
             for granted in intent.grant.granted:
+                price = intent.price_of(granted)
                 if granted in known:
                     again.append((price, session, at, granted))
                     continue
-                key, digest, view, seed, index = intent.entries[granted]
+                key, digest, view, seed, index, _ = intent.entries[granted]
                 if view not in self._views:
                     self._views[view] = self.tables.view(view)
                 fresh.append((key, classifier, pack(digest), self._views[view], seed, index, price, at, session))
@@ -199,30 +228,35 @@ class Books:
 
     def _decide(self, intent: Intent, known: dict[bytes, Known], in_flight: set[bytes]) -> None:
         intent.classifier = self._classifier(intent.fingerprint)
-        room = intent.budget.room(self._spend(intent.classifier), intent.price)
+        queries, micros = intent.budget.left(self._spend(intent.classifier))
         grant = intent.grant = Grant()
         granted, answered, held, refused = grant.granted, grant.answered, grant.held, grant.refused
+        spent = 0
         for key in intent.entries:
-            row = known.get(key)
+            row, price = known.get(key), intent.price_of(key)
             if row and row.label is not None:
                 answered[key] = row.answer()
             elif key in in_flight:
                 held.append(key)
-            elif len(granted) < room:
+            elif queries > 0 and price <= max(0, micros):
                 granted.append(key)
+                queries, micros = queries - 1, micros - price
+                spent += price
             else:
                 refused.append(key)
-        self._count(intent.classifier, self._day, Tally(len(granted), len(granted) * intent.price))
+        self._count(intent.classifier, self._day, Tally(len(granted), spent))
 
     def _count_loose(self, classifier: int, day: int, tally: Tally) -> None:
         """Count what belongs to no question."""
         self._count(classifier, day, tally)
-        if tally.queries:
+        if tally.queries or tally.micros:
             self.tables.book(classifier, tally.queries, tally.micros)
 
     def _count(self, classifier: int, day: int, tally: Tally) -> None:
         self._changes[classifier, day] = self._changes.get((classifier, day), Tally()) + tally
-        if old := self._spends.get(classifier):
+        if tally.picos:
+            self._spends.pop(classifier, None)  # only the tables know the sum of what is less than a millionth
+        elif old := self._spends.get(classifier):
             today = int(day == self._day)
             self._spends[classifier] = Spend(
                 old.queries + tally.queries,

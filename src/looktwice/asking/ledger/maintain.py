@@ -39,6 +39,9 @@ COLUMNS = {
     "attempts": "int64",
     "sends": "int64",
     "price_micros": "int64",
+    "input_tokens": "int64",
+    "output_tokens": "int64",
+    "cached_tokens": "int64",
     "raw": "string",
 }
 """What is exported of an answer, and its Parquet type.
@@ -65,6 +68,14 @@ class DayCost:
     """Sent, and no reply has come."""
     command: str = "unknown"
     """`fit`, `score` and so on, or `Python`; not known of what was spent before it was kept."""
+    estimated: int = 0
+    """What was expected, before they were sent, of the queries that have a bill by the token; in millionths."""
+    billed: int = 0
+    """What these cost."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input that were read from a cache."""
 
     @property
     def asked(self) -> int:
@@ -76,8 +87,11 @@ def stats(path: Path) -> list[DayCost]:
     """The cost of each classifier by day and command, oldest first."""
     with _snapshot(path) as db:
         rows = db.execute(
-            "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(refused),"
-            " SUM(queries + waived - answered - refused), COALESCE(command, 'unknown') AS by_whom"
+            "SELECT fingerprint, description, day, SUM(queries), SUM(micros) + CAST(ROUND(SUM(picos) / 1e6) AS INT),"
+            " SUM(answered), SUM(refused), SUM(queries + waived - answered - refused),"
+            " COALESCE(command, 'unknown') AS by_whom,"
+            " SUM(estimated), SUM(billed) + CAST(ROUND(SUM(picos) / 1e6) AS INT),"
+            " SUM(input_tokens), SUM(output_tokens), SUM(cached_tokens)"
             " FROM spend JOIN classifiers ON id = classifier"
             " GROUP BY day, classifier, by_whom ORDER BY day, fingerprint, by_whom"
         ).fetchall()
@@ -155,7 +169,8 @@ def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
         "SELECT fingerprint, digest, name, seed, number, label, score, options, status, at, latency, attempts, sends,"
-        " micros, raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
+        " micros, input_tokens, output_tokens, cached_tokens, raw"
+        " FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
         " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
     )
     for who, packed, view, seed, index, label, score, options, status, at, latency, *rest, raw in rows:

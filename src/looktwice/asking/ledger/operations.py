@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from looktwice.asking.ledger.protocol import Booked, Budget, Entry, Grant, Outcome
+from looktwice.asking.ledger.protocol import Bill, Booked, Budget, Entry, Grant, Outcome
 from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
@@ -23,6 +23,11 @@ class Intent:
     future: Future[Grant] = field(default_factory=Future)
     grant: Grant = field(default_factory=Grant)
     classifier: int = 0
+
+    def price_of(self, key: bytes) -> int:
+        """What a question counts as until its bill is known."""
+        reserve = self.entries[key].reserve
+        return self.price if reserve is None else reserve
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +49,7 @@ class Record(NamedTuple):
     answer: Answer
     latency: float
     attempts: int
+    bill: Bill | None = None
 
 
 class Return(NamedTuple):
@@ -70,6 +76,7 @@ class Conclusion(NamedTuple):
 
     booked: Booked
     outcome: Outcome
+    bill: Bill | None = None
 
 
 class Check(NamedTuple):

@@ -11,7 +11,7 @@ from sys import maxsize
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import Answer, Usage
 
 RAW_LIMIT = 65_536
 """Bytes kept of a raw reply; a longer one is cut and ends with `CUT`."""
@@ -26,6 +26,8 @@ class Entry(NamedTuple):
     view: str
     seed: int
     index: int  # type: ignore[assignment]  # a tuple's method of that name is of no use here
+    reserve: int | None = None
+    """The most that it can cost, in millionths, where that is its own; else the price that it is intended at."""
 
 
 def key(fingerprint: str, digest: str, view: str, seed: int, index: int, renderer: str) -> bytes:
@@ -104,6 +106,16 @@ class Budget:
         rooms = [(most - spent) // price for most, spent, price in limits if most is not None and price]
         return max(0, min(rooms, default=maxsize))
 
+    def left(self, spend: Spend) -> tuple[int, int]:
+        """How many more queries, and how much more money in millionths; `sys.maxsize` where nothing limits it."""
+        queries = ((self.queries, spend.queries), (self.queries_per_day, spend.queries_today))
+        money = ((self.micros, spend.micros), (self.micros_per_day, spend.micros_today))
+        left = [
+            min((most - spent for most, spent in limits if most is not None), default=maxsize)
+            for limits in (queries, money)
+        ]
+        return left[0], left[1]
+
     def exhausted(self, spend: Spend, price_micros: int) -> str:
         """Which limit leaves no room for a query at this price, how much of it is spent, and what to do."""
         wait, price = "or wait for midnight UTC, and run again", price_micros
@@ -120,6 +132,20 @@ class Budget:
         return "the budget is spent; run again to go on"
 
 
+class Bill(NamedTuple):
+    """What a reply costs by the tokens in it."""
+
+    usage: Usage
+    picos: int
+    """Its exact price, in millionths of a millionth of the currency."""
+    estimated: int
+    """What was expected of it before it was sent, in millionths."""
+
+
+MICRO = 1_000_000
+"""Picos in a millionth of the currency."""
+
+
 @dataclass(frozen=True)
 class Grant:
     """What became of each question that somebody intends to ask."""
@@ -132,6 +158,8 @@ class Grant:
     """Another session that is alive has it in flight: look again later."""
     refused: list[bytes] = field(default_factory=list)
     """The budget does not cover it."""
+    batched: list[bytes] = field(default_factory=list)
+    """It is in a batch whose results have not been fetched."""
 
 
 class Outcome(Enum):
@@ -165,6 +193,8 @@ class Ledger(Protocol):
     def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
         """What may be sent, as soon as that is on disk; each grant counts one query and its price as spent.
 
+        The price of a question with a reserve is that, until its bill is recorded.
+
         A grant is a lease: the question is held against other sessions until it is recorded, released, refused or given
         up, and no longer than `LEASE` seconds after the grant or the last `renew`. A question that this session sent
         before is granted again and counts again. Given twice in one call it is one.
@@ -172,8 +202,11 @@ class Ledger(Protocol):
         """
         ...
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
-        """Queue the answer to a question that was granted; it is on disk after the next commit. Latency in seconds."""
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
+        """Queue the answer to a question that was granted; it is on disk after the next commit. Latency in seconds.
+
+        A bill takes the place of the price that was counted with the grant.
+        """
         ...
 
     def release(self, keys: Sequence[bytes]) -> None:
@@ -196,8 +229,11 @@ class Ledger(Protocol):
         """Count queries that belong to no stored question, on disk before they go; None if not all are covered."""
         ...
 
-    def conclude(self, booked: Booked, outcome: Outcome) -> None:
-        """Say what became of booked queries; what was not sent or is not billed is given back."""
+    def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
+        """Say what became of booked queries; what was not sent or is not billed is given back.
+
+        A bill takes the place of the price that was booked.
+        """
         ...
 
     def recheck(self, key: bytes, answer: Answer) -> None:

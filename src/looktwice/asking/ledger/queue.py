@@ -27,7 +27,7 @@ from looktwice.asking.ledger.operations import (
     Stop,
     Surrender,
 )
-from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome, Spend
+from looktwice.asking.ledger.protocol import Account, Bill, Booked, Budget, Entry, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, Session
 from looktwice.asking.ledger.sql import Tables
 from looktwice.classifiers.base import Answer
@@ -204,19 +204,20 @@ class QueuedLedger:
         return self._reader.find(keys)
 
     def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
-        _check_price(price_micros)
-        if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:]):
+        for price in {price_micros, *(entry.reserve or 0 for entry in entries)}:
+            _check_price(price)
+        if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:5]):
             raise LedgerError("a seed or index is too large to be kept; use one below 2**63")
         intent = Intent(fingerprint, {entry.key: entry for entry in entries}, price_micros, budget)
         self._put_awaited(intent)
         return intent.future
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
         if self._closed or self._writer.failure or not self._writer.sent(key):
             self._usable()
             raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
         self._check_text(answer.label)
-        self._writer.put(Record(key, answer, latency, attempts))
+        self._writer.put(Record(key, answer, latency, attempts, bill))
 
     def release(self, keys: Sequence[bytes]) -> None:
         self._put(Return(tuple(keys), Outcome.UNSENT))
@@ -236,8 +237,8 @@ class QueuedLedger:
         self._put_awaited(booking)
         return booking.future
 
-    def conclude(self, booked: Booked, outcome: Outcome) -> None:
-        self._put(Conclusion(booked, outcome))
+    def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
+        self._put(Conclusion(booked, outcome, bill))
 
     def recheck(self, key: bytes, answer: Answer) -> None:
         self._check_text(answer.label)

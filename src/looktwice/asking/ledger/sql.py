@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from looktwice.asking.ledger.operations import Check
-from looktwice.asking.ledger.protocol import Spend
+from looktwice.asking.ledger.protocol import MICRO, Spend
 from looktwice.asking.ledger.sessions import Session
 from looktwice.classifiers.base import NO_LABEL, Answer, Option
 from looktwice.errors import LedgerError
@@ -25,6 +25,21 @@ ANSWERED_BEFORE = (
 )
 """Takes over the answers that a ledger had before it counted them by session: each day's go to one of its sessions, the
 same one in every copy of the ledger."""
+
+TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+"""The columns of a question that hold the tokens of its answer."""
+
+BILLS = ("picos", "estimated", "billed", *TOKENS)
+"""The columns of the spend that come from bills by the token; see `Tally`."""
+
+COUNTED = ("queries", "micros", "answered", "refused", "waived", *BILLS)
+"""The columns of the spend that are sums."""
+
+_COUNT = (
+    f"INSERT INTO spend(classifier, day, session, {', '.join(COUNTED)}, command)"  # noqa: S608
+    f" VALUES ({', '.join('?' * (len(COUNTED) + 4))}) ON CONFLICT(classifier, day, session) DO UPDATE"
+    f" SET {', '.join(f'{column} = spend.{column} + excluded.{column}' for column in COUNTED)}"
+)
 
 T = TypeVar("T")
 Value = bytes | str | int | float | None
@@ -106,7 +121,7 @@ class Tables(ABC):
 
     @abstractmethod
     def answer(self, rows: Sequence[Row]) -> None:
-        """Enter answers where there are none: key, label, score, options, status, latency, attempts, at."""
+        """Enter answers where there are none: key, label, score, options, status, latency, attempts, at, tokens."""
 
     @abstractmethod
     def execute(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
@@ -141,6 +156,10 @@ class Tables(ABC):
             "DELETE FROM questions WHERE key = ? AND sends = 0 AND label IS NULL", [(key,) for _, key in rows]
         )
 
+    def settle(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Change what questions cost, now that their bills are known: micros more, key."""
+        self.execute_many("UPDATE questions SET micros = micros + ? WHERE key = ?", rows)
+
     def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
         """Hold questions from this moment on, those that the session still holds."""
         self.execute_many(
@@ -173,22 +192,18 @@ class Tables(ABC):
         self.execute("UPDATE classifiers SET description = ? WHERE id = ?", (description, classifier))
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Add to what was spent: classifier, day, session, queries, micros, answered, refused, waived, command."""
-        self.execute_many(
-            "INSERT INTO spend(classifier, day, session, queries, micros, answered, refused, waived, command)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
-            " SET queries = spend.queries + excluded.queries, micros = spend.micros + excluded.micros,"
-            " answered = spend.answered + excluded.answered, refused = spend.refused + excluded.refused,"
-            " waived = spend.waived + excluded.waived",
-            rows,
-        )
+        """Add to what was spent: classifier, day, session, what is in `COUNTED`, command."""
+        self.execute_many(_COUNT, rows)
 
     def spend(self, classifier: int, day: int) -> Spend:
-        """What was spent on a classifier, in all and on one day, counted from 1970."""
-        sums = "SELECT CAST(COALESCE(SUM(queries), 0) AS BIGINT), CAST(COALESCE(SUM(micros), 0) AS BIGINT) FROM spend"
-        everything = self.execute(f"{sums} WHERE classifier = ?", (classifier,))
-        today = self.execute(f"{sums} WHERE classifier = ? AND day = ?", (classifier, day))
-        return Spend(*map(_whole, everything[0]), *map(_whole, today[0]))
+        """What was spent on a classifier, in all and on one day, counted from 1970; rounded up to a millionth."""
+        columns = ", ".join(f"CAST(COALESCE(SUM({column}), 0) AS BIGINT)" for column in ("queries", "micros", "picos"))
+        sums = []
+        for condition, values in (("", (classifier,)), (" AND day = ?", (classifier, day))):
+            statement = f"SELECT {columns} FROM spend WHERE classifier = ?{condition}"  # noqa: S608
+            queries, micros, picos = map(_whole, self.execute(statement, values)[0])
+            sums += [queries, micros + -(-picos // MICRO)]
+        return Spend(*sums)
 
     def counts(self, classifier: int) -> tuple[int, int]:
         """How many questions have their answer, and how many have none."""
