@@ -54,7 +54,7 @@ from looktwice.asking.ledger import (
 )
 from looktwice.asking.ledger.protocol import MICRO, Bill
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.classifiers.base import Answer, Option, Usage
+from looktwice.classifiers.base import Answer, Option, Tokens
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ def test_each_question_counts_at_its_own_reserve_until_its_bill_is_known(ledger:
     budget = Budget(micros=1000)
     grant = ledger.intend(WHO, [dear, mid, cheap], 7, budget).result(30)
     assert (grant.granted, grant.refused) == ([dear.key, cheap.key], [mid.key]), "what the rest of the money covers"
-    ledger.record(dear.key, Answer("cat"), 0.1, 1, Bill(Usage(100, 2), 350_500_000, 340))
+    ledger.record(dear.key, Answer("cat"), 0.1, 1, Bill(Tokens(100, 2), 350_500_000, 340))
     assert ledger.intend(WHO, [mid], 7, budget).result(30).granted == [mid.key], "the bill took the reserve's place"
     assert ledger.spent(WHO).micros == 351 + 100 + 400
     ledger.release([mid.key])
@@ -445,7 +445,7 @@ class Accounting(RuleBasedStateMachine):
     @rule(data=st.data(), picos=st.none() | st.integers(0, 3_000_000))
     def record(self, data: st.DataObject, picos: int | None) -> None:
         for name in self.choose(data):
-            bill = None if picos is None else Bill(Usage(10, 1), picos, 1)
+            bill = None if picos is None else Bill(Tokens(10, 1), picos, 1)
             self.ledger.record(name, Answer(label(name)), 0.01, 1, bill)
             self.answered.add(name)
             price = self.flying.pop(name)
@@ -481,7 +481,7 @@ class Accounting(RuleBasedStateMachine):
     def book(self, queries: int, price: int, outcome: Outcome | None) -> None:
         booked = self.ledger.book(WHO, queries, price, self.budget).result(30)
         if booked and queries and outcome is Outcome.ANSWERED:
-            self.ledger.conclude(booked, outcome, Bill(Usage(10, 1), queries * price * MICRO, 1))
+            self.ledger.conclude(booked, outcome, Bill(Tokens(10, 1), queries * price * MICRO, 1))
         elif booked and outcome:
             self.ledger.conclude(booked, outcome)
         if booked and outcome not in (Outcome.WAIVED, Outcome.UNSENT):

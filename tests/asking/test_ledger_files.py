@@ -50,7 +50,7 @@ from looktwice.asking.ledger import (
 )
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
 from looktwice.asking.ledger.sql import BILLS, TOKENS
-from looktwice.classifiers.base import Answer, Usage
+from looktwice.classifiers.base import Answer, Tokens
 from looktwice.errors import DataError, LedgerError
 
 
@@ -195,9 +195,9 @@ def test_a_ledger_from_before_bills_opens_keeps_what_was_spent_and_takes_bills(p
     without_bills(path)
     with SqliteLedger(path) as ledger:
         assert ledger.spent(WHO).micros == 3 * PRICE
-        assert [answer.usage for answer in ledger.find(granted).values()] == [None] * 3
+        assert len(ledger.find(granted)) == 3
         [new] = intend(ledger, [7]).granted
-        ledger.record(new, Answer("cat", usage=Usage(100, 5, 64)), 0.1, 1, Bill(Usage(100, 5, 64), 1_250_000, 2))
+        ledger.record(new, Answer("cat"), 0.1, 1, Bill(Tokens(100, 5, 64), 1_250_000, 2))
         ledger.flush().result()
         assert ledger.spent(WHO).micros == 3 * PRICE + 2, "a millionth and a quarter, rounded up"
     assert verify(path) == []
@@ -209,11 +209,11 @@ def test_stats_compare_estimates_with_bills_and_count_tokens_through_export_and_
     other = tmp_path / "other.db"
     with SqliteLedger(other) as ledger:
         for name in intend(ledger, range(8)).granted:
-            usage = Usage(1000, 10, 256)
-            ledger.record(name, Answer("cat", usage=usage), 0.1, 1, Bill(usage, 250_125_000, 260))
+            tokens = Tokens(1000, 10, 256)
+            ledger.record(name, Answer("cat"), 0.1, 1, Bill(tokens, 250_125_000, 260))
         booked = ledger.book(WHO, 1, 900, Budget()).result()
         assert booked
-        ledger.conclude(booked, Outcome.ANSWERED, Bill(Usage(7, 1), 3_000_000, 4))
+        ledger.conclude(booked, Outcome.ANSWERED, Bill(Tokens(7, 1), 3_000_000, 4))
     merge(path, other)
     merge(path, other)
     for where in (path, other):

@@ -110,8 +110,8 @@ Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
 
 
-class Usage(NamedTuple):
-    """The tokens that a reply is billed for."""
+class Tokens(NamedTuple):
+    """The tokens that a question and its reply are billed for."""
 
     input: int = 0
     """Of the question, those from a cache included."""
@@ -133,8 +133,6 @@ class Answer:
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
     """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
-    usage: Usage | None = None
-    """The tokens that it is billed for, where the reply says so."""
 
     def listed(self) -> tuple[Option, ...]:
         """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""

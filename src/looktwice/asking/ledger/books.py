@@ -49,7 +49,7 @@ class Tally(NamedTuple):
 def _settled(bill: Bill, price: int, answered: int) -> Tally:
     """What a bill adds to the spend, in place of the price that was counted before."""
     micros, picos = divmod(bill.picos, MICRO)
-    return Tally(0, micros - price, answered, 0, 0, picos, bill.estimated, micros, *bill.usage[:3])
+    return Tally(0, micros - price, answered, 0, 0, picos, bill.estimated, micros, *bill.tokens[:3])
 
 
 def _tally(outcome: Outcome, queries: int, price: int) -> Tally:
@@ -163,9 +163,9 @@ class Books:
                     int(latency * 1e6),
                     attempts,
                     at,
-                    *(answer.usage[:3] if answer.usage else NO_TOKENS),
+                    *(bill.tokens[:3] if bill else NO_TOKENS),
                 )
-                for key, answer, latency, attempts, _ in records
+                for key, answer, latency, attempts, bill in records
             ]
         )
         replies = [(record.key, record.answer.raw) for record in records if raw and record.answer.raw is not None]

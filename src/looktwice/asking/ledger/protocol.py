@@ -11,7 +11,7 @@ from sys import maxsize
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from looktwice.classifiers.base import Answer, Usage
+from looktwice.classifiers.base import Answer, Tokens
 
 RAW_LIMIT = 65_536
 """Bytes kept of a raw reply; a longer one is cut and ends with `CUT`."""
@@ -135,7 +135,7 @@ class Budget:
 class Bill(NamedTuple):
     """What a reply costs by the tokens in it."""
 
-    usage: Usage
+    tokens: Tokens
     picos: int
     """Its exact price, in millionths of a millionth of the currency."""
     estimated: int
