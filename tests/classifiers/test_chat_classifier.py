@@ -29,8 +29,11 @@ from openai.types.chat import (
 from openai.types.shared_params import ResponseFormatJSONSchema
 from pydantic import TypeAdapter
 
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Settings
-from looktwice.classifiers.chat import Lexicon, connect_anthropic, connect_openai, connect_openai_http, word_of
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Settings
+from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
+from looktwice.classifiers.chat.lexicon import Lexicon, word_of
+from looktwice.classifiers.chat.openai import connect as connect_openai
+from looktwice.classifiers.chat.openai import connect_http as connect_openai_http
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
 from looktwice.pictures.decode import decode
@@ -158,7 +161,7 @@ async def chat(
             await door.close()
 
 
-async def ask(classifier: Classifier[bytes], count: int = 1) -> list[Answer]:
+async def ask(classifier: AnyClassifier, count: int = 1) -> list[Answer]:
     return meant(classifier, await classifier.label([classifier.prepare(image) for image in pictures()[:count]]))
 
 
@@ -382,7 +385,7 @@ async def test_braces_and_quotes_in_labels_reach_the_model_as_they_are() -> None
 def test_large_pictures_are_scaled_to_the_limit_before_they_are_paid_for(dialect: str, side: int) -> None:
     door = connect_openai if dialect == "openai" else connect_anthropic
     classifier = door("", {"url": "http://h", "model": "m", "labels": ["a", "b"]})
-    body = json.loads(classifier.prepare(np.zeros((1000, 3000, 3), np.uint8)))
+    body = json.loads(classifier.prepare(np.zeros((1000, 3000, 3), np.uint8)).body)
     part = body["messages"][0]["content"][0]
     data = part["image_url"]["url"].partition(",")[2] if dialect == "openai" else part["source"]["data"]
     height, width, _ = decode(base64.b64decode(data), "sent").pixels.shape
@@ -394,7 +397,7 @@ def test_a_changed_encoding_keeps_the_limits_of_the_api() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (1200, 1200, 3), np.uint8)
     with pytest.raises(ImageError, match="the server allows 3932160"):
         connect_anthropic("", settings).prepare(noise)
-    assert len(connect_openai("", settings).prepare(noise)) > 5 << 20
+    assert len(connect_openai("", settings).prepare(noise).body) > 5 << 20
 
 
 def test_the_price_of_a_question_is_told() -> None:
@@ -413,7 +416,7 @@ def test_the_descriptions_in_the_guide_connect(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "mine.toml").write_text(text)
     classifier = connect(tmp_path / "mine.toml")
     assert "cat" in (classifier.labels or ())
-    assert json.loads(classifier.prepare(pictures()[0]))["model"]
+    assert json.loads(classifier.prepare(pictures()[0]).body)["model"]
 
 
 @pytest.mark.parametrize("text", re.findall(r"^    looktwice check \"((?:openai|anthropic).*)\"$", GUIDE, re.MULTILINE))
