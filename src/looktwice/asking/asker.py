@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
+from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
@@ -94,7 +95,7 @@ class Estimate:
     queries: int
     """Questions that would be sent."""
     micros: int
-    """What they would cost, in millionths of the currency."""
+    """What they would cost, in millionths of the currency: by the token about, and by a price of a query exactly."""
     seconds: float | None
     """How long that takes at the allowed rate; None where nothing limits the rate."""
     unfamiliar: int = 0
@@ -104,6 +105,11 @@ class Estimate:
     """Of the largest picture, as its views are drawn."""
     question_bytes: int | None = None
     """What a question about it takes on its way to the classifier; None where that cannot be told."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """What they would come to where they are billed by the token, about."""
+    most_micros: int = 0
+    """What they can cost at the most, which a budget must cover while they are in flight."""
 
 
 @dataclass(eq=False, slots=True)
@@ -179,6 +185,7 @@ class Asker:
         terms: Terms | None = None,
         rate: Rate | None = None,
         scores: Scores = "use",
+        meter: Meter | None = None,
     ) -> None:
         """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
         self.classifier = classifier
@@ -191,7 +198,8 @@ class Asker:
         self._ledger = ledger or Unrecorded()
         if rate is None and self.terms.per_second:
             rate = Rate(self.terms.per_second)
-        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate)
+        self._meter = meter
+        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate, meter)
         self.progress = self._sender.progress
         self._asking: dict[bytes, Job] = {}
         self._runs = 0
@@ -276,6 +284,10 @@ class Asker:
         """How many more queries the budget covers; None if nothing limits them."""
         return self._sender.room()
 
+    def money_left(self) -> int | None:
+        """How much more money the budget has, in millionths; None if nothing limits it."""
+        return self._sender.money_left()
+
     def blocked(self) -> str | None:
         """Why nothing can be asked now, for people; None if a question would be sent.
 
@@ -288,10 +300,18 @@ class Asker:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
+        cost = Counter[str]()
         largest: Image | None = None
         while chunk := await self._load(source, panel, screen):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
-            hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
+            for digest in new.keys() - seen:
+                known = sum(job.answer is not None for job in new[digest].jobs)
+                quote, asked = self.quote(new[digest].image), 1 + len(panel) - known
+                hits += known
+                cost["micros"] += asked * quote.expected
+                cost["most_micros"] += asked * quote.most
+                cost["input_tokens"] += asked * quote.tokens.input
+                cost["output_tokens"] += asked * quote.tokens.output
             total += len(chunk)
             causes = [item.cause for item in chunk if isinstance(item, Unscored)]
             unreadable += causes.count(Cause.UNREADABLE)
@@ -304,9 +324,8 @@ class Asker:
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
         seconds = queries / self.terms.per_second if self.terms.per_second else None
-        estimate = Estimate(
-            total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar
-        )
+        micros = cost.pop("micros", 0)
+        estimate = Estimate(total, unreadable, asked, hits, queries, micros, seconds, unfamiliar, **cost)
         return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
 
     def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
@@ -372,7 +391,7 @@ class Asker:
         for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
             if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label))
+                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label, self.quote(item.image)))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
         while todo:
             await self._round(todo)
@@ -445,23 +464,30 @@ class Asker:
                 for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
                     try:
                         job.prepared = self.classifier.prepare(pixels)
+                        if self._meter:
+                            job.quote = self._meter.quote(*pixels.shape[:2])
                     except ImageError as error:
                         unfit.append((job, Failure(Cause.UNFIT, str(error))))
         return unfit
 
     # Canaries ------------------------------------------------------------------------------------------------------
 
-    async def _ask_again(self, key: bytes, prepared: object) -> str | None:
+    async def _ask_again(self, canary: Canary) -> str | None:
         """One more answer to a question that has one; None where the budget ends or the run is stopped."""
-        answer = None if self.stopped else await self.probe(prepared)
+        answer = None if self.stopped else await self.probe(canary.prepared, canary.quote)
         if answer is None:
             return None
-        self._ledger.recheck(key, answer)
+        self._ledger.recheck(canary.key, answer)
         return self.names.label(answer.label)
 
-    async def probe(self, prepared: object) -> Answer | None:
+    async def probe(self, prepared: object, quote: Quote) -> Answer | None:
         """One answer that is paid for but not kept; None where the budget does not cover it."""
-        return await self._sender.probe(prepared)
+        return await self._sender.probe(prepared, quote)
+
+    def quote(self, image: Image) -> Quote:
+        """What a question about this picture costs."""
+        height, width, _ = image.pixels.shape
+        return self._sender.meter.quote(height, width)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""What chat models cost by the token: a table that you edit, and the vendors' rules for counting the tokens of pictures.
+"""What chat models cost by the token: a table that you edit, and the vendors' rules for the tokens of pictures.
 
     [models."gpt-5-mini"]
     input = "0.25"                # per million tokens, in your currency
@@ -214,7 +214,9 @@ def read_table(path: Path) -> Table:
     try:
         return Table.model_validate(tomllib.loads(path.read_text("utf-8")))
     except FileNotFoundError:
-        message = f"there is no table of prices {str(path)!r}; `looktwice prices > {path.name}` writes one to start from"
+        message = (
+            f"there is no table of prices {str(path)!r}; `looktwice prices > {path.name}` writes one to start from"
+        )
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

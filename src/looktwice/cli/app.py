@@ -341,6 +341,19 @@ def check(
     _exit(check(AsyncModel(classifier, options=ask), picture, output))
 
 
+@app.command()
+def prices() -> None:
+    """Print a table of prices by the token, to be compared with your vendor's page and given to --prices.
+
+    [bold]Example[/bold]
+
+      looktwice prices > prices.toml
+    """
+    from looktwice.classifiers.prices import example
+
+    typer.echo(example(), nl=False)
+
+
 books = typer.Typer(
     name="ledger", help="Every answer that was paid for: show, export, verify, merge.", no_args_is_help=True
 )

@@ -24,6 +24,7 @@ LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an 
 LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default with the project, or with your data."
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
+PRICES = "A table of prices by the token, for chat models; `looktwice prices` prints one to start from."
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
 VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight mild ones."
 SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
@@ -65,6 +66,7 @@ def _asking(
     budget: Annotated[str | None, Ask(help=BUDGET)] = None,
     money: Annotated[str | None, Ask(help="The same in money: 25, or +2.50.")] = None,
     price: Annotated[str | None, Ask(help="What one query costs, if the description does not say.")] = None,
+    prices: Annotated[Path | None, Ask(help=PRICES)] = None,
     rate: Annotated[float | None, Ask(help="Most questions a second.", min=0.001)] = None,
     concurrency: Annotated[int | None, Ask(help="Most calls at the same time.", min=1)] = None,
     canaries: Annotated[int, Ask(help="Stored answers to ask for again, to see if the classifier changed.", min=0)] = 3,
@@ -77,8 +79,8 @@ def _asking(
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
-        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait, scores,
-        working_size, command=str(context.info_name),
+        ledger, budget, money, price, prices, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
+        scores, working_size, command=str(context.info_name),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
 from looktwice.classifiers.base import Settings
@@ -31,11 +31,13 @@ class Gemini(ChatModel):
 
     answer: Literal["schema", "plain"] = "schema"
     seed: int | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
     media_resolution: Literal["low", "medium", "high"] | None = None
 
     def path(self) -> str:
         return f"/v1beta/models/{quote(self.model, safe='')}:generateContent"
+
+    def closeness(self) -> str | None:
+        return self.media_resolution
 
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"x-goog-api-key": key}

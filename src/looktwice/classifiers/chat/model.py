@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ from urllib.parse import parse_qs
 from pydantic import Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
 from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, word_of, words_of
 from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
@@ -48,6 +49,8 @@ from looktwice.pictures.image import WorkingSize
 PICTURE, KIND = "\0", "\1"
 """Where the base64 of the picture and the kind of its file go; JSON writes them as escapes, which no URL can hold."""
 JSON = {"content-type": "application/json"}
+LABEL, SENTENCE = 12, 120
+"""Characters around a label in JSON, and of a description of one sentence."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
 """Settings that are part of the question in another form, or only say what the answers mean."""
 ADDED = {"wordings", "enumeration", "picture"}
@@ -78,6 +81,7 @@ class ChatModel(Manners, ABC):
         default="first", description="last puts the words first, which some servers then keep in a cache"
     )
     temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1)
     url: str | None = None
     key: str | None = Field(default=None, description="name of the environment variable that holds the key for url")
     encoding: Encoding = Field(default_factory=Encoding, validate_default=True)
@@ -101,6 +105,10 @@ class ChatModel(Manners, ABC):
     def headers(self) -> Mapping[str, str]:
         """The headers of every question, apart from the key."""
         return JSON
+
+    def closeness(self) -> str | None:
+        """How closely the model is told to look at pictures, where that has a price."""
+        return None
 
     def usable_size(self) -> WorkingSize:
         """How large a picture the model sees."""
@@ -180,6 +188,7 @@ class ChatClassifier:
         self._door = self._transport.door("POST", vendor.base() + vendor.path(), headers)
         self._frame = lru_cache(maxsize=32)(self._framed)
         self.labels = lexicon.labels
+        self.model = vendor.model
         self.names = lexicon
         self.terms = vendor.terms(vendor.usable_size(), encoding=vendor.encoding)
         self.fingerprint = fingerprint("chat", vendor.parts(prompts))
@@ -196,6 +205,22 @@ class ChatClassifier:
         head, between, tail = self._frame(phrasing)
         file = self._vendor.encoding.encode(self._vendor.encoding.fit(pixels))
         return Asked(b"".join((head, kind_of(file).encode(), between, base64.b64encode(file), tail)), phrasing)
+
+    def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
+        """What a question about a picture of this size comes to, put so."""
+        vendor, prompts = self._vendor, self._prompts
+        text, schema = prompts.text(phrasing), json.dumps(prompts.schema(phrasing), separators=(",", ":"))
+        ranked = prompts.ranking(phrasing)
+        label = sum(map(len, prompts.labels)) / len(prompts.labels)
+        said = (LABEL if ranked or vendor.answer != "plain" else 0) + max(1, ranked) * (label + 4)
+        return Weight(
+            len(text) + (0 if vendor.answer == "plain" else len(schema)),
+            sum(map(len, self._frame(phrasing))),
+            *vendor.encoding.target(height, width),
+            vendor.closeness(),
+            math.ceil((said + (SENTENCE if phrasing.describe else 0)) / 4),
+            vendor.max_tokens,
+        )
 
     async def label(self, batch: Sequence[Asked]) -> list[Answer]:
         return [self.read(await self._door.send(asked.body), asked.phrasing) for asked in batch]

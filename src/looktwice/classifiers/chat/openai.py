@@ -42,11 +42,13 @@ class OpenAIModel(ChatModel):
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
     limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
 
-    max_tokens: int | None = Field(default=None, ge=1)
     detail: Literal["auto", "low", "high", "original"] | None = None
 
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"authorization": f"Bearer {key}"}
+
+    def closeness(self) -> str | None:
+        return self.detail
 
     def usable_size(self) -> WorkingSize:
         """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
