@@ -52,7 +52,7 @@ from looktwice.asking.ledger import (
     open_at,
     verify,
 )
-from looktwice.asking.ledger.protocol import MICRO, Bill
+from looktwice.asking.ledger.protocol import MICRO, BatchLedger, Bill, Grant, Settled
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.classifiers.base import Answer, Option, Tokens
 from looktwice.errors import LedgerError
@@ -662,6 +662,57 @@ def test_a_canary_is_kept_beside_the_answer(opened: Opened) -> None:
 
 
 # --- several processes
+
+
+# --- batches of a vendor
+
+
+def enter(ledger: Ledger, numbers: range, batch: int, budget: Budget = LIMITLESS, reserve: int = 100) -> Grant:
+    assert isinstance(ledger, BatchLedger)
+    wanted = [each._replace(reserve=reserve, expected=60) for each in entries(numbers)]
+    return ledger.enter_batch(WHO, batch, wanted, 0, budget).result(30)
+
+
+def test_a_batch_outlives_its_session_and_is_settled_once_whoever_tells_its_results(opened: Opened) -> None:
+    first = opened()
+    granted = enter(first, range(4), 7, Budget(micros=400)).granted
+    assert len(granted) == 4
+    first.close()
+    ours, theirs = opened(), opened()
+    assert isinstance(ours, BatchLedger)
+    assert isinstance(theirs, BatchLedger)
+    [found] = ours.open_batches(WHO)
+    assert (found.id, found.file, found.remote, set(found.keys), found.owned) == (7, None, None, set(granted), False)
+    assert found.name == "looktwice-0000000000000007"
+    assert intend(ours, range(4)).batched == granted, "nobody asks what is in a batch"
+    ours.note_batch(7, file="file-1").result(30)
+    ours.note_batch(7, remote="batch-1").result(30)
+    [found] = theirs.open_batches(WHO)
+    assert (found.file, found.remote) == ("file-1", "batch-1")
+    bill = Bill(Tokens(10, 1), 40_500_000, 0)
+    one, two, three, four = granted
+    results = [Settled(one, Answer("cat"), bill), Settled(one, Answer("dog"), bill), Settled(two, Outcome.WAIVED)]
+    for ledger in (ours, theirs, ours):
+        ledger.settle_batch(7, results).result(30)
+    assert ours.find(granted)[one].label == "cat"
+    assert (ours.spent(WHO).queries, ours.spent(WHO).micros) == (3, 41 + 200)
+    assert set(theirs.open_batches(WHO)[0].keys) == {three, four}
+    theirs.settle_batch(7, [Settled(three, None), Settled(four, Answer("fox"))]).result(30)
+    assert not ours.open_batches(WHO)
+    spent = ours.spent(WHO)
+    assert (spent.queries, spent.micros, spent.answered) == (3, 241, 2), "of what nothing is known stays counted"
+    assert enter(ours, range(4), 8).granted == [two, three], "and is asked again"
+
+
+def test_a_batch_is_cut_to_the_budget_and_held_by_its_living_session(opened: Opened) -> None:
+    ours, theirs = opened(), opened()
+    assert isinstance(theirs, BatchLedger)
+    grant = enter(ours, range(5), 3, Budget(micros=250))
+    assert (len(grant.granted), len(grant.refused)) == (2, 3)
+    assert [found.owned for found in theirs.open_batches(WHO)] == [True]
+    theirs.settle_batch(3, [Settled(key, Outcome.UNSENT) for key in grant.granted]).result(30)
+    assert theirs.spent(WHO).micros == 0
+    assert not theirs.open_batches(WHO)
 
 
 def test_spend_is_kept_by_the_command_that_a_session_was_opened_for(where: str) -> None:

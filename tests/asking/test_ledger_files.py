@@ -49,7 +49,7 @@ from looktwice.asking.ledger import (
     verify,
 )
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
-from looktwice.asking.ledger.sql import BILLS, TOKENS
+from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS
 from looktwice.classifiers.base import Answer, Tokens
 from looktwice.errors import DataError, LedgerError
 
@@ -182,7 +182,11 @@ def test_a_ledger_from_before_ranked_lists_opens_keeps_its_answers_and_takes_lis
 
 
 def without_bills(path: Path) -> None:
-    """Make it a ledger from before bills by the token."""
+    """Make it a ledger from before bills by the token and batches."""
+    tamper(path, "DROP TABLE batches")
+    tamper(path, "DROP INDEX batched")
+    for column in BATCHES:
+        tamper(path, f"ALTER TABLE questions DROP COLUMN {column}")
     for column in TOKENS:
         tamper(path, f"ALTER TABLE questions DROP COLUMN {column}")
     for column in BILLS:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.asking.ledger.operations import Batch, Intent, Record
+from looktwice.asking.ledger.operations import Batch, Intent, Record, Settlement
 from looktwice.asking.ledger.protocol import CUT, MICRO, RAW_LIMIT, Bill, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
-from looktwice.asking.ledger.sql import Known, Row, Tables, pack, pack_options
+from looktwice.asking.ledger.sql import BatchRow, Known, Row, Tables, pack, pack_options
+from looktwice.classifiers.base import Answer
 
 DAY = 86_400
 NO_TOKENS = (None, None, None)
@@ -77,15 +78,17 @@ class Books:
         self._classifiers: dict[str, int] = {}
         self._spends: dict[int, Spend] = {}
         """What was spent on each classifier, with today's part; right while `_day` and `_version` are."""
-        self._changes: dict[tuple[int, int], Tally] = {}
-        """What is to be added to the spend, by classifier and day."""
+        self._changes: dict[tuple[int, int, Session], Tally] = {}
+        """What is to be added to the spend, by classifier, day and session."""
+        self._sending: set[int] = set()
+        """The batches that this session is about to send."""
         self._day = -1
         self._version = -1
         self._beaten: float | None = None
 
     def due(self, now: float) -> bool:
         """Whether others must hear that we live: there is something in flight, and the last sign is old."""
-        return bool(self.stamps) and self._late(now)
+        return bool(self.stamps or self._sending) and self._late(now)
 
     def write(self, batch: Batch, now: float) -> None:
         """Commit a batch: it is on disk when this returns, and nothing of it is if this raises."""
@@ -93,7 +96,14 @@ class Books:
         self._beaten = now if late else self._beaten
         for key in (*(record.key for record in batch.records), *batch.returned, *batch.surrendered):
             self.stamps.pop(key, None)
+        for note in batch.notes:
+            if note.remote:
+                self._sending.discard(note.batch)
+        self._sending.difference_update(settlement.batch for settlement in batch.settlements)
         for intent in batch.intents:
+            if intent.batch is not None:
+                self._sending.add(intent.batch)
+                continue
             for key in intent.grant.granted:
                 self.stamps[key] = Stamp(intent.classifier, self._day, intent.price_of(key))
 
@@ -108,7 +118,7 @@ class Books:
 
     def _write(self, batch: Batch, now: float) -> bool:
         """Whether a sign of life was written with the batch."""
-        self.tables.begin(spending=bool(batch.asked()))
+        self.tables.begin(spending=bool(batch.asked() or batch.settlements))
         try:
             self._apply(batch, now)
             if late := self._late(now):
@@ -135,6 +145,10 @@ class Books:
         self._return(batch.returned)
         self.tables.let_go(self._session.id, [*batch.returned, *batch.surrendered])
         self.tables.renew(self._session.id, at, batch.renewed)
+        for note in batch.notes:
+            self.tables.note_batch(note.batch, at, note.file, note.remote)
+        for settlement in batch.settlements:
+            self._settle(settlement, at, batch.raw)
         self._grant(batch.intents, at, now)
         for booking in batch.bookings:
             fingerprint, queries, price = booking.fingerprint, booking.queries, booking.price
@@ -185,6 +199,33 @@ class Books:
         for (classifier, day), answered in unbilled.items():
             self._count(classifier, day, Tally(answered=answered))
 
+    def _settle(self, settlement: Settlement, at: int, raw: bool) -> None:
+        """Enter the results of a batch, counted for the session and the day that sent it.
+
+        What has no place in the batch any more was told before, by us or by another session.
+        """
+        batch, waiting = self.tables.batch(settlement.batch), self.tables.in_batch(settlement.batch)
+        told = [result for key, result in settlement.results.items() if key in waiting]
+        if batch is None or not told:
+            return
+        sender = Session(batch.session, "", 0, "", batch.command)
+        answers, changes, back = [], [], []
+        for key, result, billed in told:
+            reserved, expected = waiting[key]
+            if isinstance(result, Answer):
+                bill = billed and billed._replace(estimated=expected)
+                answers.append(Record(key, result, (at - batch.at) / 1000, 1, bill))
+                tally = _settled(bill, reserved, 1) if bill else Tally(answered=1)
+                changes.append((tally.micros, key))
+            else:
+                tally = _tally(result, 1, reserved) if result else Tally()
+                back += [(reserved, key)] if tally.queries else []
+            self._count(batch.classifier, batch.day, tally, sender)
+        self.tables.take_out_of_batch([key for key, _, _ in told])
+        self.tables.settle(changes)
+        self._answer(answers, at, raw)
+        self.tables.give_back(back)
+
     def _return(self, returned: Mapping[bytes, Outcome]) -> None:
         """Count what became of questions that got no answer; those that are not billed are given back."""
         back = []
@@ -203,18 +244,24 @@ class Books:
         again = []
         for intent in intents:
             self._decide(intent, known, held)
-            classifier, session = intent.classifier, self._session.id
+            classifier, session = intent.classifier, self._session.id if intent.batch is None else None
             for granted in intent.grant.granted:
                 price = intent.price_of(granted)
                 if granted in known:
                     again.append((price, session, at, granted))
                     continue
-                key, digest, view, seed, index, _ = intent.entries[granted]
+                key, digest, view, seed, index, *_ = intent.entries[granted]
                 if view not in self._views:
                     self._views[view] = self.tables.view(view)
                 fresh.append((key, classifier, pack(digest), self._views[view], seed, index, price, at, session))
         self.tables.ask(fresh)
         self.tables.ask_again(again)
+        for intent in intents:
+            if intent.batch is not None and intent.grant.granted:
+                sender = (self._session.id, self._day, self._session.command)
+                self.tables.enter_batch(BatchRow(intent.batch, intent.classifier, *sender, at, None, None))
+                rows = [(intent.batch, intent.price_of(k), intent.entries[k].expected, k) for k in intent.grant.granted]
+                self.tables.put_in_batch(rows)
 
     def _held(self, known: dict[bytes, Known], at: int, now: float) -> set[bytes]:
         """Those of these questions that another living session has in flight, and whose lease is not over."""
@@ -236,6 +283,8 @@ class Books:
             row, price = known.get(key), intent.price_of(key)
             if row and row.label is not None:
                 answered[key] = row.answer()
+            elif row and row.batch is not None:
+                grant.batched.append(key)
             elif key in in_flight:
                 held.append(key)
             elif queries > 0 and price <= max(0, micros):
@@ -252,8 +301,9 @@ class Books:
         if tally.queries or tally.micros:
             self.tables.book(classifier, tally.queries, tally.micros)
 
-    def _count(self, classifier: int, day: int, tally: Tally) -> None:
-        self._changes[classifier, day] = self._changes.get((classifier, day), Tally()) + tally
+    def _count(self, classifier: int, day: int, tally: Tally, session: Session | None = None) -> None:
+        change = (classifier, day, session or self._session)
+        self._changes[change] = self._changes.get(change, Tally()) + tally
         if tally.picos:
             self._spends.pop(classifier, None)  # only the tables know the sum of what is less than a millionth
         elif old := self._spends.get(classifier):
@@ -273,8 +323,8 @@ class Books:
         return self._spends[classifier]
 
     def _save_changes(self) -> None:
-        session, command = self._session.id, self._session.command
-        self.tables.count([(who, day, session, *more, command) for (who, day), more in self._changes.items()])
+        changes = self._changes.items()
+        self.tables.count([(who, day, by.id, *more, by.command) for (who, day, by), more in changes])
         self._changes.clear()
 
     def _late(self, now: float) -> bool:

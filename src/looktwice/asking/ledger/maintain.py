@@ -124,7 +124,7 @@ def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) ->
     """How many answers were deleted: all of a classifier, or those about some pictures. What they cost stays counted.
 
     The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
-    Questions that a living session has in flight stay.
+    Questions that a living session has in flight stay, and those in a batch.
     """
     with explained(path), closing(writable(path)) as db:
         with transaction(db):
@@ -233,7 +233,8 @@ _RULES = {
     "with a negative price": "micros < 0",
     "with an answer but no attempt": "label IS NOT NULL AND (attempts IS NULL OR attempts < 1 OR latency IS NULL)",
     "with an answer that is not a text": "typeof(label) NOT IN ('text', 'null')",
-    "answered and still in flight": "label IS NOT NULL AND session IS NOT NULL",
+    "answered and still in flight": "label IS NOT NULL AND (session IS NOT NULL OR batch IS NOT NULL)",
+    "of an unknown batch": "batch IS NOT NULL AND batch NOT IN (SELECT id FROM batches)",
 }
 
 
@@ -289,7 +290,7 @@ def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | No
     alive = ", ".join(map(str, living))
     chosen = (
         "INSERT OR IGNORE INTO gone SELECT key FROM questions WHERE classifier = ?"  # noqa: S608
-        f" AND (label IS NOT NULL OR COALESCE(session, 0) NOT IN ({alive}))"
+        f" AND (label IS NOT NULL OR (batch IS NULL AND COALESCE(session, 0) NOT IN ({alive})))"
     )
     if digests is None:
         db.execute(chosen, (classifier,))

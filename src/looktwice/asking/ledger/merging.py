@@ -87,6 +87,10 @@ class Source:
 
 
 def _merge(db: sqlite3.Connection, source: Source) -> Merged:
+    if any(source.rows("SELECT 1 FROM questions WHERE batch IS NOT NULL LIMIT 1")):
+        raise LedgerError(
+            "the other ledger waits for the results of a batch; run its command again to fetch them, then merge"
+        )
     with transaction(db):
         classifiers = _classifiers(db, source)
         views = _ids(db, source, "views", "name")

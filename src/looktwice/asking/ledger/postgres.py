@@ -13,7 +13,7 @@ from functools import cache
 
 from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
 from looktwice.asking.ledger.sessions import Session
-from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BILLS, TOKENS, Known, Row, Tables, Value
+from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, Tables, Value
 from looktwice.errors import LedgerError, MissingExtra
 
 try:
@@ -98,7 +98,18 @@ def _bills(db: Connection) -> None:
         db.execute(f"ALTER TABLE spend ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0".encode())
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands, _options, _bills]
+def _batches(db: Connection) -> None:
+    """Questions that are given to a vendor many at a time, as in the SQLite ledger."""
+    db.execute(
+        "CREATE TABLE batches(id BIGINT PRIMARY KEY, classifier INTEGER NOT NULL, session BIGINT NOT NULL,"
+        " day INTEGER NOT NULL, command TEXT, at BIGINT NOT NULL, file TEXT, remote TEXT)"
+    )
+    for column in BATCHES:
+        db.execute(f"ALTER TABLE questions ADD COLUMN {column} BIGINT".encode())
+    db.execute("CREATE INDEX batched ON questions(batch) WHERE batch IS NOT NULL")
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands, _options, _bills, _batches]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -210,7 +221,7 @@ class PostgresTables(Tables):
         if not keys:
             return {}
         rows = self._db.execute(
-            "SELECT key, label, score, options, status, session, at FROM questions WHERE key = ANY(%b)",
+            "SELECT key, label, score, options, status, session, batch, at FROM questions WHERE key = ANY(%b)",
             (list(keys),),
             binary=True,
         ).fetchall()

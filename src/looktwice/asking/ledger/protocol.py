@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
 from sys import maxsize
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 from looktwice.classifiers.base import Answer, Tokens
@@ -28,6 +28,8 @@ class Entry(NamedTuple):
     index: int  # type: ignore[assignment]  # a tuple's method of that name is of no use here
     reserve: int | None = None
     """The most that it can cost, in millionths, where that is its own; else the price that it is intended at."""
+    expected: int = 0
+    """What it is expected to cost, which is compared with its bill if it goes in a batch."""
 
 
 def key(fingerprint: str, digest: str, view: str, seed: int, index: int, renderer: str) -> bytes:
@@ -183,6 +185,37 @@ class Booked(NamedTuple):
     price_micros: int
 
 
+@dataclass(frozen=True)
+class OpenBatch:
+    """Questions that were given to a vendor as one batch, or were about to be, and whose results are not all here."""
+
+    id: int
+    file: str | None
+    """The vendor's name of the file with its questions, once that is known to be there."""
+    remote: str | None
+    """The vendor's name of the batch, once that is known to be there."""
+    keys: tuple[bytes, ...]
+    """The questions that have no result yet."""
+    at: float
+    """When it was last about to be sent, in seconds since 1970."""
+    owned: bool
+    """Whether the session that made it, or is about to, is alive and another one."""
+
+    @property
+    def name(self) -> str:
+        """What we call it at the vendor."""
+        return f"looktwice-{self.id:016x}"
+
+
+class Settled(NamedTuple):
+    """What became of a question of a batch."""
+
+    key: bytes
+    result: Answer | Outcome | None
+    """An answer, what became of it without one, or None where nothing is known: it stays counted."""
+    bill: Bill | None = None
+
+
 class Ledger(Protocol):
     """What was asked and what came back; safe to use from any thread. Every method may raise LedgerError."""
 
@@ -258,4 +291,30 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Write what is queued and let go of the file; closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class BatchLedger(Ledger, Protocol):
+    """A ledger that outlives its process, and so can remember which questions are in which batch."""
+
+    def enter_batch(
+        self, fingerprint: str, batch: int, entries: Sequence[Entry], price_micros: int, budget: Budget
+    ) -> Future[Grant]:
+        """Like `intend`, for questions that go into a batch of this number together.
+
+        What is granted is held against everybody until `settle_batch`, whether or not this session lives.
+        """
+        ...
+
+    def note_batch(self, batch: int, file: str | None = None, remote: str | None = None) -> Future[None]:
+        """Remember what the vendor calls the file and the batch, or with neither that it is about to be sent."""
+        ...
+
+    def settle_batch(self, batch: int, results: Sequence[Settled]) -> Future[None]:
+        """Enter results of a batch, each the first time that it is told."""
+        ...
+
+    def open_batches(self, fingerprint: str) -> list[OpenBatch]:
+        """The batches that have questions without a result, oldest first."""
         ...

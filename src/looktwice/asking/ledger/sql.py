@@ -54,12 +54,30 @@ class Known(NamedTuple):
     options: str | None
     status: int | None
     session: int | None
+    batch: int | None
     at: int
     """When it was answered, or else granted or renewed last, in milliseconds."""
 
     def answer(self) -> Answer:
         """The answer to a question that has one."""
         return Answer(self.label or NO_LABEL, self.score, self.status, options=unpack_options(self.options))
+
+
+class BatchRow(NamedTuple):
+    """A batch as the table has it."""
+
+    id: int
+    classifier: int
+    session: int
+    day: int
+    command: str | None
+    at: int
+    file: str | None
+    remote: str | None
+
+
+BATCHES = ("batch", "reserved", "expected")
+"""The columns of a question that is in a batch: which, and its prices, which take the place of a session's memory."""
 
 
 class Tables(ABC):
@@ -159,6 +177,48 @@ class Tables(ABC):
     def settle(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """Change what questions cost, now that their bills are known: micros more, key."""
         self.execute_many("UPDATE questions SET micros = micros + ? WHERE key = ?", rows)
+
+    def enter_batch(self, batch: BatchRow) -> None:
+        """Remember a batch that is about to be sent."""
+        self.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", batch)
+
+    def put_in_batch(self, rows: Sequence[Row]) -> None:
+        """Say that questions are in a batch: batch, reserved, expected, key."""
+        self.execute_many(
+            "UPDATE questions SET batch = ?, reserved = ?, expected = ?, session = NULL WHERE key = ?", rows
+        )
+
+    def take_out_of_batch(self, keys: Sequence[bytes]) -> None:
+        """Say that questions are in no batch any more."""
+        self.execute_many(
+            "UPDATE questions SET batch = NULL, reserved = NULL, expected = NULL WHERE key = ?", [(k,) for k in keys]
+        )
+
+    def note_batch(self, batch: int, at: int, file: str | None, remote: str | None) -> None:
+        """Remember what the vendor calls a batch and its file."""
+        self.execute(
+            "UPDATE batches SET at = ?, file = COALESCE(?, file), remote = COALESCE(?, remote) WHERE id = ?",
+            (at, file, remote, batch),
+        )
+
+    def batch(self, batch: int) -> BatchRow | None:
+        """A batch, if it is known."""
+        rows = self.execute("SELECT * FROM batches WHERE id = ?", (batch,))
+        return BatchRow(*rows[0]) if rows else None  # type: ignore[arg-type]
+
+    def open_batches(self, classifier: int) -> list[BatchRow]:
+        """The batches of a classifier that have questions without a result, oldest first."""
+        rows = self.execute(
+            "SELECT * FROM batches WHERE classifier = ? AND id IN"
+            " (SELECT batch FROM questions WHERE batch IS NOT NULL) ORDER BY at, id",
+            (classifier,),
+        )
+        return [BatchRow(*row) for row in rows]  # type: ignore[arg-type]
+
+    def in_batch(self, batch: int) -> dict[bytes, tuple[int, int]]:
+        """The questions of a batch that have no result yet: what is reserved for each, and what is expected."""
+        rows = self.execute("SELECT key, reserved, expected FROM questions WHERE batch = ?", (batch,))
+        return {bytes(key): (_whole(reserved), _whole(expected)) for key, reserved, expected in rows}  # type: ignore[arg-type]
 
     def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
         """Hold questions from this moment on, those that the session still holds."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
-from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BILLS, TOKENS, Known, Row, Tables, Value
+from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, Tables, Value
 from looktwice.errors import LedgerError
 
 APPLICATION = int.from_bytes(b"look", "big")
@@ -101,7 +101,18 @@ def _bills(db: sqlite3.Connection) -> None:
         db.execute(f"ALTER TABLE spend ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options, _bills]
+def _batches(db: sqlite3.Connection) -> None:
+    """Questions that are given to a vendor many at a time; `at` is in milliseconds."""
+    db.execute(
+        "CREATE TABLE batches(id INTEGER PRIMARY KEY, classifier INTEGER NOT NULL, session INTEGER NOT NULL,"
+        " day INTEGER NOT NULL, command TEXT, at INTEGER NOT NULL, file TEXT, remote TEXT)"
+    )
+    for column in BATCHES:
+        db.execute(f"ALTER TABLE questions ADD COLUMN {column} INTEGER")
+    db.execute("CREATE INDEX batched ON questions(batch) WHERE batch IS NOT NULL")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options, _bills, _batches]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -479,7 +490,7 @@ def _blocks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @cache
 def _looking(rows: int) -> str:
-    return f"SELECT key, label, score, options, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
+    return f"SELECT key, label, score, options, status, session, batch, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
 
 
 @cache
