@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
 from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Unscored
-from looktwice.asking.pace import Pace, Rate
+from looktwice.asking.pace import Pace, Polling, Rate
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
@@ -33,6 +33,9 @@ from looktwice.pictures.collection import Picture
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
 from looktwice.views import Panel, View, base_question, questions, render, renderer
+
+if TYPE_CHECKING:
+    from looktwice.asking.batches import Batches
 
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
@@ -169,6 +172,7 @@ class _Open:
 
 
 _Chunk = list[_Open | Unscored]
+NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the question has no answer in a batch yet; run the same command again")
 
 
 class Asker:
@@ -186,21 +190,26 @@ class Asker:
         rate: Rate | None = None,
         scores: Scores = "use",
         meter: Meter | None = None,
+        polling: Polling | None = None,
     ) -> None:
-        """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
+        """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own.
+
+        With `polling` it asks in the vendor's batches.
+        """
         self.classifier = classifier
         self.names = names_of(classifier)
         self.terms = terms or classifier.terms
         self.seed = seed
         self.scores = scores
         self.tell: Tell | None = None
-        self.canaries = Canaries(canaries if ledger else 0)
+        self.canaries = Canaries(canaries if ledger and not polling else 0)
         self._ledger = ledger or Unrecorded()
         if rate is None and self.terms.per_second:
             rate = Rate(self.terms.per_second)
         self._meter = meter
         self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate, meter)
         self.progress = self._sender.progress
+        self._batches = batches_of(self._sender, polling) if polling else None
         self._asking: dict[bytes, Job] = {}
         self._runs = 0
         self._ordered = False
@@ -235,11 +244,11 @@ class Asker:
 
         If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
         """
-        source = iter(pictures)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         self._runs += 1
         try:
-            more = True
+            pictures, rounds = await self._fetch(pictures, panel, rounds, screen)
+            source, more = iter(pictures), True
             while True:
                 while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
                     if more := bool(chunk := await self._load(source, panel, screen)):
@@ -253,8 +262,7 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            halt = self._sender.halt if isinstance(pictures, Sequence) else None
-            for left in (Unscored(p.name, Cause.STOPPED, halt.message) for p in source) if halt else ():
+            for left in self._left(source) if isinstance(pictures, Sequence) else ():
                 self._count(left)
                 yield left
         except BaseException:
@@ -268,9 +276,16 @@ class Asker:
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
 
+    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
+        """The pictures that are not asked about, where something stopped it."""
+        halt = self._sender.halt
+        return (Unscored(picture.name, Cause.STOPPED, halt.message) for picture in source) if halt else iter(())
+
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier."""
         try:
+            if self._batches:
+                await self._batches.close()
             await self.classifier.close()
         finally:
             self._decoders.shutdown(wait=False)
@@ -406,7 +421,10 @@ class Asker:
         jobs = [job for _, claimed in work for job in claimed]
         own.left = len(jobs)
         try:
-            if jobs:
+            if jobs and self._batches:
+                for job in jobs:
+                    job.settle(self._batches.failures.get(job.entry.key) or self._sender.halt or NOT_IN_A_BATCH)
+            elif jobs:
                 await self._ask(work, jobs)
                 await own.wait()
         finally:
@@ -470,6 +488,53 @@ class Asker:
                         unfit.append((job, Failure(Cause.UNFIT, str(error))))
         return unfit
 
+    # Batches -------------------------------------------------------------------------------------------------------
+
+    async def _fetch(
+        self, source: Iterable[Picture], panel: Panel, rounds: Rounds | None, screen: Screen | None
+    ) -> tuple[Iterable[Picture], Rounds | None]:
+        """Have all questions answered in the ledger first, where it asks in batches; views in at most two rounds."""
+        batches = self._batches
+        if batches is None:
+            return source, rounds
+        pictures = source if isinstance(source, Sequence) else list(source)
+        rounds = rounds and Rounds(rounds.first, partial(_all_or_nothing, rounds.more, len(panel)))
+        for first in (True, False) if rounds else (True,):
+            await batches.fetch(partial(self._unanswered, batches, pictures, panel, rounds, screen, first))
+        if self._sender.fatal:
+            raise self._sender.fatal
+        self.progress.hits -= batches.answered  # which are about to be found there
+        batches.answered = 0
+        return pictures, rounds
+
+    async def _unanswered(
+        self,
+        batches: Batches,
+        pictures: Sequence[Picture],
+        panel: Panel,
+        rounds: Rounds | None,
+        screen: Screen | None,
+        first: bool,
+    ) -> AsyncIterator[list[Job]]:
+        """The questions of the first or the second round that the ledger has no answer to, prepared."""
+        source, seen = iter(pictures), set[bytes]()
+        while chunk := await self._load(source, panel, screen):
+            work = []
+            for item in (item for item in chunk if isinstance(item, _Open)):
+                wanted = item.jobs
+                if rounds:
+                    item.asked = min(1 + rounds.first, len(item.jobs))
+                    wanted = item.jobs[: item.asked]
+                    if not first:
+                        wanted = item.jobs[item.asked :] if item.further(rounds) else []
+                jobs = [job for job in wanted if job.answer is None and job.entry.key not in seen]
+                jobs = [job for job in jobs if job.entry.key not in batches.failures]
+                seen.update(job.entry.key for job in jobs)
+                work.append((item.image, jobs))
+            unfit = await asyncio.to_thread(self._prepare, work)
+            batches.failures |= {job.entry.key: failure for job, failure in unfit}
+            yield [job for _, jobs in work for job in jobs if job.prepared is not None]
+
     # Canaries ------------------------------------------------------------------------------------------------------
 
     async def _ask_again(self, canary: Canary) -> str | None:
@@ -488,6 +553,18 @@ class Asker:
         """What a question about this picture costs."""
         height, width, _ = image.pixels.shape
         return self._sender.meter.quote(height, width)
+
+
+def batches_of(sender: Sender, polling: Polling) -> Batches:
+    """The batches of the classifier behind a sender."""
+    from looktwice.asking.batches import Batches  # which loads the connectors of chat models
+
+    return Batches(sender, polling)
+
+
+def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:
+    """All the other views where a rule asks for any more: batches take too long for a third round."""
+    return views if more(row) else 0
 
 
 @lru_cache(maxsize=4096)

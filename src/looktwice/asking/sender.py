@@ -41,6 +41,11 @@ LONGEST_HOLD = 86_400.0
 """Seconds for which the lease of one question is renewed: as long as the longest timeout that can be set."""
 
 
+IN_A_BATCH = Failure(
+    Cause.STOPPED, "the question is in a batch whose results are not here; run with --batch to fetch them"
+)
+
+
 class Round:
     """Questions that are asked together; it is over when each has its answer or failure."""
 
@@ -130,7 +135,7 @@ class Sender:
         self._fastest = float("inf")
         """Seconds of about the fastest of the last calls."""
         self._pace = pace
-        self._budget = budget
+        self.budget = budget
         self._pressure = Pressure(terms.concurrency)
         self._due: deque[Job] = deque()
         self._entering = self._waiting = self._resting = 0
@@ -167,13 +172,13 @@ class Sender:
 
     def room(self) -> int | None:
         """How many more queries the budget covers; None if nothing limits them."""
-        if self._budget == Budget():
+        if self.budget == Budget():
             return None
-        return self._budget.room(self.ledger.spend(self.classifier.fingerprint), self.typical.most)
+        return self.budget.room(self.ledger.spend(self.classifier.fingerprint), self.typical.most)
 
     def money_left(self) -> int | None:
         """How much more money the budget has, in millionths; None if nothing limits it."""
-        _, micros = self._budget.left(self.ledger.spend(self.classifier.fingerprint))
+        _, micros = self.budget.left(self.ledger.spend(self.classifier.fingerprint))
         return None if micros == sys.maxsize else micros
 
     def blocked(self) -> str | None:
@@ -186,9 +191,9 @@ class Sender:
             spend = self.ledger.spend(self.classifier.fingerprint)
         except LedgerError as error:
             return str(error)
-        if self._budget.room(spend, self.typical.most):
+        if self.budget.room(spend, self.typical.most):
             return None
-        whole = replace(self._budget, queries_per_day=None, micros_per_day=None)
+        whole = replace(self.budget, queries_per_day=None, micros_per_day=None)
         if whole.room(spend, self.typical.most):
             return "the budget of this day is spent; the next day begins at midnight in UTC"
         return "the budget is spent; raise it to go on"
@@ -214,7 +219,7 @@ class Sender:
 
     async def probe(self, prepared: object, quote: Quote) -> Answer | None:
         """One answer that is paid for but not kept; None where the budget does not cover it, or nothing may be sent."""
-        booking = self.ledger.book(self.classifier.fingerprint, 1, quote.most, self._budget)
+        booking = self.ledger.book(self.classifier.fingerprint, 1, quote.most, self.budget)
         booked = await asyncio.wrap_future(booking)
         if booked is None:
             return None
@@ -229,7 +234,7 @@ class Sender:
                 outcome = None
                 (answer,) = await self.classifier.label([prepared])
                 outcome, bill = Outcome.ANSWERED, self.meter.bill(answer, quote)
-                self._settle(bill, quote.most)
+                self.count(bill, quote.most)
                 return answer
         except ClassifierError as error:
             if not error.billed:
@@ -260,7 +265,7 @@ class Sender:
         """Enter questions, durably, and let senders take those that may be sent now."""
         entries = [job.entry._replace(reserve=job.quote.most) if job.quote else job.entry for job in jobs]
         try:
-            intent = self.ledger.intend(self.classifier.fingerprint, entries, self.typical.most, self._budget)
+            intent = self.ledger.intend(self.classifier.fingerprint, entries, self.typical.most, self.budget)
             grant = await asyncio.wrap_future(intent)
         except Exception as error:
             self._entering -= len(jobs)
@@ -278,11 +283,12 @@ class Sender:
         for key, answer in grant.answered.items():
             self.progress.hits += 1
             by_key[key].settle(answer)
+        settle([by_key[key] for key in grant.batched], IN_A_BATCH)
         refused = [by_key[key] for key in grant.refused]
         if refused and refused[0].quote and self._held:  # bills are lower than reserves, so there may be room soon
             self._start(self._later(refused, SOONEST))
         elif refused:
-            self._exhausted = self._exhausted or self._why_refused(refused)
+            self._exhausted = self._exhausted or self.why_refused(refused)
             settle(refused, Failure(Cause.BUDGET, self._exhausted))
         if elsewhere := [by_key[key] for key in grant.held]:
             wait = min(job.look_again for job in elsewhere)
@@ -293,10 +299,10 @@ class Sender:
             self._senders += 1
             self._start(self._send_all())
 
-    def _why_refused(self, jobs: list[Job]) -> str:
+    def why_refused(self, jobs: list[Job]) -> str:
         """What the budget was when it refused these questions."""
         price = max(self._most(job) for job in jobs)
-        return self._budget.exhausted(self.ledger.spent(self.classifier.fingerprint), price)
+        return self.budget.exhausted(self.ledger.spent(self.classifier.fingerprint), price)
 
     def _most(self, job: Job) -> int:
         """What a question costs at the most."""
@@ -318,7 +324,7 @@ class Sender:
     async def _later(self, jobs: list[Job], seconds: float) -> None:
         """Let questions be due again after a while."""
         self._resting += len(jobs)
-        await self._sleep(seconds)
+        await self.pause(seconds)
         self._resting -= len(jobs)
         if self.halt:
             settle(jobs, self.halt)
@@ -378,8 +384,8 @@ class Sender:
         self.progress.sent += questions
         self.progress.micros += micros
 
-    def _settle(self, bill: Bill | None, counted: int) -> None:
-        """Count a bill in place of what was counted when the question was sent."""
+    def count(self, bill: Bill | None, counted: int) -> None:
+        """Show a bill in place of what was counted when the question was sent."""
         if bill:
             micros = -(-(bill.picos - self._owed) // MICRO)
             self._owed += micros * MICRO - bill.picos
@@ -395,9 +401,9 @@ class Sender:
         if self.rate:
             wait = max(wait, await self.rate.reserve(questions) - time.monotonic())
         if wait > 0:
-            await self._sleep(wait)
+            await self.pause(wait)
 
-    async def _sleep(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Wait so long, or until the asker is stopped."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
@@ -412,7 +418,7 @@ class Sender:
         for job, answer in zip(jobs, answers, strict=True):
             kept = answer if answer.raw is None else replace(answer, raw=None)
             bill = self.meter.bill(answer, job.quote or self.typical)
-            self._settle(bill, self._most(job))
+            self.count(bill, self._most(job))
             self.ledger.record(job.entry.key, kept, latency, job.attempts, bill)
             self._held.pop(job.entry.key, None)
             job.settle(kept)

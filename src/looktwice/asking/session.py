@@ -12,7 +12,7 @@ from typing import Self, TypedDict, TypeVar, get_args
 from looktwice.asking.asker import Asker, Scores
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.meter import Meter, TokenMeter
-from looktwice.asking.pace import Moments, Pace, SharedRate
+from looktwice.asking.pace import Moments, Pace, Polling, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Metered, Terms
 from looktwice.classifiers.prices import read_table
 from looktwice.errors import BudgetError, LookTwiceError
@@ -69,6 +69,8 @@ class AskOptions:
     them; with a profile that was fitted with scores they cannot be ignored."""
     working_size: int | None = None
     """Pixels of the longer side, to which larger pictures are scaled down; what the classifier can use where None."""
+    batch: bool = False
+    """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
     command: str = "Python"
     """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 
@@ -116,7 +118,7 @@ class AskOptions:
             raise BudgetError(
                 "a table of prices is for chat models, which are billed by the token; give --price instead"
             )
-        return TokenMeter(classifier, read_table(Path(self.prices)).of(classifier.model))
+        return TokenMeter(classifier, read_table(Path(self.prices)).of(classifier.model), self.batch)
 
     def settled(self, terms: Terms, spent: Spend | None) -> Self:
         """The same with totals in place of what is relative to the ledger as it is now."""
@@ -142,6 +144,7 @@ class AskKeywords(TypedDict, total=False):
     longest_wait: float
     scores: Scores
     working_size: int | None
+    batch: bool
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
@@ -166,7 +169,19 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
     pace = Pace(longest_wait=options.longest_wait)
-    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate, options.scores, meter)
+    return Asker(
+        classifier,
+        ledger,
+        pace,
+        budget,
+        seed,
+        options.canaries,
+        terms,
+        rate,
+        options.scores,
+        meter,
+        Polling() if options.batch else None,
+    )
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

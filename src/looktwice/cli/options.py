@@ -25,6 +25,7 @@ LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default w
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 PRICES = "A table of prices by the token, for chat models; `looktwice prices` prints one to start from."
+BATCH = "Ask a chat model in its vendor's batches: within a day, at a lower price; stopping early takes two rounds."
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
 VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight mild ones."
 SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
@@ -75,12 +76,13 @@ def _asking(
     longest_wait: Annotated[float, Ask(help=LONGEST_WAIT, min=0)] = 900.0,
     scores: Annotated[Literal["use", "ignore"], Ask(help=SCORES)] = "use",
     working_size: Annotated[int | None, Ask(help=WORKING_SIZE, min=1)] = None,
+    batch: Annotated[bool, Ask("--batch", help=BATCH)] = False,
 ) -> "AskOptions":
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
         ledger, budget, money, price, prices, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
-        scores, working_size, command=str(context.info_name),
+        scores, working_size, batch, command=str(context.info_name),
     )  # fmt: skip
 
 

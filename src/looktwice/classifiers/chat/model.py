@@ -36,6 +36,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
 from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
+from looktwice.classifiers.chat.batching import BatchApi
 from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, word_of, words_of
 from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
@@ -63,6 +64,8 @@ class ChatModel(Manners, ABC):
     usual_url: ClassVar[str]
     url_variable: ClassVar[str]
     key_variable: ClassVar[str]
+    batch_api: ClassVar[type[BatchApi] | None] = None
+    """The vendor's batches, where it has any."""
     limits: ClassVar[Mapping[str, object]]
     """Sides to which the server scales pictures down in any case, and bytes beyond which it refuses files."""
 
@@ -182,6 +185,7 @@ class ChatClassifier:
         key = vendor.key or (None if vendor.url else vendor.key_variable)
         headers = {**vendor.headers(), **(vendor.credentials(secrets.read(key)) if key else {})}
         self._vendor = vendor
+        self._headers = headers
         self._prompts = prompts
         self._secrets = secrets
         self._transport = Transport(vendor, secrets)
@@ -237,6 +241,12 @@ class ChatClassifier:
             answer = self._secrets.answer(words[0], None, reply.status, reply.body, options)
             return replace(answer, usage=said.usage)
         raise self._door.garbled("is not the answer of a chat model", reply)
+
+    def batches(self) -> BatchApi:
+        """The vendor's batches; a PermanentError where it has none."""
+        if self._vendor.batch_api is None:
+            raise PermanentError(f"model {self.model!r} cannot be asked in batches; leave --batch out")
+        return self._vendor.batch_api(self._vendor, self._headers, self._secrets)
 
     async def close(self) -> None:
         await self._transport.close()
