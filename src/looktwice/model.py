@@ -88,6 +88,8 @@ class AsyncModel:
         self.classifier = connect(classifier)
         self.description = describe(classifier, self.classifier)
         self.options = replace(options or AskOptions(), **asking)
+        if profile and self.options.working_size is None:
+            self.options = replace(self.options, working_size=profile.working_size)
         self.terms = self.options.terms(self.classifier)
         self.profile = profile
         if profile:
@@ -389,7 +391,7 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     if isinstance(pictures, str | Path):
         return datasets.open_labelled(Path(pictures))
     found = many(pictures)
-    if any(picture.truth is None for picture in found):
+    if any(picture.truth is None and not picture.excluded for picture in found):
         raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
     return found
 

@@ -249,9 +249,11 @@ async def test_a_reply_that_is_kept_holds_no_spelling(name: str, key: str, monke
         await classifier.close()
 
 
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("door", ["rekognition", "sagemaker"])
-async def test_no_spelling_of_a_credential_gets_through_aws(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = KEYS[0]
+async def test_no_spelling_of_a_credential_gets_through_aws(
+    door: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -296,19 +298,21 @@ sys.exit((folder / "fails").exists())
 async def test_no_spelling_gets_through_a_program(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, key)
     (tmp_path / "classify.py").write_text(PROGRAM)
-    told = f"{sys.executable} classify.py --api-key ${{{VARIABLE}}} {{image}}"
+    told = f"{sys.executable} -I -S classify.py --api-key ${{{VARIABLE}}} {{image}}"
     classifier = program.connect("", {"command": told, "folder": str(tmp_path)})
     file, leaky, shown = classifier.prepare(PICTURE), Leaky(), [classifier.fingerprint]
-    for name in ("JSON with escaped slashes", "percent twice", "base64", "hex"):  # a process each
-        (tmp_path / "said").write_text(SPELLINGS[name](key))
-        (tmp_path / "fails").unlink(missing_ok=True)
+    for name, spell in SPELLINGS.items():
+        (tmp_path / "said").write_text(spell(key))
+        if name in ONE_LINE:  # a label is one
+            with leaky.refused() as words:
+                await classifier.label([file])
+            assert "repeats the key" in words[0], name
+            shown += words
+        (tmp_path / "fails").touch()
         with leaky.refused() as words:
             await classifier.label([file])
-        assert "repeats the key" in words[0]
-        (tmp_path / "fails").touch()
-        with leaky.refused() as more:
-            await classifier.label([file])
-        shown += [*words, *more]
+        shown += words
+        (tmp_path / "fails").unlink()
     assert not traces("\n".join(shown), key)
 
 

@@ -68,7 +68,8 @@ class AskOptions:
     """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
     them; with a profile that was fitted with scores they cannot be ignored."""
     working_size: int | None = None
-    """Pixels of the longer side, to which larger pictures are scaled down; what the classifier can use where None."""
+    """Pixels of the longer side, to which larger pictures are scaled down; the profile's where None, or what the
+    classifier can use."""
     batch: bool = False
     """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
     command: str = "Python"

@@ -10,7 +10,7 @@ it only the labels that were named: its arrays don't grow with the number of cla
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -29,6 +29,8 @@ SHRINKAGES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+UNKNOWN = -1
+"""The truth of a picture of which it is only known what did not come true."""
 FOLDS = 5
 COMPARING = 30.0
 """How strongly the weights are drawn together while panels are compared."""
@@ -280,20 +282,54 @@ class Patterns:
     owner: Places
     """(r,): the pattern of each option."""
     truth: Places
-    """(n,): the option that came true for each picture."""
+    """(n,): the option that came true for each picture, UNKNOWN where it is only known what did not."""
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
     ridge: tuple[float, ...] = ()
     """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores."""
+    doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """(m,): the pictures of which it is only known what did not come true, once for each option that may have."""
+    possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """(m,): that option."""
+    left: Floats = field(default_factory=lambda: np.zeros(0))
+    """(m,): log of the share of it that may have: less than all of the unnamed class if some of its labels did not."""
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
         """The same with some of the parameters."""
         return replace(self, options=self.options[:, list(columns)], ridge=ridge)
 
-    def hits(self, rows: NDArray[np.bool_] | None = None) -> Floats:
-        """(r,): how often each option came true, over the pictures of `rows`, or all."""
+    def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
+        """(r,): how often each option came true, over the pictures of `rows`, or all.
+
+        Pictures of which it is only known what did not come true count with the probability that `theta` gives to each
+        option that may have, or not at all without it.
+        """
         truth = self.truth if rows is None else self.truth[rows]
-        return np.bincount(truth, minlength=len(self.options)).astype(np.float64)
+        hits = np.bincount(truth[truth != UNKNOWN], minlength=len(self.options)).astype(np.float64)
+        if theta is not None and len(self.possible):
+            part = slice(None) if rows is None else rows[self.doubtful]
+            hits += np.bincount(self.possible[part], self.shares(theta)[part], len(hits))
+        return hits
+
+    def shares(self, theta: Floats) -> Floats:
+        """(m,): the probability of each option of the doubtful pictures, given that it is one of those that may be."""
+        scores = _apply(self.options, theta)[self.possible] + self.left
+        return np.exp(scores - self._log_sums(scores)[self.doubtful])
+
+    def log_possible(self, scores: Floats) -> Floats:
+        """(n,): log Σ exp of the scores of the options that may have come true; the one score where that is known."""
+        known = self.truth != UNKNOWN
+        sums: Floats = np.where(known, scores[np.where(known, self.truth, 0)], 0.0)
+        return sums if known.all() else np.where(known, sums, self._log_sums(scores[self.possible] + self.left))
+
+    def _log_sums(self, scores: Floats) -> Floats:
+        """(n,): log Σ exp over the options of each doubtful picture, −∞ for the others."""
+        top = np.full(len(self.truth), -np.inf)
+        np.maximum.at(top, self.doubtful, scores)
+        total = np.bincount(self.doubtful, np.exp(scores - top[self.doubtful]), len(top))
+        with np.errstate(divide="ignore"):
+            sums: Floats = top + np.log(total)
+        return sums
 
 
 def tabulate(labelled: LabelledVotes) -> Patterns:
@@ -306,12 +342,38 @@ def tabulate(labelled: LabelledVotes) -> Patterns:
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < labelled.classes])
     column = _truth_columns(codes, labelled.truths)
-    _check_possible(choice[kind, column], labelled)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
     starts = np.searchsorted(owner, np.arange(len(rows)))
     others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
-    return Patterns(options, starts, owner, place[kind, column], np.log(others))
+    patterns = Patterns(options, starts, owner, column, np.log(np.maximum(others, 1)))
+    return _settled(patterns, labelled, codes, choice[kind], place[kind])
+
+
+def _settled(
+    patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
+) -> Patterns:
+    """Patterns whose truths are columns, with the options that they mean: one, or those that a picture leaves open.
+
+    `labels`, (n, c), are those of the columns but the last, which is the unnamed class; `choice`, (n, c + 1), says
+    which columns are options of a picture, and `place` which option each is.
+    """
+    doubtful, rows, named = labelled.doubtful(), np.arange(len(labelled)), choice[:, :-1]
+    forbidden = labelled.forbids(labels) & named
+    others = labelled.classes - named.sum(axis=1)
+    free = others - np.array([len(set(codes)) for codes in labelled.excluded] or 0) + forbidden.sum(axis=1)
+    open_ = np.column_stack([named & ~forbidden, choice[:, -1] & (free > 0)])
+    _check_possible(np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth]), labelled)
+    picture, column = np.nonzero(open_ & doubtful[:, None])
+    unnamed = column == named.shape[1]
+    return replace(
+        patterns,
+        truth=np.where(doubtful, UNKNOWN, place[rows, patterns.truth]),
+        spread=np.where(doubtful, 0.0, patterns.spread),
+        doubtful=picture,
+        possible=place[picture, column],
+        left=np.where(unnamed, np.log(np.maximum(free, 1) / np.maximum(others, 1))[picture], 0.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -426,18 +488,13 @@ def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     ballots = cast(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
     said = (ballots.labels == labelled.truths[:, None]) & (ballots.labels != MISSING)
     column = np.where(said.any(axis=1), said.argmax(axis=1), ballots.labels.shape[1])
-    _check_possible(ballots.possible[np.arange(len(column)), column], labelled)
     owner, _ = np.nonzero(ballots.possible)
     place = np.cumsum(ballots.possible.ravel()).reshape(ballots.possible.shape) - 1
     others = np.where(said.any(axis=1), 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
-    return Patterns(
-        ballots.features[ballots.possible],
-        np.searchsorted(owner, np.arange(len(labelled))),
-        owner,
-        place[np.arange(len(column)), column],
-        np.log(others),
-        layout.ridge(len(labelled.panel)),
-    )
+    starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
+    spread = np.log(np.maximum(others, 1))
+    patterns = Patterns(ballots.features[ballots.possible], starts, owner, column, spread, ridge)
+    return _settled(patterns, labelled, ballots.labels, ballots.possible, place)
 
 
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
@@ -451,9 +508,9 @@ def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
         return SHRINKAGES[0]
     loss = np.zeros(len(SHRINKAGES))
     for part in range(int(fold.max()) + 1):
-        theta, hits = None, patterns.hits(fold != part)
+        theta = None
         for i, shrinkage in enumerate(SHRINKAGES):
-            theta = descend(patterns, shrinkage, hits, theta)
+            theta = descend(patterns, shrinkage, fold != part, theta)
             loss[i] += losses(patterns, theta)[fold == part].sum()
     return SHRINKAGES[int(loss.argmin())]
 
@@ -462,7 +519,7 @@ def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: F
     """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
     held = np.zeros(len(fold))
     for part in range(int(fold.max()) + 1):
-        theta = descend(patterns, shrinkage, patterns.hits(fold != part), start)
+        theta = descend(patterns, shrinkage, fold != part, start)
         held[fold == part] = losses(patterns, theta)[fold == part]
     return held
 
@@ -483,8 +540,11 @@ def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
 def losses(patterns: Patterns, theta: Floats) -> Floats:
     """(n,): −log of the probability of each picture's truth, over all classes."""
     scores = _apply(patterns.options, theta)
-    total = _log_totals(patterns, scores)[patterns.owner]
-    return (total - scores)[patterns.truth] + patterns.spread
+    known = patterns.truth != UNKNOWN
+    option = np.where(known, patterns.truth, 0)
+    option[patterns.doubtful] = patterns.possible
+    total = _log_totals(patterns, scores)[patterns.owner[option]]
+    return total - patterns.log_possible(scores) + patterns.spread
 
 
 def widen(theta: Floats) -> Floats:
@@ -493,12 +553,27 @@ def widen(theta: Floats) -> Floats:
     return np.insert(theta, -2, weight)
 
 
-def descend(patterns: Patterns, shrinkage: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
-    """(S + 3,): the parameters of greatest penalised likelihood, by Newton's method.
+def descend(
+    patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
+) -> Floats:
+    """(S + 3,): the parameters of greatest penalised likelihood over the pictures of `rows`, or all, from `start`.
 
-    `hits` says how often each option came true, by default over all pictures; `start` is where to begin.
+    Where every truth is known, the problem is convex. A picture of which it is only known what did not come true adds
+    the log of a sum of probabilities, which is not concave: it is climbed by EM from the fit to the known truths. Each
+    step counts such a picture with the probabilities of what is left, and solves the convex problem anew; the
+    likelihood never falls, and the result is the same each time.
     """
-    bowl = _Bowl.of(patterns, shrinkage, patterns.hits() if hits is None else hits)
+    theta = _newton(patterns, shrinkage, patterns.hits(rows), start)
+    for _ in range(200 if len(patterns.possible) else 0):
+        before, theta = theta, _newton(patterns, shrinkage, patterns.hits(rows, theta), theta)
+        if np.abs(theta - before).max() < 1e-6:
+            break
+    return theta
+
+
+def _newton(patterns: Patterns, shrinkage: float, hits: Floats, start: Floats | None = None) -> Floats:
+    """The parameters of greatest penalised likelihood if each option came true so often, by Newton's method."""
+    bowl = _Bowl.of(patterns, shrinkage, hits)
     theta = np.zeros(patterns.options.shape[1]) if start is None else start
     value, gradient, curvature = bowl.at(theta)
     for _ in range(100):
@@ -578,7 +653,13 @@ def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats
 
 
 def _covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
-    curvature = _Bowl.of(patterns, shrinkage, patterns.hits()).at(theta)[2]
+    """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
+    curvature = _Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).at(theta)[2]
+    if len(patterns.possible):
+        options, share = patterns.options[patterns.possible], patterns.shares(theta)
+        mean = np.zeros((len(patterns.truth), options.shape[1]))
+        np.add.at(mean, patterns.doubtful, options * share[:, None])
+        curvature = curvature - _gram(options, share) + _gram(mean, np.ones(len(mean)))
     inverse = np.linalg.inv(curvature)
     return (inverse + inverse.T) / 2
 
