@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -198,7 +199,7 @@ def gemini_routes() -> web.RouteTableDef:
 
     @routes.post("/v1beta/models/{model}:generateContent")
     async def generate(request: web.Request) -> web.Response:
-        asked = await request.json()
+        asked = in_camel_case(await request.json())
         picture, text = _parts(asked["contents"][0]["parts"])
         assert picture["inlineData"]["mimeType"] == "image/png"
         config = asked.get("generationConfig", {})
@@ -210,6 +211,15 @@ def gemini_routes() -> web.RouteTableDef:
         return web.json_response(gemini_reply(_written(file, text["text"], schema)))
 
     return routes
+
+
+def in_camel_case(value: Any) -> Any:
+    """JSON with its names as Google documents them; its servers know `mime_type` as well as `mimeType`."""
+    if isinstance(value, list):
+        return [in_camel_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {re.sub("_(.)", lambda found: found[1].upper(), name): in_camel_case(item) for name, item in value.items()}
 
 
 def _parts(content: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -235,8 +245,10 @@ def _written(file: bytes, text: str, schema: Shape | None) -> str:
     if schema is not None:
         fields = schema["properties"]
         assert isinstance(fields, dict)
-        assert [*fields] == [*["description"] * ("describe" in text), "labels" if ranks else "label"]
+        assert [*fields] == [*["description"] * ('"description"' in text), "labels" if ranks else "label"]
         told = fields["labels"]["items"] if ranks else fields["label"]
-        assert told["enum"] == [line for line in text.splitlines() if line in ranked]
-    described = {"description": "A piece of clothing."} if "describe" in text else {}
+        assert [value for value in told["enum"] if value in ranked] == [
+            line for line in text.splitlines() if line in ranked
+        ]
+    described = {"description": "A piece of clothing."} if '"description"' in text else {}
     return json.dumps({**described, **({"labels": ranked[:5]} if ranks else {"label": ranked[0]})})

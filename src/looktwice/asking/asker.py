@@ -23,12 +23,14 @@ from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys,
 from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Polling, Rate
+from looktwice.asking.phrased import check_words, prepare
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
 from looktwice.classifiers.naming import Naming, merged, names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
@@ -165,7 +167,9 @@ class _Open:
         if failure := self.failure():
             return Unscored(self.picture.name, failure.cause, failure.message)
         if base is None:
-            return Unscored(self.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
+            said = self.jobs[0].answer
+            why = self.names.why_none(said.label if isinstance(said, Answer) else NO_LABEL)
+            return Unscored(self.picture.name, Cause.NO_LABEL, why)
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
         thumbnail, lists = self.image.thumbnail(), self.lists()
         return Row(self.picture.name, base, asked, self.image.digest, thumbnail, lists, self.descriptor)
@@ -244,6 +248,7 @@ class Asker:
 
         If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
         """
+        check_words(self.classifier, panel)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         self._runs += 1
         try:
@@ -313,20 +318,20 @@ class Asker:
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen | None = None) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
+        check_words(self.classifier, panel)
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
         cost = Counter[str]()
         largest: Image | None = None
         while chunk := await self._load(source, panel, screen):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
-            for digest in new.keys() - seen:
-                known = sum(job.answer is not None for job in new[digest].jobs)
-                quote, asked = self.quote(new[digest].image), 1 + len(panel) - known
-                hits += known
-                cost["micros"] += asked * quote.expected
-                cost["most_micros"] += asked * quote.most
-                cost["input_tokens"] += asked * quote.tokens.input
-                cost["output_tokens"] += asked * quote.tokens.output
+            for item in (new[digest] for digest in new.keys() - seen):
+                hits += sum(job.answer is not None for job in item.jobs)
+                for quote in (self.quote(item.image, job.question.phrasing) for job in item.jobs if not job.answer):
+                    cost["micros"] += quote.expected
+                    cost["most_micros"] += quote.most
+                    cost["input_tokens"] += quote.tokens.input
+                    cost["output_tokens"] += quote.tokens.output
             total += len(chunk)
             causes = [item.cause for item in chunk if isinstance(item, Unscored)]
             unreadable += causes.count(Cause.UNREADABLE)
@@ -481,9 +486,10 @@ class Asker:
                 part = jobs[start : start + step]
                 for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
                     try:
-                        job.prepared = self.classifier.prepare(pixels)
+                        job.prepared = prepare(self.classifier, pixels, job.question.phrasing)
                         if self._meter:
-                            job.quote = self._meter.quote(*pixels.shape[:2])
+                            height, width, _ = pixels.shape
+                            job.quote = self._meter.quote(height, width, job.question.phrasing)
                     except ImageError as error:
                         unfit.append((job, Failure(Cause.UNFIT, str(error))))
         return unfit
@@ -549,10 +555,10 @@ class Asker:
         """One answer that is paid for but not kept; None where the budget does not cover it."""
         return await self._sender.probe(prepared, quote)
 
-    def quote(self, image: Image) -> Quote:
-        """What a question about this picture costs."""
+    def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """What a question about this picture costs, put so."""
         height, width, _ = image.pixels.shape
-        return self._sender.meter.quote(height, width)
+        return self._sender.meter.quote(height, width, phrasing)
 
 
 def batches_of(sender: Sender, polling: Polling) -> Batches:

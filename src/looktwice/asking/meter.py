@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -52,7 +52,7 @@ class TokenMeter:
         self._quoted = lru_cache(maxsize=256)(self._weighed)
 
     def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        return self._quoted(height, width, phrasing)
+        return self._quoted(height, width, replace(phrasing, order=None))  # which has no price
 
     def bill(self, answer: Answer, quote: Quote) -> Bill | None:
         tokens = tokens_of(dict(answer.usage))

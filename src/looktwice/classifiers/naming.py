@@ -14,6 +14,7 @@ from typing import Protocol
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Option
 from looktwice.errors import PermanentError
 
+HELD_NONE = "the classifier's answer held no label"
 POSITION = re.compile(r"#+[0-9]+")
 
 
@@ -27,6 +28,9 @@ class Naming(Protocol):
     def label(self, word: str) -> str:
         """The label that a word means; NO_LABEL if it means none."""
 
+    def why_none(self, word: str) -> str:
+        """Why a word that means no label means none, in a sentence."""
+
 
 class Plain:
     """Words that are labels as they are."""
@@ -35,6 +39,9 @@ class Plain:
 
     def label(self, word: str) -> str:
         return word
+
+    def why_none(self, word: str) -> str:
+        return HELD_NONE
 
 
 def names_of(classifier: AnyClassifier) -> Naming:
@@ -70,6 +77,9 @@ class Names:
                 "list all of them, in the order of the classifier"
             )
         return word[1:]
+
+    def why_none(self, word: str) -> str:
+        return HELD_NONE
 
 
 def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:

@@ -48,6 +48,20 @@ class Missing(StrEnum):
         """What the ledger keeps of such an answer, where nothing was said that it could keep."""
         return f"∅ {self}"
 
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        return SENTENCES[self]
+
+
+SENTENCES = {
+    Missing.REFUSAL: "the model declined to answer",
+    Missing.BLOCKED: "a filter of the vendor kept it back",
+    Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
+    Missing.EMPTY: "it was empty",
+    Missing.UNLISTED: "it was not one label of the list",
+}
+
 
 WITHOUT_WORDS = {missing.word: missing for missing in Missing}
 
@@ -89,6 +103,9 @@ class Lexicon:
         """The label that a word means, whatever its case and punctuation; NO_LABEL for anything else."""
         label = self._exact.get(word) or self._loose.get(_plain(word))
         return label or self._without.get(self.missing(word), NO_LABEL)
+
+    def why_none(self, word: str) -> str:
+        return f"the classifier's answer held no label: {self.missing(word).sentence}"
 
     def missing(self, word: str) -> Missing:
         """Why a word that is no label is none."""

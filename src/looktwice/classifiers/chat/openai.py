@@ -75,7 +75,7 @@ class Completions(OpenAIModel):
     def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
         picture = {"url": f"data:image/{KIND};base64,{PICTURE}", "detail": self.detail}
         form = {"name": TOOL, "strict": True, "schema": schema}
-        tool = {"name": TOOL, "strict": True, "parameters": schema}
+        tool = {"name": TOOL, "description": "Gives the answer.", "strict": True, "parameters": schema}
         content = self.arranged({"type": "image_url", "image_url": given(picture)}, {"type": "text", "text": text})
         # OpenAI's own models count hidden thinking too, under a name that other servers may not know.
         limit = "max_completion_tokens" if self.base() == OPENAI else "max_tokens"
