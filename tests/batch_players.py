@@ -78,12 +78,12 @@ def run_killed_at_every_stage(replica: BatchReplica, folder: Path, count: int, v
         process, _ = start(asks_in_batches, folder, count * place // len(stages), views)
 
         replica.hook = partial(_kill, process, stage)
-        process.join(120)
+        process.join(900)
         assert not process.is_alive(), "it hangs"
         killed += process.exitcode == -9
         replica.hook = lambda stage: None
     process, pipe = start(asks_in_batches, folder, count, views)
-    assert pipe.poll(240), "it hangs"
+    assert pipe.poll(900), "it hangs"
     scored, causes = pipe.recv()
     process.join(30)
     assert not causes, causes[:3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.vendors import HOUSES, PRICES, House, app_of, area, crops, description, patches, served, tiles
+from conformance.vendors import HOUSES, LABELS, PRICES, House, app_of, area, crops, description, patches, served, tiles
 from workshop import run
 
 from looktwice.asking.ledger import SqliteLedger, stats, verify
@@ -165,8 +166,21 @@ def test_the_estimate_is_near_the_bill_and_the_books_match_it_to_the_millionth(
     assert day.billed == round(house.bill)
     assert day.estimated == pytest.approx(estimate.micros, abs=24)
     assert (day.input_tokens, day.output_tokens) == (spent.input_tokens, spent.output_tokens)
-    assert day.cached_tokens > 0
     assert verify(tmp_path / "ledger.db") == []
+
+
+def test_words_that_come_first_are_cached_and_billed_as_such(
+    house: House, classifier: Path, prices: Path, tmp_path: Path
+) -> None:
+    labels = [*LABELS, *(f"animal number {number}" for number in range(300))]
+    told = classifier.read_text().replace(json.dumps(LABELS), json.dumps(labels))
+    classifier.write_text(f'{told}picture = "last"\n')
+    with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices) as model:
+        model.ask(pictures(12, sizes=((90, 120),)), views="none")
+    [day] = stats(tmp_path / "ledger.db")
+    assert day.cached_tokens > 8 * 1024
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        assert ledger.spend(model_fingerprint(classifier)).micros == math.ceil(house.bill)
 
 
 def model_fingerprint(classifier: Path) -> str:

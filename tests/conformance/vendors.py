@@ -1,7 +1,8 @@
 """The models behind the replicas of OpenAI, Anthropic and Gemini: what they say, count and bill.
 
 The tokens of pictures follow the steps of the vendors' published examples, written apart from the package's own rules;
-a text has a token for every four characters, as the vendors say, and a prefix that was seen before is cached.
+a text has a token for every four characters, as the vendors say, and words of 1,024 tokens or more that come before the
+picture are read from a cache once they were seen.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class House:
 
     def answer(self, asked: dict[str, object], price: Decimal = Decimal(1)) -> dict[str, object]:
         """The reply to the body of a question, which is put on the bill at this part of the price."""
-        text, picture, schema = _read(self.vendor, asked)
+        text, picture, schema, words_first = _read(self.vendor, asked)
         pixels = cv2.imdecode(np.frombuffer(picture, np.uint8), cv2.IMREAD_COLOR)
         assert pixels is not None, "it is no picture"
         label = LABELS[int(pixels.mean()) % len(LABELS)]
@@ -112,8 +113,9 @@ class House:
         words = text + (json.dumps(schema, separators=(",", ":")) if schema else "")
         height, width, _ = pixels.shape
         tokens = math.ceil(len(words) / 4) + self.count(width, height)
-        cached = math.ceil(len(words) / 4) // 16 * 16 if words in self.seen else 0
-        self.seen.add(words)
+        prefix = len(text) // 4 // 128 * 128 if words_first else 0
+        cached = prefix if prefix >= 1024 and text in self.seen else 0
+        self.seen.add(text)
         out = math.ceil(len(said) / 4) + 1
         owed = (tokens - cached) * self.input + cached * self.cached + out * self.output
         self.bill += owed * price
@@ -141,22 +143,24 @@ def gemini() -> House:
 HOUSES = {"openai": openai, "openai-patches": openai_patches, "anthropic": anthropic, "gemini": gemini}
 
 
-def _read(vendor: str, asked: dict[str, object]) -> tuple[str, bytes, object]:
-    """The words, the file of the picture and the schema in the body of a question."""
+def _read(vendor: str, asked: dict[str, object]) -> tuple[str, bytes, object, bool]:
+    """The words, the file of the picture and the schema in the body of a question; whether the words come first."""
     told = json.loads(json.dumps(asked))
     if vendor == "gemini":
         parts = told["contents"][0]["parts"]
         [text] = [part["text"] for part in parts if "text" in part]
         [picture] = [part["inlineData"]["data"] for part in parts if "inlineData" in part]
-        return text, base64.b64decode(picture), told.get("generationConfig", {}).get("responseSchema")
+        schema = told.get("generationConfig", {}).get("responseSchema")
+        return text, base64.b64decode(picture), schema, "text" in parts[0]
     parts = told["messages"][0]["content"]
     [text] = [part["text"] for part in parts if part["type"] == "text"]
     if vendor == "anthropic":
         [picture] = [part["source"]["data"] for part in parts if part["type"] == "image"]
-        return text, base64.b64decode(picture), told.get("output_config", {}).get("format", {}).get("schema")
+        schema = told.get("output_config", {}).get("format", {}).get("schema")
+        return text, base64.b64decode(picture), schema, parts[0]["type"] == "text"
     [url] = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
     schema = told.get("response_format", {}).get("json_schema", {}).get("schema")
-    return text, base64.b64decode(url.partition(";base64,")[2]), schema
+    return text, base64.b64decode(url.partition(";base64,")[2]), schema, parts[0]["type"] == "text"
 
 
 def _completion(said: str, model: str, tokens: int, cached: int, out: int) -> dict[str, object]:
