@@ -35,8 +35,9 @@ from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
-from looktwice.verdicts import evaluate, learn, look, pilot
+from looktwice.verdicts import evaluate, frontier, learn, look, pilot
 from looktwice.verdicts.evaluate import Evaluation
+from looktwice.verdicts.frontier import Choice
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.pilot import Selection, Setting
@@ -65,6 +66,17 @@ class Tuned:
     """The answers that the profile was fitted on."""
     settings: tuple[Setting, ...] = ()
     """For the paper's search: how each setting fared on the pilot."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """What choosing the size of pictures along with the views found."""
+
+    tuned: Tuned
+    """The profile for the size that was taken."""
+    choices: tuple[Choice, ...]
+    """Every size with every number of views; `frontier.frontier` has those that are worth their money."""
+    taken: Choice
 
 
 class AsyncModel:
@@ -235,6 +247,32 @@ class AsyncModel:
         collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
         return Tuned(profile, chosen, collected)
+
+    async def tune_sizes(
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        sizes: Sequence[int],
+        max_queries: int | None = None,
+    ) -> Sized:
+        """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
+
+        `sizes` are pixels of the longer side. Each takes a pilot of its own.
+        """
+        found = _labelled(pictures, labels)
+        options = self.options.settled(self.terms, self.asker.spent())
+        selections: dict[int, Selection] = {}
+        choices: list[Choice] = []
+        for size in dict.fromkeys(sizes):
+            async with AsyncModel(self.classifier, options=replace(options, working_size=size)) as model:
+                model._progress, model._on_answer = self._progress, self._on_answer
+                selections[size] = chosen = (await model.tune(found, max_queries=max_queries)).chosen
+                price = await model.asker.price(found) or 1.0
+            choices += [Choice(size, views, (1 + views) * price, loss) for views, loss in enumerate(chosen.losses)]
+        best = frontier.taken(frontier.frontier(choices))
+        collected, self.profile = pilot.fit(selections[best.size], max(1, best.views), self.description)
+        return Sized(Tuned(self.profile, selections[best.size], collected), tuple(choices), best)
 
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
@@ -587,6 +625,7 @@ class Model:
     check = _waiting(AsyncModel.check)
     fit = _waiting(AsyncModel.fit)
     tune = _waiting(AsyncModel.tune)
+    tune_sizes = _waiting(AsyncModel.tune_sizes)
     search = _waiting(AsyncModel.search)
     look = _waiting(AsyncModel.look)
     burst = _waiting(AsyncModel.burst)

@@ -308,6 +308,12 @@ class Asker:
         """How much more money the budget has, in millionths; None if nothing limits it."""
         return self._sender.money_left()
 
+    async def price(self, pictures: Sequence[Picture]) -> float:
+        """What a question costs in the mean over these pictures, in millionths; unreadable ones are left out."""
+        chunk = await self._load(iter(pictures), Panel(()), None)
+        quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, _Open)]
+        return sum(quotes) / max(1, len(quotes))
+
     def blocked(self) -> str | None:
         """Why nothing can be asked now, for people; None if a question would be sent.
 

@@ -20,6 +20,7 @@ from looktwice.cli.options import (
     MAX_QUERIES,
     PAPER,
     REVIEWED,
+    SIZES,
     VERIFY,
     VIEWS,
     WANTED,
@@ -181,6 +182,7 @@ def tune(
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
+    sizes: Annotated[list[int] | None, Help("--size", help=SIZES, min=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
         "profile.json"
     ),
@@ -197,6 +199,8 @@ def tune(
 
       looktwice tune photos/ -c model.toml --max-queries 5 --budget +20000
 
+      looktwice tune photos/ -c model.toml --size 256 --size 512 --size 1024 --prices prices.toml
+
       looktwice tune photos/ -c model.toml --paper rotation --draws 20
     """
     from looktwice.cli import inputs, tune
@@ -205,6 +209,8 @@ def tune(
     labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
+    if sizes:
+        _exit(tune.tune_sizes(model, labelled, sizes, max_queries, out, output))
     _exit(tune.tune(model, labelled, max_queries, out, report, output))
 
 

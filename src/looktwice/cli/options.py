@@ -42,6 +42,9 @@ COST = "What missing a label costs, such as melanoma=20; others cost 1. The dear
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
+SIZES = (
+    "A size to try, in pixels of the longer side, for each time it is given: smaller pictures may pay for more looks."
+)
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 UNFAMILIAR = (
