@@ -25,6 +25,7 @@ from looktwice.asking.asker import Asker, Estimate, Tell
 from looktwice.asking.check import Checkup
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.asking.phrased import askable
+from looktwice.asking.sender import PHONE
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, panels, paper
 from looktwice.calibration.base import Calibrator
@@ -158,6 +159,11 @@ class AsyncModel:
     def asked(self) -> Progress:
         """What was asked so far, since the ledger and the classifier were opened."""
         return replace(self._asker.progress) if self._asker else Progress()
+
+    def typical_price(self) -> int:
+        """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
+        meter = self.options.meter(self.classifier)
+        return meter.quote(*self.terms.working_size.of(*PHONE)).expected if meter else self.terms.price_micros
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for and kept."""

@@ -42,7 +42,7 @@ def tune(
 
     Whether every picture was scored.
     """
-    price = model.terms.price_micros
+    price = model.typical_price()
     check_places(out, report=report)
     files.ready(out.with_suffix(".svg"))
 
@@ -146,7 +146,7 @@ def search(
     check_places(out, report=report)
     check_teachable(pictures, pilot.SEARCHED)
     queries = pilot.search_queries(len(pictures), len(grid), draws)
-    _tell([_cost("The search", queries, model.terms.price_micros), *_books(model, output)], output.json)
+    _tell([_cost("The search", queries, model.typical_price()), *_books(model, output)], output.json)
     if output.dry_run:
         if output.json:
             print_json({"queries": queries})
