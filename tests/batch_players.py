@@ -47,7 +47,7 @@ def hurry() -> None:
 
     vars(session)["Polling"] = quick
     batching.WATCH = 0.02
-    batching.MOST_BYTES = 2_000_000
+    batching.BatchApi.most_bytes = 200_000
 
 
 def pictures(count: int) -> list[np.ndarray]:

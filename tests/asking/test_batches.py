@@ -36,7 +36,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(session, "Polling", Polling)
     monkeypatch.setattr(batching, "WATCH", batching.WATCH)
-    monkeypatch.setattr(batching, "MOST_BYTES", batching.MOST_BYTES)
+    monkeypatch.setattr(batching.BatchApi, "most_bytes", batching.BatchApi.most_bytes)
     hurry()
 
 

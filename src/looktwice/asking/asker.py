@@ -228,8 +228,8 @@ class Asker:
 
     @property
     def in_flight(self) -> int:
-        """Calls on their way now."""
-        return self._sender.gate.busy
+        """Calls on their way now, or questions in batches."""
+        return self._batches.in_flight if self._batches else self._sender.gate.busy
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""

@@ -22,7 +22,7 @@ from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import Polling
 from looktwice.asking.sender import Job, Sender
 from looktwice.classifiers.base import Answer
-from looktwice.classifiers.chat.batching import MOST_BYTES, Fate, Line, Sought
+from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import ClassifierError, LedgerError, PassingError
@@ -53,21 +53,24 @@ class Batches:
         self.failures: dict[bytes, Failure] = {}
         """Why questions have no answer."""
         self.answered = 0
+        self.in_flight = 0
+        """Questions in batches whose results are not here."""
 
     async def fetch(self, questions: Questions) -> None:
         """Have all questions answered, in as many batches as that takes; those that cannot be are in `failures`."""
         while not self._sender.halt:
-            await self._collect()
+            await self._collect(patient=False)
             before, elsewhere = self._sent.total(), False
             self.failures = {key: why for key, why in self.failures.items() if why.cause is not Cause.BUDGET}
             async for jobs in questions():
                 for job in jobs:
                     elsewhere |= await self._add(job)
             elsewhere |= await self._submit()
+            if not elsewhere and self._sent.total() == before:
+                return
+            await self._collect(patient=True)
             if elsewhere:
                 await self._sender.pause(self._polling.soonest)
-            elif self._sent.total() == before:
-                return
 
     async def close(self) -> None:
         """Close every connection."""
@@ -85,7 +88,9 @@ class Batches:
             self.failures[job.entry.key] = Failure(Cause.CLASSIFIER, why)
             return False
         size = len(job.prepared.body) + 200
-        if self._waiting and (self._size + size > MOST_BYTES or len(self._waiting) == self._api.most_questions):
+        if self._waiting and (
+            self._size + size > self._api.most_bytes or len(self._waiting) == self._api.most_questions
+        ):
             elsewhere = await self._submit()
         self._waiting.append((job, job.prepared))
         self._size += size
@@ -111,6 +116,7 @@ class Batches:
             self.failures |= dict.fromkeys(grant.refused, Failure(Cause.BUDGET, why))
         if grant.granted:
             self._sender.progress.sent += len(grant.granted)
+            self.in_flight += len(grant.granted)
             self._sent.update(grant.granted)
             batch = OpenBatch(id, None, None, tuple(grant.granted), time.time(), False)
             asked = [(key, *prepared[key]) for key in grant.granted]
@@ -149,14 +155,16 @@ class Batches:
 
     # Out of a batch --------------------------------------------------------------------------------------------------
 
-    async def _collect(self) -> None:
-        """Fetch the results of all batches that are open, whoever sent them."""
-        for batch in self._ledger.open_batches(self._classifier.fingerprint):
+    async def _collect(self, patient: bool) -> None:
+        """Fetch the results of the batches that are open, whoever sent them: of all, or of those that have ended."""
+        found = self._ledger.open_batches(self._classifier.fingerprint)
+        self.in_flight = sum(len(batch.keys) for batch in found)
+        for batch in found:
             if batch.owned and batch.remote is None:
                 continue  # another session is about to send it
             remote = batch.remote or await self._recovered(batch)
             if remote and not self._sender.halt:
-                await self._results(batch, remote)
+                await self._results(batch, remote, patient)
 
     async def _recovered(self, batch: OpenBatch) -> str | None:
         """What the vendor calls a batch that somebody was about to send; if it surely has none, it is released."""
@@ -178,12 +186,13 @@ class Batches:
             late = time.monotonic() - started > self._polling.grace
         return None
 
-    async def _results(self, batch: OpenBatch, remote: str) -> None:
-        """Wait for a batch and enter its results."""
+    async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
+        """Wait for a batch, if it is to be waited for, and enter its results."""
         state, wait = await self._told(lambda: self._api.state(remote)), self._polling.soonest
         while not state.ended:
-            await self._sender.pause(wait)
-            if self._sender.halt:
+            if patient:
+                await self._sender.pause(wait)
+            if self._sender.halt or not patient:
                 return
             wait = min(self._polling.latest, 1.5 * wait)
             state = await self._told(lambda: self._api.state(remote))
@@ -230,6 +239,7 @@ class Batches:
         return outcome
 
     async def _settle(self, batch: int, results: Sequence[Settled]) -> None:
+        self.in_flight -= len(results)
         for result in results:
             if result.bill:
                 self._sender.count(result.bill, 0)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 TIMEOUT = 1800.0
 """Seconds for one request: files are large."""
 LARGEST_REPLY = 1 << 30
-MOST_BYTES = 64_000_000
-"""Bytes of the questions of one batch: less than any vendor allows, as they are held in memory until they are sent."""
 SKEW = 600.0
 """Seconds by which the vendor's clock may be behind ours."""
 WATCH = 5.0
@@ -89,6 +87,8 @@ class BatchApi(ABC):
     """The batches of one vendor."""
 
     most_questions: ClassVar[int]
+    most_bytes: ClassVar[int] = 128_000_000
+    """Of one batch: less than any vendor allows, as it is held in memory until it is sent."""
 
     def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
         patient = {**vendor.model_dump(include={*Manners.model_fields}), "max_reply_bytes": LARGEST_REPLY}
