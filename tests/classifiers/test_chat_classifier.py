@@ -328,24 +328,33 @@ def test_the_price_of_a_question_is_told() -> None:
     assert classifier.terms.price_micros == 400
 
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = "".join((DOCS / page).read_text("utf-8") for page in ("connectors.md", "howto/vision-language-models.md"))
+DESCRIPTION = re.compile(r"```toml\n((?:#[^\n]*\n)?connector = \"(?:openai|anthropic|gemini).*?)```", re.DOTALL)
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "VLLM_KEY")
 
 
-@pytest.mark.parametrize("text", re.findall(r"```toml\n(connector = \"(?:openai|anthropic)\".*?)```", GUIDE, re.DOTALL))
-def test_the_descriptions_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_KEY"):
+@pytest.mark.parametrize("text", DESCRIPTION.findall(GUIDE))
+def test_the_descriptions_in_the_guides_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for variable in KEYS:
         monkeypatch.setenv(variable, "k")
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     (tmp_path / "mine.toml").write_text(text)
     classifier = connect(tmp_path / "mine.toml")
     assert "cat" in (classifier.labels or ())
-    assert json.loads(classifier.prepare(pictures()[0]).body)["model"]
+    assert json.loads(classifier.prepare(pictures()[0]).body)
 
 
-@pytest.mark.parametrize("text", re.findall(r"^    looktwice check \"((?:openai|anthropic).*)\"$", GUIDE, re.MULTILINE))
+@pytest.mark.parametrize("text", re.findall(r"^    looktwice check \"((?:openai|anthropic|gemini).*)\"$", GUIDE, re.M))
 def test_the_strings_in_the_guide_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
-    for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+    for variable in KEYS:
         monkeypatch.setenv(variable, "k")
     assert connect(text).labels == ("cat", "dog")
+
+
+def test_every_interface_stands_in_the_guide() -> None:
+    found = {text.partition('"')[2].partition('"')[0] for text in DESCRIPTION.findall(GUIDE)}
+    assert found == {"openai", "anthropic", "gemini"}
+    assert len(DESCRIPTION.findall(GUIDE)) == 5

@@ -190,6 +190,12 @@ def test_tuning_offers_other_words_where_a_prompt_is_taken() -> None:
     assert askable(model(), PROMPTED) == ()
 
 
+async def test_the_plan_of_tuning_counts_the_questions_that_can_be_asked() -> None:
+    async with AsyncModel(connected("openai"), ledger="memory") as prompted, AsyncModel(model()) as plain:
+        assert prompted.plan(400).rungs[0].views == len(CANDIDATES) + len(PROMPTED)
+        assert plain.plan(400).rungs[0].views == len(CANDIDATES)
+
+
 # The whole road ----------------------------------------------------------------------------------------------------
 
 

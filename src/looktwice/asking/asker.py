@@ -28,7 +28,7 @@ from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
-from looktwice.classifiers.naming import Naming, merged, names_of
+from looktwice.classifiers.naming import Naming, merged, names_of, why_none
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
@@ -168,7 +168,7 @@ class _Open:
             return Unscored(self.picture.name, failure.cause, failure.message)
         if base is None:
             said = self.jobs[0].answer
-            why = self.names.why_none(said.label if isinstance(said, Answer) else NO_LABEL)
+            why = why_none(self.names, said.label if isinstance(said, Answer) else NO_LABEL)
             return Unscored(self.picture.name, Cause.NO_LABEL, why)
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
         thumbnail, lists = self.image.thumbnail(), self.lists()

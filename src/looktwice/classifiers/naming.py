@@ -7,19 +7,18 @@ renamed, and a position such as `#3` is the label that stands there. So names ca
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Option
 from looktwice.errors import PermanentError
 
-HELD_NONE = "the classifier's answer held no label"
 POSITION = re.compile(r"#+[0-9]+")
 
 
 class Naming(Protocol):
-    """From words to labels."""
+    """From words to labels; one that has `why_none`, too, tells why a word means none."""
 
     @property
     def renames(self) -> Mapping[str, str]:
@@ -27,9 +26,6 @@ class Naming(Protocol):
 
     def label(self, word: str) -> str:
         """The label that a word means; NO_LABEL if it means none."""
-
-    def why_none(self, word: str) -> str:
-        """Why a word that means no label means none, in a sentence."""
 
 
 class Plain:
@@ -40,14 +36,17 @@ class Plain:
     def label(self, word: str) -> str:
         return word
 
-    def why_none(self, word: str) -> str:
-        return HELD_NONE
-
 
 def names_of(classifier: AnyClassifier) -> Naming:
     """What the words in a classifier's answers mean."""
     names: Naming = getattr(classifier, "names", Plain())
     return names
+
+
+def why_none(names: Naming, word: str) -> str:
+    """Why an answer whose word means no label holds none, for people; a naming may know more, as `why_none`."""
+    tell: Callable[[str], str] | None = getattr(names, "why_none", None)
+    return "the classifier's answer held no label" + (f": {tell(word)}" if tell else "")
 
 
 class Names:
@@ -77,9 +76,6 @@ class Names:
                 "list all of them, in the order of the classifier"
             )
         return word[1:]
-
-    def why_none(self, word: str) -> str:
-        return HELD_NONE
 
 
 def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:

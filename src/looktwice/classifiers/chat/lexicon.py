@@ -48,11 +48,6 @@ class Missing(StrEnum):
         """What the ledger keeps of such an answer, where nothing was said that it could keep."""
         return f"∅ {self}"
 
-    @property
-    def sentence(self) -> str:
-        """The same for people."""
-        return SENTENCES[self]
-
 
 SENTENCES = {
     Missing.REFUSAL: "the model declined to answer",
@@ -105,10 +100,11 @@ class Lexicon:
         return label or self._without.get(self.missing(word), NO_LABEL)
 
     def why_none(self, word: str) -> str:
-        return f"the classifier's answer held no label: {self.missing(word).sentence}"
+        """Why a word that is no label is none, for people."""
+        return SENTENCES[self.missing(word)]
 
     def missing(self, word: str) -> Missing:
-        """Why a word that is no label is none."""
+        """The same as a value."""
         if told := WITHOUT_WORDS.get(word):
             return told
         if not _plain(word):
