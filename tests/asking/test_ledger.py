@@ -689,6 +689,8 @@ def test_a_batch_outlives_its_session_and_is_settled_once_whoever_tells_its_resu
     ours.note_batch(7, remote="batch-1").result(30)
     [found] = theirs.open_batches(WHO)
     assert (found.file, found.remote) == ("file-1", "batch-1")
+    assert theirs.known_batches(WHO) == frozenset(["batch-1"])
+    assert theirs.known_batches("another") == frozenset()
     bill = Bill(Tokens(10, 1), 40_500_000, 0)
     one, two, three, four = granted
     results = [Settled(one, Answer("cat"), bill), Settled(one, Answer("dog"), bill), Settled(two, Outcome.WAIVED)]

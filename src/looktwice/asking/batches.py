@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -131,7 +132,7 @@ class Batches:
                 lambda: self._api.upload(batch.name, lines), lambda: self._api.find_file(batch.name)
             )
             await asyncio.wrap_future(self._ledger.note_batch(batch.id, file=file))
-            sought = Sought(batch.name, file, time.time(), len(batch.keys))
+            sought = Sought(batch.name, file, time.time(), len(batch.keys), self._others())
             create = partial(self._api.create, batch.name, file, lines)
             remote = await self._once(create, partial(self._api.find, sought))
             await asyncio.wrap_future(self._ledger.note_batch(batch.id, remote=remote))
@@ -171,7 +172,7 @@ class Batches:
         started, late = time.monotonic(), False
         while not self._sender.halt:
             file = batch.file or await self._told(lambda: self._api.find_file(batch.name))
-            sought = Sought(batch.name, file, batch.at, len(batch.keys))
+            sought = Sought(batch.name, file, batch.at, len(batch.keys), self._others())
             remote = await self._told(partial(self._api.find, sought))
             if remote is None and file and late:
                 create = partial(self._api.create, batch.name, file, ())
@@ -185,6 +186,9 @@ class Batches:
             await self._sender.pause(min(self._polling.soonest, self._polling.grace))
             late = time.monotonic() - started > self._polling.grace
         return None
+
+    def _others(self) -> frozenset[str]:
+        return self._ledger.known_batches(self._classifier.fingerprint)
 
     async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
         """Wait for a batch, if it is to be waited for, and enter its results."""
@@ -225,7 +229,7 @@ class Batches:
             return Settled(key, Outcome.REFUSED)
         self.answered += 1
         self._sender.progress.answered += 1
-        return Settled(key, answer, self._sender.meter.bill(answer, self._sender.typical))
+        return Settled(key, replace(answer, raw=None), self._sender.meter.bill(answer, self._sender.typical))
 
     def _failed(self, key: bytes, line: Line, outcome: Outcome | None) -> Outcome | None:
         """The outcome of a question without an answer; why it is not asked again is kept."""

@@ -318,3 +318,7 @@ class BatchLedger(Ledger, Protocol):
     def open_batches(self, fingerprint: str) -> list[OpenBatch]:
         """The batches that have questions without a result, oldest first."""
         ...
+
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        """What the vendor calls every batch that was ever noted."""
+        ...

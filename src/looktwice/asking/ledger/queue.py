@@ -178,6 +178,9 @@ class Reader:
     def open_batches(self, fingerprint: str, session: int) -> list[OpenBatch]:
         return self.read(lambda: self._open_batches(self._tables.find_classifier(fingerprint), session))
 
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        return self.read(lambda: self._tables.known_batches(fingerprint))
+
     def _open_batches(self, classifier: int | None, session: int) -> list[OpenBatch]:
         found = [] if classifier is None else self._tables.open_batches(classifier)
         alive = living(self._tables.sessions(), time.time()) - {session}
@@ -294,6 +297,10 @@ class QueuedLedger:
         settlement = Settlement(batch, {each.key: each for each in reversed(results)})
         self._put_awaited(settlement)
         return settlement.future
+
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        self._usable()
+        return self._reader.known_batches(fingerprint)
 
     def open_batches(self, fingerprint: str) -> list[OpenBatch]:
         self._usable()

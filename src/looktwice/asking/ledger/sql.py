@@ -215,6 +215,15 @@ class Tables(ABC):
         )
         return [BatchRow(*row) for row in rows]  # type: ignore[arg-type]
 
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        """What the vendor calls the batches of a classifier."""
+        rows = self.execute(
+            "SELECT remote FROM batches JOIN classifiers c ON c.id = classifier"
+            " WHERE fingerprint = ? AND remote IS NOT NULL",
+            (fingerprint,),
+        )
+        return frozenset(str(remote) for (remote,) in rows)
+
     def in_batch(self, batch: int) -> dict[bytes, tuple[int, int]]:
         """The questions of a batch that have no result yet: what is reserved for each, and what is expected."""
         rows = self.execute("SELECT key, reserved, expected FROM questions WHERE batch = ?", (batch,))

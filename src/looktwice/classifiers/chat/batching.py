@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from yarl import URL
 
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Manners, Reply, Transport
+from looktwice.classifiers.transport import Door, Manners, Transport
 from looktwice.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Sought(NamedTuple):
     since: float
     """When it was about to be sent, in seconds since 1970."""
     questions: int
+    others: frozenset[str] = frozenset()
+    """Batches at the vendor that are known to be others."""
 
 
 class BatchApi(ABC):
@@ -128,22 +130,32 @@ class BatchApi(ABC):
         """Close every connection."""
         await self._transport.close()
 
-    async def _send(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Reply:
-        return await self._transport.door(method, f"{self._vendor.base()}{path}", self._headers).send(body, headers)
+    def _door(self, method: str, path: str) -> Door:
+        return self._transport.door(method, f"{self._vendor.base()}{path}", self._headers)
 
-    async def _json(self, method: str, path: str, body: object = None) -> dict[str, object]:
-        door = self._transport.door(method, f"{self._vendor.base()}{path}", self._headers)
-        reply = await door.send(None if body is None else json.dumps(body).encode())
+    async def _json(self, path: str) -> dict[str, object]:
+        """The JSON object at a place."""
+        door = self._door("GET", path)
+        reply = await door.send()
         told = door.parse(reply)
-        if not isinstance(told, dict):
-            raise door.garbled("is not what a batch interface says", reply)
-        return told
+        if isinstance(told, dict):
+            return told
+        raise door.garbled("is not what a batch interface says", reply)
+
+    async def _made(self, path: str, body: bytes, field: str = "id", headers: Mapping[str, str] | None = None) -> str:
+        """What the vendor calls a file or batch that it is given; `file.name` is in a part of its reply."""
+        door = self._door("POST", path)
+        reply = await door.send(body, headers)
+        told = door.parse(reply)
+        for name in field.split("."):
+            told = told.get(name) if isinstance(told, dict) else None
+        if isinstance(told, str):
+            return told
+        raise door.garbled(f"has no {field}", reply)
 
     async def _lines(self, path: str) -> list[dict[str, object]]:
         """The values of a file with one JSON value a line; a last line that is cut off is left out."""
-        reply = await self._send("GET", path)
+        reply = await self._door("GET", path).send()
         found = []
         for line in reply.body.splitlines():
             with suppress(ValueError):
@@ -163,7 +175,7 @@ class OpenAIBatches(BatchApi):
         return f'{head[:-1]},"body":'.encode() + body + b"}"
 
     async def find_file(self, name: str) -> str | None:
-        told = await self._json("GET", "/files?purpose=batch&limit=10000")
+        told = await self._json("/files?purpose=batch&limit=10000")
         return next((str(each["id"]) for each in _dicts(told, "data") if each.get("filename") == f"{name}.jsonl"), None)
 
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
@@ -175,12 +187,12 @@ class OpenAIBatches(BatchApi):
         )
         body = b"".join((form.encode(), b"\n".join(lines), f"\r\n{edge}--\r\n".encode()))
         kind = {"content-type": f"multipart/form-data; boundary={name}"}
-        return str(json.loads((await self._send("POST", "/files", body, kind)).body)["id"])
+        return await self._made("/files", body, headers=kind)
 
     async def find(self, sought: Sought) -> str | None:
         after = ""
         while True:
-            told = await self._json("GET", f"/batches?limit=100{after}")
+            told = await self._json(f"/batches?limit=100{after}")
             found = _dicts(told, "data")
             for each in found:
                 metadata = each.get("metadata")
@@ -192,20 +204,12 @@ class OpenAIBatches(BatchApi):
             after = f"&after={quote(str(found[-1]['id']))}"
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
-        told = await self._json(
-            "POST",
-            "/batches",
-            {
-                "input_file_id": file,
-                "endpoint": f"/v1{self._vendor.path()}",
-                "completion_window": "24h",
-                "metadata": {"looktwice": name},
-            },
-        )
-        return str(told["id"])
+        endpoint, metadata = f"/v1{self._vendor.path()}", {"looktwice": name}
+        asked = {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h", "metadata": metadata}
+        return await self._made("/batches", json.dumps(asked).encode())
 
     async def state(self, remote: str) -> State:
-        told = await self._json("GET", f"/batches/{quote(remote)}")
+        told = await self._json(f"/batches/{quote(remote)}")
         match told.get("status"):
             case "completed":
                 return State(True, lost=True)
@@ -218,7 +222,7 @@ class OpenAIBatches(BatchApi):
         return State(False)
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
-        told = await self._json("GET", f"/batches/{quote(remote)}")
+        told = await self._json(f"/batches/{quote(remote)}")
         for file in (told.get("output_file_id"), told.get("error_file_id")):
             for each in await self._lines(f"/files/{quote(str(file))}/content") if file else ():
                 yield self._result(each)
@@ -239,6 +243,11 @@ class MessageBatches(BatchApi):
 
     most_questions = 100_000
 
+    def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
+        super().__init__(vendor, headers, secrets)
+        self._firsts: dict[str, str] = {}
+        """The name of one question of each batch that was looked into."""
+
     def line(self, id: str, body: bytes) -> bytes:
         return f'{{"custom_id":{json.dumps(id)},"params":'.encode() + body + b"}"
 
@@ -251,33 +260,31 @@ class MessageBatches(BatchApi):
     async def find(self, sought: Sought) -> str | None:
         after = ""
         while True:
-            told = await self._json("GET", f"/v1/messages/batches?limit=100{after}")
+            told = await self._json(f"/v1/messages/batches?limit=100{after}")
             found = _dicts(told, "data")
             for each in found:
                 counts = each.get("request_counts")
                 fits = isinstance(counts, dict) and sum(counts.values()) == sought.questions
-                if fits and _seconds(each.get("created_at")) >= sought.since - SKEW:
-                    remote = str(each["id"])
-                    if await self._is_ours(remote, sought.name):
-                        return remote
+                remote, late = str(each.get("id")), _seconds(each.get("created_at")) < sought.since - SKEW
+                if fits and not late and remote not in sought.others and await self._is_ours(remote, sought.name):
+                    return remote
             if not told.get("has_more") or not found or _seconds(found[-1].get("created_at")) < sought.since - SKEW:
                 return None
             after = f"&after_id={quote(str(found[-1]['id']))}"
 
     async def _is_ours(self, remote: str, name: str) -> bool:
         """Whether a batch holds our questions, which can be told once it has ended."""
-        while not (await self.state(remote)).ended:
-            await asyncio.sleep(WATCH)
-        async for line in self.results(remote):
-            return line.id.endswith(name.rpartition("-")[2])
-        return False
+        while remote not in self._firsts:
+            while not (await self.state(remote)).ended:
+                await asyncio.sleep(WATCH)
+            self._firsts[remote] = await anext((line.id async for line in self.results(remote)), "")
+        return self._firsts[remote].endswith(name.rpartition("-")[2])
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
-        reply = await self._send("POST", "/v1/messages/batches", b'{"requests":[' + b",".join(lines) + b"]}")
-        return str(json.loads(reply.body)["id"])
+        return await self._made("/v1/messages/batches", b'{"requests":[' + b",".join(lines) + b"]}")
 
     async def state(self, remote: str) -> State:
-        told = await self._json("GET", f"/v1/messages/batches/{quote(remote)}")
+        told = await self._json(f"/v1/messages/batches/{quote(remote)}")
         return State(told.get("processing_status") == "ended", lost=True)
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
@@ -321,16 +328,14 @@ class GeminiBatches(BatchApi):
             "x-goog-upload-header-content-type": "application/jsonl",
         }
         told = json.dumps({"file": {"displayName": name, "mimeType": "application/jsonl"}}).encode()
-        reply = await self._send("POST", "/upload/v1beta/files", told, start)
+        reply = await self._door("POST", "/upload/v1beta/files").send(told, start)
         place, ours = URL(reply.headers.get("x-goog-upload-url", "")), URL(self._vendor.base())
         if place.host != ours.host:
             raise PermanentError(
                 f"{ours} wants files to be sent to {place.host or 'nowhere'}, which gets no key of ours"
             )
-        path = str(place.relative())
         send = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
-        reply = await self._send("POST", path, body, {**send, "content-type": "application/jsonl"})
-        return str(json.loads(reply.body)["file"]["name"])
+        return await self._made(str(place.relative()), body, "file.name", {**send, "content-type": "application/jsonl"})
 
     async def find(self, sought: Sought) -> str | None:
         async for each in self._listed("/v1beta/batches", "operations"):
@@ -341,11 +346,11 @@ class GeminiBatches(BatchApi):
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
         path = f"/v1beta/models/{quote(self._vendor.model, safe='')}:batchGenerateContent"
-        told = await self._json("POST", path, {"batch": {"displayName": name, "inputConfig": {"fileName": file}}})
-        return str(told["name"])
+        asked = {"batch": {"displayName": name, "inputConfig": {"fileName": file}}}
+        return await self._made(path, json.dumps(asked).encode(), "name")
 
     async def state(self, remote: str) -> State:
-        told = await self._json("GET", f"/v1beta/{quote(remote)}")
+        told = await self._json(f"/v1beta/{quote(remote)}")
         metadata = told.get("metadata")
         state = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
         match state:
@@ -360,7 +365,7 @@ class GeminiBatches(BatchApi):
         return State(False)
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
-        told = await self._json("GET", f"/v1beta/{quote(remote)}")
+        told = await self._json(f"/v1beta/{quote(remote)}")
         metadata = told.get("metadata")
         output = told.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
         file = output.get("responsesFile") if isinstance(output, dict) else None
@@ -376,7 +381,7 @@ class GeminiBatches(BatchApi):
         token = ""
         while True:
             page = urlencode({"pageSize": 100, **({"pageToken": token} if token else {})})
-            told = await self._json("GET", f"{path}?{page}")
+            told = await self._json(f"{path}?{page}")
             for each in _dicts(told, field):
                 yield each
             token = str(told.get("nextPageToken") or "")
