@@ -238,17 +238,23 @@ class AsyncModel:
         return self.profile
 
     async def tune(
-        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, max_queries: int | None = None
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        max_queries: int | None = None,
+        loss: panels.LossName = "brier",
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
         `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
+        `loss` is what the views are to lower on held-out pictures.
         """
         found = _labelled(pictures, labels)
         learn.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
-            chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL)
+            chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
             _check_complete(asker)
         collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
@@ -261,6 +267,7 @@ class AsyncModel:
         *,
         sizes: Sequence[int],
         max_queries: int | None = None,
+        loss: panels.LossName = "brier",
     ) -> Sized:
         """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
 
@@ -273,9 +280,9 @@ class AsyncModel:
         for size in dict.fromkeys(sizes):
             async with AsyncModel(self.classifier, options=replace(options, working_size=size)) as model:
                 model._progress, model._on_answer = self._progress, self._on_answer
-                selections[size] = chosen = (await model.tune(found, max_queries=max_queries)).chosen
+                selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
                 price = await model.asker.price(found) or 1.0
-            choices += [Choice(size, views, (1 + views) * price, loss) for views, loss in enumerate(chosen.losses)]
+            choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]
         best = frontier.taken(frontier.frontier(choices))
         collected, self.profile = pilot.fit(selections[best.size], max(1, best.views), self.description)
         return Sized(Tuned(self.profile, selections[best.size], collected), tuple(choices), best)

@@ -27,7 +27,7 @@ BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 m
 PRICES = "A table of prices by the token, for chat models; `looktwice prices` prints one to start from."
 BATCH = "Ask a chat model in its vendor's batches: within a day, at a lower price; stopping early takes two rounds."
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
-VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight mild ones."
+VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight general ones."
 SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
 WORKING_SIZE = (
     "Scale larger pictures down to so many pixels of the longer side; by default what the classifier can use."
@@ -45,6 +45,7 @@ MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, an
 SIZES = (
     "A size to try, in pixels of the longer side, for each time it is given: smaller pictures may pay for more looks."
 )
+LOSS = "What the views are chosen to lower on held-out pictures."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 UNFAMILIAR = (
