@@ -142,7 +142,7 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Float
     losses, theta = np.zeros(len(fold)), jury.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
         here = fold == part
-        losses[here] = loss(table, jury.descend(table, 0.0, table.hits(~here), theta), labelled.classes)[here]
+        losses[here] = loss(table, jury.descend(table, 0.0, ~here, theta), labelled.classes)[here]
     return losses
 
 
