@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from experiments import closed, scores
-from experiments.collected import CACHE
+from experiments.collected import CACHE, MILD16
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
 from experiments.paper.grids import Reading, listed, mild
@@ -30,7 +30,6 @@ from experiments.paper.subjects import (
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
 from looktwice.errors import DataError, LookTwiceError
-from looktwice.views import GENERAL16
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
@@ -119,7 +118,7 @@ def _planned(size: Scale) -> int:
         (len(views) * quarter + min(RACE, len(views)) * (size.grid - quarter)) * size.grid_draws
         for views in size.settings.values()
     )
-    asked = (size.labelled + size.tested) * (1 + len(size.settings) * size.draws + min(size.draws, len(GENERAL16)))
+    asked = (size.labelled + size.tested) * (1 + len(size.settings) * size.draws + min(size.draws, len(MILD16)))
     return search + asked + len(size.settings) * size.noise * size.noise_draws
 
 
