@@ -17,6 +17,7 @@ from looktwice.cli.options import (
     COST,
     DECIDING,
     LABELLED,
+    LOSS,
     MAX_QUERIES,
     PAPER,
     REVIEWED,
@@ -179,6 +180,7 @@ def tune(
     ask: "AskOptions",
     output: "Output",
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
+    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "brier",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
@@ -205,7 +207,7 @@ def tune(
     labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
-    _exit(tune.tune(model, labelled, max_queries, out, report, output))
+    _exit(tune.tune(model, labelled, max_queries, loss, out, report, output))
 
 
 @app.command()
