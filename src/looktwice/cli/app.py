@@ -16,6 +16,7 @@ from looktwice.cli.options import (
     CLASSIFIER,
     COST,
     DECIDING,
+    LABEL_STUDIO,
     LABELLED,
     MAX_QUERIES,
     PAPER,
@@ -642,6 +643,7 @@ def serve(
     max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
     review: Annotated[Path | None, Serve(help="Keep pictures for review here; see `looktwice review`.")] = None,
     most_reviews: Annotated[int, Serve(help="Most pictures that this folder may hold.", min=1)] = 1000,
+    label_studio: Annotated[str | None, Serve(help=LABEL_STUDIO, metavar="ADDRESS")] = None,
 ) -> None:
     """Verdicts over HTTP, and a page to look at pictures.
 
@@ -650,6 +652,8 @@ def serve(
       looktwice serve --profile profile.json
 
       looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
+
+      looktwice serve --label-studio http://localhost:8080 --port 9090
     """
     from looktwice import service
 
@@ -661,7 +665,7 @@ def serve(
         seconds=timeout,
         reviews=most_reviews,
     )
-    service.run(profile, classifier, decide, ask, place, limits, review)
+    service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
 
 
 def main() -> None:
