@@ -148,6 +148,7 @@ def test_json_min_says_the_same(tmp_path: Path) -> None:
     ]
     for each, label in zip(told, ("cat", NONE, UNSURE, {"choices": ["dog"]}), strict=False):
         each["label"] = label
+    told[4] |= {"annotator": None, "annotation_id": None, "updated_at": None}  # nobody labelled it
     (tmp_path / "min.json").write_text(json.dumps([*told, {**told[0], "annotator": 2, "label": "cat"}]))
     known = label_studio.read(tmp_path / "min.json").known
     assert [(click.says, click.labels) for click in known.values()] == [
@@ -159,7 +160,7 @@ def test_json_min_says_the_same(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("no json", "is no JSON or JSON_MIN"),
-        ('[{"data": {"image": "x"}, "annotations": []}]', "is no JSON or JSON_MIN"),
+        ('[{"data": {"image": "x"}, "annotations": 3}, 4]', "is no JSON or JSON_MIN"),
         ("[]", "tells the truth of no picture"),
         (json.dumps([{"data": {"file": "a"}, "annotations": [annotation(["cat", "dog"])]}]), "has one truth"),
     ],
@@ -171,6 +172,16 @@ def test_what_is_no_such_export_is_refused_in_one_line(tmp_path: Path, text: str
     assert told in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "labels.csv").exists()
+
+
+def test_tasks_that_somebody_else_made_are_left_out_and_counted(tmp_path: Path) -> None:
+    other = {"data": {"image": "x"}, "annotations": [annotation("cat")]}
+    result = exported(tmp_path / "result.json", [annotation("dog")])
+    result.write_text(json.dumps([*json.loads(result.read_text()), other]))
+    done = run("import", result, "-o", tmp_path / "labels.csv")
+    assert done.returncode == 0, done.stderr
+    assert "1 annotations of tasks that `looktwice export` did not write" in " ".join(done.stderr.split())
+    assert (tmp_path / "labels.csv").read_text() == "file,label,not\n0.png,dog,\n"
 
 
 def test_labels_that_are_there_are_never_overwritten(tmp_path: Path) -> None:

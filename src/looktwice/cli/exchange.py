@@ -47,17 +47,19 @@ def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions)
 
 def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> None:
     """Write what people said in a tool as a new `labels.csv`."""
-    disputed: list[str] = []
     if source == "fiftyone":
         if folder is None:
             raise DataError("where are the pictures? name their folder after the file: FiftyOne drops their endings")
         known = fiftyone.read(result, [picture.name for picture in find([folder])])
     else:
         found = label_studio.read(result)
-        known, disputed = found.known, found.disputed
-    if disputed:
-        told = safe(few(disputed, "picture"))
-        say(f"[yellow]Left out:[/yellow] people disagree about {told}; settle it there, and import again.")
+        known = found.known
+        if found.disputed:
+            told = safe(few(found.disputed, "picture"))
+            say(f"[yellow]Left out:[/yellow] people disagree about {told}; settle it there, and import again.")
+        if found.unnamed:
+            told = f"{found.unnamed} annotations of tasks that `looktwice export` did not write"
+            say(f"[yellow]Left out:[/yellow] {told}: no field `file` in their data names the picture.")
     if not known:
         raise DataError(f"{str(result)!r} tells the truth of no picture; label some there, and export again")
     write_labels(out, known)

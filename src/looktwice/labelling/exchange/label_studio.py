@@ -11,10 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from looktwice import files
 from looktwice.errors import DataError
@@ -110,7 +112,8 @@ class _Annotation(BaseModel):
 
 
 class _Data(BaseModel):
-    file: Name
+    file: Name | None = None
+    """None where somebody else made the task."""
     named: list[Word] = []
 
 
@@ -129,16 +132,16 @@ class _Min(_Data):
 
     label: Word | _Value | None = None
     annotator: int | None = None
-    annotation_id: int = 0
-    updated_at: str = ""
+    annotation_id: int | None = None
+    updated_at: str | None = None
 
     def said(self) -> Iterator[_Said]:
         choices = self.label.choices if isinstance(self.label, _Value) else [self.label] if self.label else []
         if choices:
-            yield _Said(self, choices, self.annotator, (self.updated_at, self.annotation_id))
+            yield _Said(self, choices, self.annotator, (self.updated_at or "", self.annotation_id or 0))
 
 
-_EXPORT = TypeAdapter(list[_Task] | list[_Min])
+_EXPORT = TypeAdapter[list[_Task] | list[_Min]](Annotated[list[_Task] | list[_Min], Field(union_mode="left_to_right")])
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,8 @@ class Imported:
     known: dict[str, Click]
     disputed: list[str]
     """Pictures of which equally many people said different things; they are not labelled."""
+    unnamed: int
+    """Annotations of tasks whose data does not name the picture; they are left out."""
 
 
 def read(path: Path) -> Imported:
@@ -188,8 +193,11 @@ def read(path: Path) -> Imported:
         what = f"{str(path)!r} is no JSON or JSON_MIN that Label Studio exported of tasks that `export` wrote"
         raise DataError(f"{what} ({where}: {first['msg']})") from None
     said: dict[str, list[_Said]] = {}
-    for item in exported:
-        for each in item.said():
+    unnamed = 0
+    for each in chain.from_iterable(item.said() for item in exported):
+        if each.about.file is None:
+            unnamed += 1
+        else:
             said.setdefault(each.about.file, []).append(each)
     known, disputed = dict[str, Click](), list[str]()
     for number, (file, told) in enumerate(said.items()):
@@ -198,7 +206,7 @@ def read(path: Path) -> Imported:
         else:
             says, labels = claim
             known[file] = Click(id=f"label-studio-{number}", window="label-studio", file=file, says=says, labels=labels)
-    return Imported(known, disputed)
+    return Imported(known, disputed, unnamed)
 
 
 def _agreed(said: list[_Said]) -> tuple[Says, tuple[str, ...]] | None:
