@@ -37,9 +37,13 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis looktwice-demo
 
 .PHONY: test-servers
-test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
+test-servers: $(VENV)/.installed-dev .venv-sdks/.installed-sdks # real model servers, and the packages of chat models
 	sh tools/servers.sh .venv-servers
 	$(BIN)/python -m pytest tests/classifiers/test_real_servers.py
+	.venv-sdks/bin/python -m pytest tests/classifiers/test_chat_sdks.py
+
+.venv-sdks/.installed-sdks: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-sdks sdks
 
 .PHONY: test-torch
 test-torch: .venv-torch/.installed-torch # torch modules as open models, in an environment of their own
@@ -75,6 +79,11 @@ bench-fleet: .venv-fleet/.installed-fleet # Ray beside one process, the driver's
 .PHONY: bench
 bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performance.md; WHAT="engine start" for some
 	$(BIN)/python benchmarks $(WHAT)
+
+.PHONY: experiments-quick
+experiments-quick: $(VENV)/.installed-dev # the paper's tables and the general panel, small, on the embedded pictures
+	$(BIN)/python -m experiments all --quick --results build/experiments
+	$(BIN)/python -m experiments.general quick build/experiments/general
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less

@@ -28,9 +28,18 @@ from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, labelled
+from looktwice.pictures.datasets import open_labelled
 from looktwice.verdicts import learn
 from looktwice.views import Panel, View
 
+MILD16 = Panel.parse(
+    """
+    zoom:1.15 mirror+tone:contrast=1.4 shift:-0.06,0 mirror+zoom:1.07 turn:5 tone:contrast=0.7 shift:0.06,0 turn:-5
+    zoom:1.07 shift:0,-0.03 tone:cast=-0.15 mirror+turn:-5 mirror+zoom:0.85 zoom:0.93 shift:0,0.06 mirror
+    """
+)
+"""Sixteen mild views, the general panel of looktwice before the harder one that experiments/general.py grows."""
+MILD = MILD16[:8]
 SHARED = Path(__file__).parents[2] / "shared"
 CACHE = Path(os.environ.get("LOOKTWICE_EXPERIMENTS", Path.home() / ".cache" / "looktwice-experiments"))
 BLOCK = 16
@@ -60,7 +69,7 @@ class Model:
         if self.name == "clothes":
             clothes = labelled(demo() / "pictures.npz")
             return clothes[::2] + clothes[1::2]
-        return labelled(SHARED / "data" / self.data)
+        return open_labelled(SHARED / "data" / self.data)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -106,7 +115,7 @@ class Model:
         return str(path)
 
     def _how(self) -> str:
-        names = [str(c) for c in range(1000)] if self.photos else cifar_names()
+        names = [str(c) for c in range(1000)] if self.photos else sorted({str(p.truth) for p in self.pictures})
         return self.preparation.format(labels=names).replace("'", '"')
 
 

@@ -29,9 +29,10 @@ from hypothesis import strategies as st
 from serving import started
 from workshop import command, run, write_pictures
 
-from looktwice.classifiers import aws, chat, http, oip
+from looktwice.classifiers import aws, http, oip
 from looktwice.classifiers import command as program
 from looktwice.classifiers.base import AnyClassifier
+from looktwice.classifiers.chat import anthropic, openai
 from looktwice.classifiers.registry import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
@@ -139,11 +140,11 @@ def _oip(url: str) -> AnyClassifier:
 
 
 def _openai(url: str) -> AnyClassifier:
-    return chat.connect_openai("", {"url": f"{url}/v1", "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
+    return openai.connect("", {"url": f"{url}/v1", "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
 
 
 def _anthropic(url: str) -> AnyClassifier:
-    return chat.connect_anthropic("", {"url": url, "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
+    return anthropic.connect("", {"url": url, "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
 
 
 def _tensor(said: str) -> object:

@@ -29,7 +29,8 @@ from looktwice.asking.ledger.protocol import key
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import AnyClassifier, Settings, Terms
-from looktwice.classifiers.chat import connect_anthropic, connect_openai
+from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
+from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import connect
@@ -365,8 +366,8 @@ def test_a_chat_model_is_told_what_kind_of_file_it_gets(
 ) -> None:
     monkeypatch.setenv("KEY", "k-0123456789")
     classifier = connect_to("", {"model": "m", "labels": ["ant", "bee"], "key": "KEY"})
-    assert b"image/png" in classifier.prepare(scene(80, 60))
-    assert b"image/jpeg" in classifier.prepare(scene(800, 600))
+    assert b"image/png" in classifier.prepare(scene(80, 60)).body
+    assert b"image/jpeg" in classifier.prepare(scene(800, 600)).body
 
 
 def test_jpeg_by_default_keeps_all_colours_and_a_chosen_jpeg_is_what_it_was() -> None:

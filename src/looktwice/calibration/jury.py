@@ -547,6 +547,12 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
     return total - patterns.log_possible(scores) + patterns.spread
 
 
+def chances(patterns: Patterns, theta: Floats) -> Floats:
+    """(r,): the probability of each option among those of its pattern."""
+    scores = _apply(patterns.options, theta)
+    return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
+
+
 def widen(theta: Floats) -> Floats:
     """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
     weight = theta[1:-2].mean() if len(theta) > 3 else theta[0] / 2

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.views.base import Floats, Pixels, Question, View
+from looktwice.views.base import Floats, Pixels, Question, View, Worded
 from looktwice.views.draws import uniforms
 
 Border = Literal["reflect", "constant", "edge"]
@@ -34,11 +34,13 @@ Sources = NDArray[np.complex128]
 LONGEST = 32_766
 """Pixels a side that cv2.remap takes; also those drawn in one call, whose maps then fit into the L2 cache."""
 
+IN_PAIRS = np.empty(0, np.float32)
+"""The y of a piece whose positions are pairs of x and y."""
+
 _LARGEST = 2**22
 """Pixels that a picture with its margin may have."""
 
 _NO_CHANCE = np.zeros((1, 4))
-_IN_PAIRS = np.empty(0, np.float32)
 _NOTHING_BETWEEN = np.empty(0, np.uint16)
 
 
@@ -125,9 +127,10 @@ Moves = tuple[Moving, ...]
 
 def moves_of(view: View) -> Moves:
     """The moves that a view consists of, if it can be drawn in one step: all move and read alike, mirrors aside."""
-    moves = tuple(part for part in view.parts if isinstance(part, Moving))
+    drawn = [part for part in view.parts if not isinstance(part, Worded)]
+    moves = tuple(part for part in drawn if isinstance(part, Moving))
     samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
-    return moves if len(moves) == len(view.parts) and len(samplings) <= 1 else ()
+    return moves if len(moves) == len(drawn) and len(samplings) <= 1 else ()
 
 
 def sampling_of(moves: Moves) -> Sampling:
@@ -212,7 +215,7 @@ def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: boo
     for view, row in product(range(0, sources.shape[1], together), range(0, height, rows)):
         points = down[view : view + together, row : row + rows, None] + across[view : view + together, None]
         pairs = points.reshape(1, -1, 1).view(np.float32)
-        yield piece((view * height + row) * width, pairs, _IN_PAIRS, margin, nearest)
+        yield piece((view * height + row) * width, pairs, IN_PAIRS, margin, nearest)
 
 
 @lru_cache(maxsize=64)
