@@ -194,6 +194,8 @@ def test_the_guards_hold_and_label_studio_sends_the_token_as_a_password(
     [
         ("/setup", b"{}"),
         ("/setup", json.dumps({"schema": "<View/>"}).encode()),
+        ("/webhook", b"[]"),
+        ("/webhook", b'{"action": "START_TRAINING", "project": {"id": 1}}'),
         ("/predict", b"no json"),
         ("/predict", json.dumps({"tasks": [], "label_config": "<!DOCTYPE x>"}).encode()),
         ("/predict", json.dumps({"tasks": [3], "label_config": configuration(["cat"])}).encode()),
@@ -202,6 +204,12 @@ def test_the_guards_hold_and_label_studio_sends_the_token_as_a_password(
 def test_what_cannot_be_used_is_refused_with_the_reason(service: Service, path: str, body: bytes) -> None:
     reply = service.post(path, body, "application/json")
     assert (reply.status, reply.json()["code"]) == (400, "request")
+
+
+def test_what_happens_in_a_project_is_heard_and_nothing_comes_of_it(service: Service) -> None:
+    told = {"action": "ANNOTATION_CREATED", "annotation": {"id": 1, "result": []}, "project": {"id": 1}}
+    reply = service.post("/webhook", json.dumps(told).encode(), "application/json")
+    assert (reply.status, reply.json()) == (200, {})
 
 
 def test_many_tasks_are_looked_at_a_few_at_a_time_until_time_is_up(profile: Path, studio: ThreadingHTTPServer) -> None:

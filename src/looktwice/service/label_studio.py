@@ -57,6 +57,12 @@ class SetupBody(BaseModel):
     config: str = Field(alias="schema")
 
 
+class EventBody(BaseModel):
+    """What happened."""
+
+    action: str
+
+
 class _Access(BaseModel):
     access: str
 
@@ -149,6 +155,7 @@ class Backend:
             ("/versions", self.versions, "GET"),
             ("/setup", self.setup, "POST"),
             ("/predict", self.predict, "POST"),
+            ("/webhook", self.webhook, "POST"),
         ):
             app.add_route(path, route, methods=[method])
 
@@ -164,6 +171,13 @@ class Backend:
         """The version, if the project asks for a label of a picture."""
         _interface((await bodies.parsed(SetupBody, await bodies.read(request, self._limits))).config)
         return JSONResponse({"model_version": self._version})
+
+    async def webhook(self, request: Request) -> Response:
+        """Label Studio tells of everything that happens in the project; nothing is learned from it."""
+        told = await bodies.parsed(EventBody, await bodies.read(request, self._limits))
+        if told.action == "START_TRAINING":
+            raise Refusal("request", "a profile is not trained from here; export the labels and run: looktwice fit")
+        return JSONResponse({})
 
     async def predict(self, request: Request) -> Response:
         """A prediction for each task, in their order; where there is no verdict, the reason, which is no prediction.

@@ -1,11 +1,11 @@
 """Hugging Face `datasets`: pictures with their truths out of a dataset, and verdicts into it as columns.
 
-    from datasets import load_dataset
-    from looktwice.labelling.exchange import datasets as exchange
+from datasets import load_dataset
+from looktwice.labelling.exchange import datasets as exchange
 
-    photos = load_dataset("imagefolder", data_dir="photos", split="train")
-    model.fit(exchange.pictures(photos))
-    scored = exchange.with_verdicts(photos, model.score(exchange.pictures(photos)))
+photos = load_dataset("imagefolder", data_dir="photos", split="train")
+model.fit(exchange.pictures(photos))
+scored = exchange.with_verdicts(photos, model.score(exchange.pictures(photos)))
 """
 
 from __future__ import annotations
