@@ -168,8 +168,6 @@ def test_label_studio_asks_the_service_for_predictions_itself(studio: Studio, sc
         assert backend["state"] == "CO"
         assert studio.call("GET", f"/api/ml/{backend['id']}/versions")["versions"] == [backend["model_version"]]
         predictions = studio.predict(project)
-        with pytest.raises(AssertionError, match="400|500"):
-            studio.call("POST", f"/api/ml/{backend['id']}/train")
         looked = [service.post("/v1/look", data).json() for data in clothes()[:2]]
     found = {task.id: task.data for task in studio.client.tasks.list(project=project, fields="all")}
     told = {found[task].get("file") or found[task]["image"]: told for task, told in predictions.items()}
