@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -17,9 +18,10 @@ from scipy.stats import binom
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats
 from looktwice.errors import DataError
-from looktwice.verdicts import drift, risk, stopping
+from looktwice.verdicts import drift, planning, risk, stopping
 from looktwice.verdicts.conformal import Conformal
 from looktwice.verdicts.drift import Drift
+from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import AdaptiveRule
 
 
@@ -309,3 +311,36 @@ def test_what_drift_cannot_judge_is_a_clear_error() -> None:
 def test_what_was_learned_survives_json(value: Drift | Conformal | AdaptiveRule) -> None:
     again = TypeAdapter(type(value)).validate_python(json.loads(json.dumps(asdict(value))))
     assert again == value
+
+
+def held_out(confidence: Sequence[float], correct: Sequence[bool]) -> HeldOut:
+    return HeldOut(confidence=tuple(confidence), correct=tuple(correct))
+
+
+def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reach() -> None:
+    rng = np.random.default_rng(0)
+    confidence = np.where(rng.random(1000) < 0.7, 0.95, 0.4)
+    answers = held_out(confidence.tolist(), (rng.random(1000) < np.where(confidence > 0.9, 0.98, 0.4)).tolist())
+    needs = planning.needs(0.05, held_out=answers)
+    quarter, half = needs[:2]
+    assert quarter.labels > half.labels
+    why, reach = planning.remarks(needs, answers)[0], planning.remarks(needs, answers)[-1]
+    assert why.startswith(
+        "Accepting 25% takes more labels than 50%: only labelled pictures that would be accepted count"
+    )
+    least = planning.least_error(answers)
+    assert least is not None
+    assert answers.threshold(least[0]) is not None
+    assert answers.threshold(planning.ERRORS[planning.ERRORS.index(least[0]) - 1]) is None
+    assert f"at most {least[0]:g}, accepting {least[1]:.0%}" in reach
+
+
+def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:
+    answers = held_out([0.9] * 500, [i % 10 > 0 for i in range(500)])
+    with pytest.raises(DataError, match=r"wrong more than 0\.01 of .* raise --max-error to 0\.15, the least in reach"):
+        planning.needs(0.01, held_out=answers)
+    few = held_out([0.9] * 10, [True] * 10)
+    assert planning.least_error(few) == (0.5, 1.0)
+    assert planning.remarks([], held_out([0.9] * 2, [False] * 2)) == [
+        "The 2 labelled pictures that there are can guarantee no error yet."
+    ]

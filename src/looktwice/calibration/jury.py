@@ -1,7 +1,12 @@
 """The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
 
-P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each named label c, and
-P(unnamed class) ∝ exp(b₀ + b₁·log(number of named labels)), spread evenly over the classes that nobody named.
+P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each of the m named labels c, and
+P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), spread evenly over the K − m classes that nobody named.
+
+All w and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
+raises the base label's probability: the base label's score falls by w_s, and no rival's does. The other's rises by
+w_s; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed goes on
+to b₀ − b₁/(m + 1) − log(K − 1).
 
 The parameters are always in the order w₀, w_1 … w_S, b₀, b₁. A fit sees each distinct way of agreeing once, and of
 it only the labels that were named: its arrays don't grow with the number of classes.
@@ -29,6 +34,10 @@ SHRINKAGES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+AT_BOUND = 1e-9
+"""How close to its bound a parameter counts as being there."""
+OWN_WEIGHTS = 100
+"""Labelled pictures below which all views have nearly one weight."""
 FOLDS = 5
 COMPARING = 30.0
 """How strongly the weights are drawn together while panels are compared."""
@@ -50,7 +59,7 @@ class Jury:
     name: ClassVar[str] = "jury"
     weights: tuple[float, ...] = ()
     """w₀ of the base label, then w_s of each view, in the order of the panel."""
-    none: tuple[float, float] = (0.0, 0.0)
+    unnamed: tuple[float, float] = (0.0, 0.0)
     """b₀ and b₁ of the *unnamed class*."""
     shrinkage: float = SHRINKAGES[0]
     """How strongly the views' weights were drawn together."""
@@ -135,7 +144,7 @@ class Jury:
         return replace(
             self,
             weights=tuple(theta[:-2].tolist()),
-            none=(float(theta[-2]), float(theta[-1])),
+            unnamed=(float(theta[-2]), float(theta[-1])),
             shrinkage=shrinkage,
             covariance=tuple(map(tuple, _covariance(patterns, shrinkage, theta).tolist())),
         )
@@ -152,7 +161,7 @@ class Jury:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
-        return _hear(votes, np.array([*self.weights, *self.none]), np.array(self.covariance))
+        return _hear(votes, np.array([*self.weights, *self.unnamed]), np.array(self.covariance))
 
     def _believed(self, hearing: _Hearing | ScoredHearing) -> Places:
         """(n,): the column of the believed label among base and views; the base label wins a tie."""
@@ -274,7 +283,9 @@ class Patterns:
     """
 
     options: Floats
-    """(r, S + 3): what each option adds up: who said it, or 1 and log(number of named labels)."""
+    """(r, S + 3): what each option adds up: who said it, or 1 and −1/(number of named labels)."""
+    left: Floats
+    """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
     starts: Places
     """(p,): where the options of each pattern begin."""
     owner: Places
@@ -285,6 +296,19 @@ class Patterns:
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
     ridge: tuple[float, ...] = ()
     """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores."""
+    none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
+    """Between which values b₀ and b₁ must be."""
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """(p,) twice: the least and the greatest value of each parameter."""
+        votes = self.options.shape[1] - 2 - len(self.ridge)
+        limits = [*[(0.0, np.inf)] * votes, *[(-np.inf, np.inf)] * len(self.ridge), *self.none]
+        low, high = np.array(limits).T
+        return low, high
+
+    def scores(self, theta: Floats) -> Floats:
+        """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
+        return np.einsum("rp,p->r", self.options, theta) + self.left
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
         """The same with some of the parameters."""
@@ -310,8 +334,10 @@ def tabulate(labelled: LabelledVotes) -> Patterns:
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
     starts = np.searchsorted(owner, np.arange(len(rows)))
-    others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
-    return Patterns(options, starts, owner, place[kind, column], np.log(others))
+    unnamed, others = options[:, -2] > 0, np.log(np.maximum(labelled.classes - count, 1))[owner]
+    most, truth = float(np.log(labelled.classes - 1)), place[kind, column]
+    left, spread = np.where(unnamed, others - most, 0.0), np.where(unnamed, others, 0.0)[truth]
+    return Patterns(options, left, starts, owner, truth, spread, none=((-np.inf, most), (0.0, np.inf)))
 
 
 @dataclass(frozen=True)
@@ -385,7 +411,7 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     for trial in trials:
         tried = best.joined(trial)
         gain = held - (losses := _layout_losses(patterns, whole, tried, views, fold, shrinkage))
-        if gain.mean() > (0.0 if trial.columns == ("bend",) and best.columns else gain.std() / np.sqrt(len(gain))):
+        if _pays(gain) or (trial.columns == ("bend",) and best.columns and gain.mean() > 0):
             best, held = tried, losses
     return best if best.columns or best.classes else None
 
@@ -432,6 +458,7 @@ def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     others = np.where(said.any(axis=1), 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
     return Patterns(
         ballots.features[ballots.possible],
+        ballots.left[ballots.possible],
         np.searchsorted(owner, np.arange(len(labelled))),
         owner,
         place[np.arange(len(column)), column],
@@ -446,16 +473,26 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
 
 
 def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
-    """The shrinkage whose juries are least surprised by the truths of the folds they did not see."""
-    if patterns.options.shape[1] - len(patterns.ridge) < 5 or fold.max(initial=0) == 0:
+    """The shrinkage whose juries are least surprised by the truths of the folds they did not see.
+
+    Weights of their own have to earn their place: the strongest shrinkage, which is one common weight, stays unless
+    another lowers the mean loss by more than a standard error of what it gains, and with few pictures in any case.
+    """
+    if patterns.options.shape[1] - len(patterns.ridge) < 5 or len(fold) < OWN_WEIGHTS:
         return SHRINKAGES[0]
-    loss = np.zeros(len(SHRINKAGES))
+    loss = np.zeros((len(SHRINKAGES), len(fold)))
     for part in range(int(fold.max()) + 1):
-        theta, hits = None, patterns.hits(fold != part)
+        theta, held, hits = None, fold == part, patterns.hits(fold != part)
         for i, shrinkage in enumerate(SHRINKAGES):
             theta = descend(patterns, shrinkage, hits, theta)
-            loss[i] += losses(patterns, theta)[fold == part].sum()
-    return SHRINKAGES[int(loss.argmin())]
+            loss[i, held] = losses(patterns, theta)[held]
+    best = int(loss.sum(axis=1).argmin())
+    return SHRINKAGES[best if _pays(loss[0] - loss[best]) else 0]
+
+
+def _pays(gain: Floats) -> bool:
+    """Whether the mean gain on held-out pictures exceeds its standard error."""
+    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
 
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
@@ -482,7 +519,7 @@ def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:
     """(n,): −log of the probability of each picture's truth, over all classes."""
-    scores = _apply(patterns.options, theta)
+    scores = patterns.scores(theta)
     total = _log_totals(patterns, scores)[patterns.owner]
     return (total - scores)[patterns.truth] + patterns.spread
 
@@ -494,25 +531,16 @@ def widen(theta: Floats) -> Floats:
 
 
 def descend(patterns: Patterns, shrinkage: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
-    """(S + 3,): the parameters of greatest penalised likelihood, by Newton's method.
+    """(S + 3,): the parameters of greatest penalised likelihood within their bounds.
 
     `hits` says how often each option came true, by default over all pictures; `start` is where to begin.
     """
-    bowl = _Bowl.of(patterns, shrinkage, patterns.hits() if hits is None else hits)
-    theta = np.zeros(patterns.options.shape[1]) if start is None else start
-    value, gradient, curvature = bowl.at(theta)
-    for _ in range(100):
-        step = np.asarray(np.linalg.solve(curvature, gradient), np.float64)
-        fall = float(gradient @ step)
-        if fall < 1e-7:
-            # So close, the last step cannot be judged by the loss any more, and need not be.
-            return theta - step
-        theta, (value, gradient, curvature) = _descent(bowl, theta, step, value, fall)
-    return theta
+    bowl = Bowl.of(patterns, shrinkage, patterns.hits() if hits is None else hits)
+    return bowl.lowest(np.zeros(patterns.options.shape[1]) if start is None else start)
 
 
 @dataclass(frozen=True, eq=False)
-class _Bowl:
+class Bowl:
     """The penalised negative log likelihood of some counts, a convex function."""
 
     patterns: Patterns
@@ -521,7 +549,7 @@ class _Bowl:
     pull: Floats
 
     @classmethod
-    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> _Bowl:
+    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> Bowl:
         """One picture more, its pattern and truth drawn evenly, keeps certainty away: Jeffreys' half counts."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
@@ -532,7 +560,7 @@ class _Bowl:
     def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
         """The loss, its gradient and its curvature."""
         options, starts, owner = self.patterns.options, self.patterns.starts, self.patterns.owner
-        scores = _apply(options, theta)
+        scores = self.patterns.scores(theta)
         total = _log_totals(self.patterns, scores)
         chance = np.exp(scores - total[owner])
         weight = chance * self.mass[owner]
@@ -542,10 +570,28 @@ class _Bowl:
         curvature = _gram(options, weight) - _gram(mean, self.mass) + self.pull
         return value, np.einsum("rp,r->p", options, weight - self.hits) + drag, curvature
 
-
-def _apply(options: Floats, theta: Floats) -> Floats:
-    """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
-    return np.einsum("rp,p->r", options, theta)
+    def lowest(self, start: Floats) -> Floats:
+        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps."""
+        low, high = self.patterns.bounds()
+        theta = np.clip(start, low, high)
+        value, gradient, curvature = self.at(theta)
+        for _ in range(100):
+            # What stands at its bound and is pushed against it stays there; the others step together.
+            pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
+            free, step = ~pushed, np.zeros(len(theta))
+            step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+            fall = float(gradient @ step)
+            if fall < 1e-7:
+                # So close, the last step cannot be judged by the loss any more, and need not be.
+                return np.clip(theta - step, low, high)
+            size, point = 1.0, np.clip(theta - step, low, high)
+            found = self.at(point)
+            while found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
+                size /= 2
+                point = np.clip(theta - size * step, low, high)
+                found = self.at(point)
+            theta, (value, gradient, curvature) = point, found
+        return theta
 
 
 def _gram(rows: Floats, weight: Floats) -> Floats:
@@ -554,18 +600,6 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
     block = max(1, 250_000 // width**2)
     parts = (slice(i, i + block) for i in range(0, len(rows), block))
     return np.sum([(rows[part] * weight[part, None]).T @ rows[part] for part in parts], axis=0)
-
-
-def _descent(
-    bowl: _Bowl, theta: Floats, step: Floats, value: float, fall: float
-) -> tuple[Floats, tuple[float, Floats, Floats]]:
-    """The first point on the way of the step, halved as often as needed, that is clearly lower."""
-    size = 1.0
-    point = bowl.at(theta - step)
-    while point[0] > value - 1e-4 * size * fall and size > 1e-9:
-        size /= 2
-        point = bowl.at(theta - size * step)
-    return theta - size * step, point
 
 
 def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
@@ -578,7 +612,7 @@ def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats
 
 
 def _covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
-    curvature = _Bowl.of(patterns, shrinkage, patterns.hits()).at(theta)[2]
+    curvature = Bowl.of(patterns, shrinkage, patterns.hits()).at(theta)[2]
     inverse = np.linalg.inv(curvature)
     return (inverse + inverse.T) / 2
 
@@ -598,7 +632,7 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Pl
     options = np.zeros((len(owner), width + 2))
     options[:, :width] = rows[owner] == column[:, None]
     options[other, width] = 1.0
-    options[other, width + 1] = np.log(count[owner[other]])
+    options[other, width + 1] = -1.0 / count[owner[other]]
     return owner, options
 
 
@@ -656,7 +690,7 @@ class _Hearing:
         rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
         none, count = share[:, -1], self._named().sum(axis=1)
         own = self.first == believed[:, None]
-        return np.column_stack([own - rivals, -none, -none * np.log(count)])
+        return np.column_stack([own - rivals, -none, none / count])
 
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
@@ -677,7 +711,9 @@ def _hear(votes: Votes, theta: Floats, covariance: Floats) -> _Hearing:
     sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width)
     named = first == np.arange(width)
     count = named.sum(axis=1)
-    none = np.where(count < votes.classes, theta[-2] + theta[-1] * np.log(count), -np.inf)
+    left = votes.classes - count
+    share = np.log(np.maximum(left, 1) / (votes.classes - 1))
+    none = np.where(left > 0, share + theta[-2] - theta[-1] / count, -np.inf)
     return _Hearing(codes, first, np.column_stack([np.where(named, sums, -np.inf), none]), covariance)
 
 
