@@ -39,6 +39,7 @@ from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.plots.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from looktwice.verdicts import stopping
+from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import Thrift
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
@@ -166,17 +167,7 @@ def _dense(name: str, probability: Floats, truth: Codes) -> Outcome:
     labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
     distribution = Distribution(labels, probability, probability.shape[1])
     label = probability.argmax(axis=1).astype(np.int32)
-    own = distribution.of(truth)
-    return Outcome(
-        name,
-        1,
-        label,
-        probability.max(axis=1),
-        label == truth,
-        distribution.brier(truth),
-        distribution.nll(truth),
-        own,
-    )
+    return Outcome.of(name, 1, label, probability.max(axis=1), distribution, truth)
 
 
 def splits(model: Model, count: int = SPLITS, part: str = "all") -> list[Split]:
@@ -389,7 +380,7 @@ def guarantees(model: Model) -> list[list[str]]:
             wrong[max_error].append((float((~right)[accepted].mean()) if accepted.any() else 0.0, accepted.mean()))
         distribution = jury.distribution(heard)
         for coverage in (0.9, 0.95):
-            sets = held_out.conformal(coverage).sets(distribution)
+            sets = held_out.conformal(coverage).sets(distribution, draws(heard))
             covered[coverage].append((sets.hold(distribution, heard.truths).mean(), sets.sizes().mean()))
     return [
         *(_guarantee(model, "error at most", e, pairs, [w > e for w, _ in pairs], 0.05) for e, pairs in wrong.items()),

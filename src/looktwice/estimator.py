@@ -23,6 +23,7 @@ from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
+from looktwice.verdicts.conformal import SetKind, draws
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
@@ -60,6 +61,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
             same; worth a few queries where the ledger outlives the process.
         coverage: How often the sets of `predict_set` should hold the truth.
+        sets: How they are chosen: `adaptive`, `regularised`, `deterministic` or `threshold`.
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
 
     Attributes:
@@ -89,6 +91,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         concurrency: int | None = None,
         canaries: int = 0,
         coverage: float = 0.9,
+        sets: SetKind = "adaptive",
         scores: Scores = "use",
     ) -> None:
         self.classifier = classifier
@@ -103,6 +106,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.concurrency = concurrency
         self.canaries = canaries
         self.coverage = coverage
+        self.sets = sets
         self.scores = scores
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
@@ -133,10 +137,10 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
         """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
         check_is_fitted(self, "profile_")
-        conformal = self.profile_.held_out.conformal(self.coverage if coverage is None else coverage)
+        conformal = self.profile_.held_out.conformal(self.coverage if coverage is None else coverage, self.sets)
         votes = self._votes(X)
         distribution = self.profile_.restored_calibrator().distribution(votes)
-        sets = conformal.sets(distribution)
+        sets = conformal.sets(distribution, draws(votes))
         inside = [sets.hold(distribution, np.full(len(votes), code)) for code in self._codes(votes)]
         members = np.stack(inside, axis=1)
         members[np.arange(len(votes)), self._places(votes)] = True

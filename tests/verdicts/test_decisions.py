@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy.stats import binom
 
-from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats
+from looktwice.calibration.distribution import Distribution, standing
+from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats, Votes, base_tally
 from looktwice.errors import DataError
 from looktwice.verdicts import drift, planning, risk, stopping
-from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, draws
 from looktwice.verdicts.drift import Drift
+from looktwice.verdicts.evaluate import Guarantees, bin_coverage
 from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import AdaptiveRule
 
@@ -173,6 +174,88 @@ def test_too_few_pictures_for_the_coverage_put_everything_in_the_set() -> None:
     rule = Conformal.learn(distribution, truths, 0.95)
     assert rule.least == 0
     assert (rule.sets(distribution).sizes() == 4).all()
+
+
+KINDS: tuple[SetKind, ...] = ("adaptive", "regularised", "deterministic")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("coverage", [0.6, 0.9, 0.97])
+def test_adaptive_sets_hold_the_truth_at_least_as_often_as_stated(kind: SetKind, coverage: float) -> None:
+    rng, held = np.random.default_rng(6), []
+    for _ in range(250):
+        rule = AdaptiveSets.learn(kind, standing(*calibrators(100, rng)), coverage)
+        distribution, truths = calibrators(50, rng)
+        held.append(rule.sets(distribution, rng.random(50)).hold(distribution, truths).mean())
+    assert np.mean(held) >= coverage - slack(coverage, 250 * 50)
+    exact = kind == "adaptive" and coverage == 0.97  # the most probable label is always in, which holds more
+    assert not exact or np.mean(held) <= coverage + 1 / 101 + slack(coverage, 250)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "threshold"])
+def test_the_truth_is_in_a_set_exactly_if_its_own_score_is_low_enough(kind: SetKind) -> None:
+    """What is learned from and what is decided by is the same number."""
+    distribution, truths = calibrators(300, np.random.default_rng(7))
+    place, even = standing(distribution, truths), np.random.default_rng(0).random(300)
+    held_out = HeldOut(
+        confidence=(0.5,) * 300,
+        correct=(True,) * 300,
+        true_probability=tuple(place.own.tolist()),
+        through=tuple(np.minimum(place.through, 1.0).tolist()),
+        rank=tuple(place.rank.tolist()),
+    )
+    hold = held_out.conformal(0.8, kind).sets(distribution, even).hold(distribution, truths)
+    expected = math.ceil(301 * 0.8)
+    top = place.rank == 1
+    assert expected <= hold.sum() <= expected + top.sum()
+    assert kind == "deterministic" or hold[~top].mean() < 0.8  # drawing nothing lets in "something else" everywhere
+
+
+def test_a_doubtful_picture_has_more_labels_than_a_clear_one_and_something_else_comes_last() -> None:
+    labels = np.array([[1, 2, 3], [1, 2, 3], [1, 2, 3]], np.int32)
+    named = np.array([[0.9, 0.05, 0.03], [0.39, 0.3, 0.2], [0.3, 0.01, 0.19]])
+    distribution, truths = Distribution(labels, named, 50), np.array([1, OUTSIDE, 3], np.int32)
+    sets = AdaptiveSets(0.9, randomised=False).sets(distribution, np.zeros(3))
+    assert sets.labels.tolist() == [[1, MISSING, MISSING], [1, 2, 3], [1, 2, 3]]
+    assert sets.other.tolist() == [False, False, False]
+    assert sets.hold(distribution, truths).tolist() == [True, False, True]
+    whole = AdaptiveSets(1.0, randomised=False).sets(distribution, np.zeros(3))
+    assert (whole.sizes().tolist(), whole.true_sizes().tolist()) == ([4, 4, 4], [50, 50, 50])
+    assert whole.hold(distribution, truths).all()
+    assert whole.list_truth(truths).tolist() == [True, False, True]
+    drawn = [AdaptiveSets(0.8).sets(distribution, np.full(3, u)).sizes()[1] for u in (0.0, 0.4, 0.6, 1.0)]
+    assert drawn == [3, 3, 2, 2]
+    fewer = AdaptiveSets(0.9, penalty=0.05, randomised=False).sets(distribution, np.zeros(3))
+    assert fewer.sizes()[1] == 2
+
+
+def test_the_draw_of_a_picture_is_its_own_and_even() -> None:
+    names = tuple(map(str, range(2000)))
+    codes = np.zeros(2000, np.int32)
+    votes = Votes(
+        names, (), ("a", "b"), codes, codes[:, None][:, :0], 2, digests=tuple(f"d{i % 1000}" for i in range(2000))
+    )
+    even = draws(votes)
+    assert (even[:1000] == even[1000:]).all()
+    assert abs(even[:1000].mean() - 0.5) < 4 * math.sqrt(1 / 12 / 1000)
+    assert (draws(votes.take(np.array([7, 3]))) == even[[7, 3]]).all()
+    assert len(set(draws(replace(votes, digests=())))) == 2000
+
+
+def test_coverage_is_told_by_agreement() -> None:
+    votes = Votes(("a", "b", "c"), ("x", "y"), ("0", "1"), np.array([0, 1, 1]), np.array([[0, 0], [1, 0], [0, 1]]), 2)
+    first, second = bin_coverage(base_tally(votes), np.array([True, False, True]))
+    assert str(first) == "1 of 2 views 50.0% of 2"
+    assert (second.agree, second.asked, second.pictures, second.covered) == (2, 2, 1, 1.0)
+    told = Guarantees(covered=0.9, listed=0.8, options=1.5, classes=12.0, bins=(first, second)).lines()
+    assert told == [
+        "Sets: 90.0% hold the truth, 80.0% by its name, with 1.50 labels on average; with all classes that any "
+        "other label stands for, 12.0."
+    ]
+    many = Guarantees(
+        0.5, 0.0, 0.9, 0.8, 1.5, 12.0, (replace(first, pictures=100), replace(second, pictures=50))
+    ).lines()
+    assert many[-1] == "Sets by agreement: 1 of 2 views 50.0% of 100; 2 of 2 views 100.0% of 50."
 
 
 def test_something_else_is_no_option_when_every_class_was_named() -> None:

@@ -16,6 +16,7 @@ from looktwice import files
 from looktwice.asking.asker import Scores
 from looktwice.calibration import base, calibrators, metrics
 from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
+from looktwice.calibration.distribution import Standing
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import lasting
@@ -24,7 +25,7 @@ from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
-from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.stopping import AdaptiveRule
 from looktwice.views import Panel, renderer
@@ -101,24 +102,32 @@ class HeldOut(_Part):
     correct: tuple[bool, ...]
     true_probability: tuple[Share, ...] = ()
     """The probability of what came true, all labels that nobody named being one option."""
+    through: tuple[Share, ...] = ()
+    """The probability of all options up to what came true, the most probable first."""
+    rank: tuple[Count, ...] = ()
+    """The place of what came true among them, from 1."""
 
     @classmethod
     def of(cls, held_out: Outcome, final: Outcome) -> Self:
         """What guarantees rest on: the outcome of cross-validation, and of the calibrator that the profile keeps.
 
         Many pictures have the same answers and so the same probability of the truth, and it differs a little from fold
-        to fold. The lower one counts, so that sets do not leave out a tenth of the pictures by a hair.
+        to fold. The worse one counts, so that sets do not leave out a tenth of the pictures by a hair.
         """
+        through = np.ceil(np.maximum(held_out.through, final.through) * 1e6 - 1e-3) / 1e6
         true_probability = np.floor(np.minimum(held_out.true_probability, final.true_probability) * 1e6) / 1e6
         return cls(
             confidence=tuple(np.round(held_out.confidence, 6).tolist()),
             correct=tuple(held_out.correct.tolist()),
             true_probability=tuple(true_probability.tolist()),
+            through=tuple(np.minimum(through, 1.0).tolist()),
+            rank=tuple(np.maximum(held_out.rank, final.rank).tolist()),
         )
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        if len(self.correct) != len(self.confidence) or len(self.true_probability) not in (0, len(self.confidence)):
+        optional = {len(self.true_probability), len(self.through), len(self.rank)}
+        if len(self.correct) != len(self.confidence) or not optional <= {0, len(self.confidence)}:
             raise ValueError("there must be one confidence, one correct and one true_probability for each picture")
         return self
 
@@ -130,11 +139,14 @@ class HeldOut(_Part):
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
         return risk.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
 
-    def conformal(self, coverage: float = 0.9) -> Conformal:
+    def conformal(self, coverage: float = 0.9, kind: SetKind = "adaptive") -> SetMaker:
         """What makes sets of labels that hold the truth so often."""
-        if not self.true_probability:
-            raise ProfileError("this profile holds nothing that sets of labels could rest on; fit again")
-        return Conformal.of(np.array(self.true_probability), coverage)
+        if not (self.true_probability if kind == "threshold" else self.through and self.rank):
+            raise ProfileError(f"this profile holds nothing that {kind} sets of labels could rest on; fit again")
+        own = np.array(self.true_probability)
+        if kind == "threshold":
+            return Conformal.of(own, coverage)
+        return AdaptiveSets.learn(kind, Standing(own, np.array(self.through), np.array(self.rank)), coverage)
 
 
 class Adaptive(_Part):
