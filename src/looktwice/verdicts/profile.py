@@ -27,7 +27,7 @@ from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
 from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.verdicts.familiarity import Familiarity
-from looktwice.verdicts.stopping import AdaptiveRule
+from looktwice.verdicts.stopping import AdaptiveRule, Expected
 from looktwice.views import Panel, renderer
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ class Adaptive(_Part):
     held_out: HeldOut
     agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
+    expected: Expected | None = None
+    """What it is expected to do on new pictures; None in a profile that does not know."""
 
     def views(self) -> Panel:
         """The panel to ask from."""
@@ -231,13 +233,15 @@ class Profile(_Part):
         return "scores" if self.calibrator.get("scored") else "labels"
 
     def advice(self, results: Sequence[Result] = ()) -> list[str]:
-        """What is to be said about the classifier's own score, one sentence each.
+        """What is to be said about stopping early and about the classifier's own score, one sentence each.
 
         `results` are those on other pictures; by default the sentences are about the held-out folds.
         """
         found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
         single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
         told = [f"Scores: {self.scores}."] if self.scores else []
+        if self.adaptive and self.adaptive.expected and not results:
+            told.append(self.adaptive.expected.sentence())
         if not single or not whole or self.evidence == "labels":
             return told
         figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
