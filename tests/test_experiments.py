@@ -286,3 +286,21 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     measured.fill(page, tmp_path)
     assert "| clothes | 1 % |" in page.read_text("utf-8")
     assert "old" not in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("task", ["baselines", "sets", "stopping"])
+def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str, tmp_path: Path) -> None:
+    assert main([task, "--quick", "--results", str(tmp_path)]) == 0
+    rows = read(tmp_path / f"{task}.csv")
+    assert {row["model"] for row in rows} == {"embedded clothes"}
+    if task == "baselines":
+        brier = {row["method"]: float(row["brier"]) for row in rows}
+        assert brier["jury"] < brier["majority share"]
+        assert {row["queries"] for row in rows} == {"1", "9"}
+    elif task == "sets":
+        covered = {row["sets"]: (float(row["coverage"]), float(row["least_bin"])) for row in rows}
+        assert covered["adaptive"][0] > 0.88
+        assert covered["adaptive"][1] > covered["threshold"][1]
+    else:
+        assert all(float(row["queries"]) <= 1 for row in rows)
+        assert float(rows[0]["brier"]) == pytest.approx(1, abs=0.02)
