@@ -192,7 +192,7 @@ def label_only(crowd: Crowd, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, F
 def common(labelled: LabelledVotes) -> Jury:
     """The jury with nearly one weight for all views."""
     patterns = jury.tabulate(labelled)
-    return Jury()._holding(patterns, jury.SHRINKAGES[0], jury.descend(patterns, jury.SHRINKAGES[0]))
+    return Jury()._holding(patterns, jury.SHRINKAGES[0], jury.descend(patterns, jury.SHRINKAGES[0]), jury.Offsets())
 
 
 def white_box(logs: NDArray[np.float32], truths: Codes, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, Floats]]:

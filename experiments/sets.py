@@ -42,9 +42,9 @@ class Covered:
     kind: str
     hold: Bools
     listed: Bools
-    options: Floats
+    options: NDArray[np.int64]
     """How many labels, "something else" being one."""
-    classes: Floats
+    classes: NDArray[np.int64]
     """How many classes."""
     agree: NDArray[np.int64]
 
@@ -88,7 +88,7 @@ def own_sets(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
     for kind in get_args(SetKind):
         sets = rests.conformal(COVERAGE, kind).sets(distribution, draws(tested))
         hold, listed = sets.hold(distribution, tested.truths), sets.list_truth(tested.truths)
-        yield Covered(kind, hold, listed, sets.sizes() * 1.0, sets.true_sizes() * 1.0, agree)
+        yield Covered(kind, hold, listed, sets.sizes(), sets.true_sizes(), agree)
 
 
 def peers(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
@@ -104,7 +104,7 @@ def peers(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
         maker.conformalize(_normal(known), train.truths)
         _, sets = maker.predict_set(_normal(table))
         inside = sets[:, :, 0]
-        hold, sizes = inside[np.arange(len(test)), tested.truths], inside.sum(axis=1) * 1.0
+        hold, sizes = inside[np.arange(len(test)), tested.truths], inside.sum(axis=1)
         yield Covered(name, hold, hold, sizes, sizes, base_tally(tested).agree)
 
 

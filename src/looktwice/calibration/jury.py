@@ -8,8 +8,11 @@ raises the base label's probability: the base label's score falls by w_s, and no
 w_s; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed goes on
 to b₀ − b₁/(m + 1) − log(K − 1).
 
-The parameters are always in the order w₀, w_1 … w_S, b₀, b₁. A fit sees each distinct way of agreeing once, and of
-it only the labels that were named: its arrays don't grow with the number of classes.
+To the score of the base label comes an offset for its class, where that pays on held-out folds. A single class that
+nobody named is a label like any other, and may be the answer: with two classes, the one that nobody said.
+
+The parameters are always in the order w₀, w_1 … w_S, offsets, b₀, b₁. A fit sees each distinct way of agreeing once,
+and of it only the labels that were named: its arrays don't grow with the number of classes.
 """
 
 from __future__ import annotations
@@ -64,9 +67,13 @@ class Jury:
     shrinkage: float = SHRINKAGES[0]
     """How strongly the views' weights were drawn together."""
     covariance: tuple[tuple[float, ...], ...] = ()
-    """Of w₀, w_1 … w_S, b₀, b₁: how uncertain the labelled pictures leave them."""
+    """Of w₀, w_1 … w_S, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
+    classes: tuple[int, ...] = ()
+    """The codes of the base labels that have an offset."""
+    offsets: tuple[float, ...] = ()
+    """What is added to the score of each of them where it is the base label."""
     scored: Scored | None = None
     """The weights for pictures that have scores; None where scores were not given, or not worth it."""
 
@@ -77,7 +84,9 @@ class Jury:
         """
         patterns = tabulate(labelled)
         shrinkage = choose_shrinkage(patterns, folds(len(labelled)))
-        fitted = self._holding(patterns, shrinkage, descend(patterns, shrinkage))
+        offsets = choose_offsets(labelled, patterns, shrinkage)
+        patterns = tabulate(labelled, offsets)
+        fitted = self._holding(patterns, shrinkage, descend(patterns, shrinkage), offsets)
         layout = choose_layout(labelled, shrinkage)
         return replace(fitted, scored=fit_scored(labelled, shrinkage, layout) if layout else None)
 
@@ -111,7 +120,7 @@ class Jury:
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label that was named; the rest is for the unnamed class."""
-        parts = [(rows, h.labels(), _softmax(h.scores)[:, :-1]) for rows, h in self._hearings(votes)]
+        parts = [(rows, hearing.labels(), hearing.named()) for rows, hearing in self._hearings(votes)]
         return joined_distribution(parts, len(votes), votes.classes)
 
     @property
@@ -132,18 +141,31 @@ class Jury:
         fitted = len(self.weights) - 1
         if fitted < 1:
             raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel")
-        mixing = np.zeros((views + 3, fitted + 3))
-        mixing[0, 0] = mixing[-2, -2] = mixing[-1, -1] = 1.0
-        mixing[1:-2, 1:-2] = 1.0 / fitted
+        others = len(self.offsets) + 2
+        mixing = np.zeros((1 + views + others, 1 + fitted + others))
+        mixing[0, 0] = 1.0
+        mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / fitted
+        mixing[1 + views :, 1 + fitted :] = np.eye(others)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
-        weights = (mixing[:-2, :-2] @ np.array(self.weights)).tolist()
+        weights = (mixing[: 1 + views, : 1 + fitted] @ np.array(self.weights)).tolist()
         scored = self.scored and self.scored.pooled(views)
         return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
 
-    def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats) -> Self:
+    def without_offsets(self) -> Self:
+        """The same for pictures of other classes."""
+        kept = [
+            place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) < len(self.offsets)
+        ]
+        covariance = np.array(self.covariance)[np.ix_(kept, kept)]
+        return replace(self, classes=(), offsets=(), covariance=tuple(map(tuple, covariance.tolist())))
+
+    def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats, offsets: Offsets) -> Self:
+        votes = len(theta) - 2 - len(offsets.classes)
         return replace(
             self,
-            weights=tuple(theta[:-2].tolist()),
+            weights=tuple(theta[:votes].tolist()),
+            classes=offsets.classes,
+            offsets=tuple(theta[votes:-2].tolist()),
             unnamed=(float(theta[-2]), float(theta[-1])),
             shrinkage=shrinkage,
             covariance=tuple(map(tuple, _covariance(patterns, shrinkage, theta).tolist())),
@@ -161,11 +183,13 @@ class Jury:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
-        return _hear(votes, np.array([*self.weights, *self.unnamed]), np.array(self.covariance))
+        if len(self.offsets) != len(self.classes):
+            raise DataError("the jury's offsets do not hold together; fit again")
+        return _hear(votes, self)
 
     def _believed(self, hearing: _Hearing | ScoredHearing) -> Places:
         """(n,): the column of the believed label among base and views; the base label wins a tie."""
-        best = hearing.scores[:, :-1].argmax(axis=1)
+        best = hearing.eligible().argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
 
 
@@ -258,15 +282,16 @@ def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
     """
     whole = tabulate(labelled)
     shrinkage = choose_shrinkage(whole, folds(len(labelled)))
+    offsets = choose_offsets(labelled, whole, shrinkage)
     layouts = choose_layout(labelled, shrinkage), choose_layout(labelled.under([]), shrinkage)
     layout = Layout.union(*layouts)
-    theta, juries = np.zeros(3), []
+    theta, juries = np.zeros(3 + len(offsets.classes)), []
     for views in range(len(labelled.panel) + 1):
         part = labelled.under(range(views))
-        patterns = tabulate(part)
-        theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta))
+        patterns = tabulate(part, offsets)
+        theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta, len(offsets.classes)))
         scored = fit_scored(part, shrinkage, layout) if layout else None
-        juries.append(replace(Jury()._holding(patterns, shrinkage, theta), scored=scored))
+        juries.append(replace(Jury()._holding(patterns, shrinkage, theta, offsets), scored=scored))
     return tuple(juries)
 
 
@@ -295,7 +320,7 @@ class Patterns:
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
     ridge: tuple[float, ...] = ()
-    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores."""
+    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores and classes."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """Between which values b₀ and b₁ must be."""
 
@@ -320,12 +345,28 @@ class Patterns:
         return np.bincount(truth, minlength=len(self.options)).astype(np.float64)
 
 
-def tabulate(labelled: LabelledVotes) -> Patterns:
+@dataclass(frozen=True)
+class Offsets:
+    """Which base labels have an offset, and how strongly it is drawn to zero."""
+
+    classes: tuple[int, ...] = ()
+    strength: float = STRENGTHS[0]
+
+    def of(self, base: Codes) -> Places:
+        """(n,): the place of each label among the classes, −1 for one that has no offset."""
+        if not self.classes:
+            return np.full(len(base), -1)
+        hit = base[:, None] == np.array(self.classes)
+        return np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
+
+
+def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:  # noqa: B008  # it is frozen
     """Votes and truths as the patterns that a fit works on."""
     labelled.check()
     codes = _codes(labelled)
     first = _first(codes)
-    rows, kind = _distinct(first)
+    rows, kind = _distinct(np.column_stack([first, offsets.of(labelled.base)]))
+    rows, group = rows[:, :-1], rows[:, -1]
     named = rows == np.arange(rows.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < labelled.classes])
@@ -333,11 +374,14 @@ def tabulate(labelled: LabelledVotes) -> Patterns:
     _check_possible(choice[kind, column], labelled)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
+    own = (group[owner][:, None] == np.arange(len(offsets.classes))) * options[:, :1]
+    options = np.column_stack([options[:, :-2], own, options[:, -2:]])
     starts = np.searchsorted(owner, np.arange(len(rows)))
     unnamed, others = options[:, -2] > 0, np.log(np.maximum(labelled.classes - count, 1))[owner]
     most, truth = float(np.log(labelled.classes - 1)), place[kind, column]
     left, spread = np.where(unnamed, others - most, 0.0), np.where(unnamed, others, 0.0)[truth]
-    return Patterns(options, left, starts, owner, truth, spread, none=((-np.inf, most), (0.0, np.inf)))
+    ridge = (offsets.strength,) * len(offsets.classes)
+    return Patterns(options, left, starts, owner, truth, spread, ridge, none=((-np.inf, most), (0.0, np.inf)))
 
 
 @dataclass(frozen=True)
@@ -396,11 +440,9 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     if heard is None or heard.evidence is None:
         return None
     views, fold = len(labelled.panel), folds(len(heard))
-    known, counts = np.unique(heard.base, return_counts=True)
-    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
     scale = Scale.learn(heard.evidence)
     best = Layout(scale, learn_knots(heard, scale), ())
-    whole = replace(best, columns=COLUMNS, classes=tuple(frequent.tolist()))
+    whole = replace(best, columns=COLUMNS, classes=frequent_classes(heard))
     patterns = tabulate_scored(heard, whole)
     held = held_out_losses(tabulate(heard), fold, shrinkage)
     strengths = STRENGTHS if whole.classes else ()
@@ -414,6 +456,25 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
         if _pays(gain) or (trial.columns == ("bend",) and best.columns and gain.mean() > 0):
             best, held = tried, losses
     return best if best.columns or best.classes else None
+
+
+def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
+    """The offsets that make a jury less surprised by the truths of folds it did not see; none where they do not pay."""
+    classes, fold = frequent_classes(labelled), folds(len(labelled))
+    if not classes:
+        return Offsets()
+    held = held_out_losses(patterns, fold, shrinkage)
+    tried = [Offsets(classes, strength) for strength in STRENGTHS]
+    losses = [held_out_losses(tabulate(labelled, each), fold, shrinkage) for each in tried]
+    best = int(np.argmin([each.sum() for each in losses]))
+    return tried[best] if _pays(held - losses[best]) else Offsets()
+
+
+def frequent_classes(votes: Votes) -> tuple[int, ...]:
+    """The base labels that enough pictures have, the most frequent first."""
+    known, counts = np.unique(votes.base, return_counts=True)
+    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
+    return tuple(frequent.tolist())
 
 
 def _layout_losses(
@@ -524,10 +585,11 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
     return (total - scores)[patterns.truth] + patterns.spread
 
 
-def widen(theta: Floats) -> Floats:
+def widen(theta: Floats, offsets: int = 0) -> Floats:
     """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
-    weight = theta[1:-2].mean() if len(theta) > 3 else theta[0] / 2
-    return np.insert(theta, -2, weight)
+    end = len(theta) - 2 - offsets
+    weight = theta[1:end].mean() if end > 1 else theta[0] / 2
+    return np.insert(theta, end, weight)
 
 
 def descend(patterns: Patterns, shrinkage: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
@@ -674,23 +736,39 @@ class _Hearing:
     first: Places
     scores: Floats
     covariance: Floats
+    last: Codes
+    """(n,): the only label that nobody said, MISSING where there are more, or none."""
+    groups: Places
+    """(n,): the place of the base label among the classes with an offset, otherwise −1."""
 
     def labels(self) -> Codes:
-        """(n, S + 1): each named label where it was said first, otherwise MISSING."""
-        return np.where(self._named(), self.codes, np.int32(MISSING))
+        """(n, S + 2): each named label where it was said first, and the only one that nobody said; others MISSING."""
+        return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
+
+    def named(self) -> Floats:
+        """(n, S + 2): their probabilities."""
+        return np.where(np.isfinite(self.eligible()), _softmax(self.scores), 0.0)
+
+    def eligible(self) -> Floats:
+        """(n, S + 2): the scores of options that are labels."""
+        scores = self.scores.copy()
+        scores[self.last == MISSING, -1] = -np.inf
+        return scores
 
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
         return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))
 
     def slope(self, believed: Places) -> Floats:
-        """(n, S + 3): how those log odds change with each parameter."""
+        """(n, p): how those log odds change with each parameter."""
         share = _softmax(self._others(believed))
         asked = self.codes != MISSING
         rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
-        none, count = share[:, -1], self._named().sum(axis=1)
-        own = self.first == believed[:, None]
-        return np.column_stack([own - rivals, -none, none / count])
+        none, count = (believed == self.first.shape[1]) - share[:, -1], self._named().sum(axis=1)
+        votes = (self.first == believed[:, None]) - rivals
+        offsets = len(self.covariance) - votes.shape[1] - 2
+        own = (self.groups[:, None] == np.arange(offsets)) * votes[:, :1]
+        return np.column_stack([votes, own, none, -none / count])
 
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
@@ -701,20 +779,33 @@ class _Hearing:
         return rest
 
 
-def _hear(votes: Votes, theta: Floats, covariance: Floats) -> _Hearing:
+def _hear(votes: Votes, jury: Jury) -> _Hearing:
     codes = _codes(votes)
     first = _first(codes)
     n, width = first.shape
     asked = first != MISSING
     cell = np.arange(n)[:, None] * width + first
-    weight = np.broadcast_to(theta[:-2], first.shape)
+    weight = np.broadcast_to(np.array(jury.weights), first.shape)
     sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width)
     named = first == np.arange(width)
     count = named.sum(axis=1)
     left = votes.classes - count
     share = np.log(np.maximum(left, 1) / (votes.classes - 1))
-    none = np.where(left > 0, share + theta[-2] - theta[-1] / count, -np.inf)
-    return _Hearing(codes, first, np.column_stack([np.where(named, sums, -np.inf), none]), covariance)
+    none = np.where(left > 0, share + jury.unnamed[0] - jury.unnamed[1] / count, -np.inf)
+    groups = Offsets(jury.classes).of(votes.base)
+    sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
+    scores = np.column_stack([np.where(named, sums, -np.inf), none])
+    return _Hearing(codes, first, scores, np.array(jury.covariance), _only_left(codes, left, votes), groups)
+
+
+def _only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
+    """(n,): the only label of a complete vocabulary that nobody said, MISSING where there are more, or none."""
+    last = np.full(len(codes), MISSING, np.int32)
+    rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
+    said = np.zeros((len(rows), votes.classes + 1), bool)
+    said[np.arange(len(rows))[:, None], codes[rows]] = True
+    last[rows] = said[:, :-1].argmin(axis=1)
+    return last
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:

@@ -101,6 +101,15 @@ class ScoredHearing:
         """(n, c): the named labels, MISSING where a picture has fewer."""
         return self.ballots.labels
 
+    def named(self) -> Floats:
+        """(n, c): their probabilities."""
+        powers = np.exp(self.scores - self.scores.max(axis=1, keepdims=True))
+        return powers[:, :-1] / powers.sum(axis=1, keepdims=True)
+
+    def eligible(self) -> Floats:
+        """(n, c): the scores of options that are labels."""
+        return self.scores[:, :-1]
+
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
         return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))

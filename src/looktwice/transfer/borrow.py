@@ -34,6 +34,7 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
         )
     if len(labelled) == 0:
         return prior
+    prior = prior.without_offsets()
     patterns = tabulate(labelled)
     return _averaged(prior, [_posterior(prior, patterns, difference) for difference in DIFFERENCES])
 
