@@ -37,9 +37,13 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis looktwice-demo
 
 .PHONY: test-servers
-test-servers: $(VENV)/.installed-dev # real model servers, each in an environment of its own
+test-servers: $(VENV)/.installed-dev .venv-sdks/.installed-sdks # real model servers, and the packages of chat models
 	sh tools/servers.sh .venv-servers
 	$(BIN)/python -m pytest tests/classifiers/test_real_servers.py
+	.venv-sdks/bin/python -m pytest tests/classifiers/test_chat_sdks.py
+
+.venv-sdks/.installed-sdks: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-sdks sdks
 
 .PHONY: test-torch
 test-torch: .venv-torch/.installed-torch # torch modules as open models, in an environment of their own

@@ -6,22 +6,39 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from experiments import baselines, closed, scores, sets, stopping
-from experiments.collected import CACHE, MODELS
+from experiments.collected import CACHE
 from experiments.outputs import CLOTHES, SOURCES
-from experiments.paper import claims, drawings, pages, tables
+from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
-from experiments.paper.subjects import DEMO, PHOTOS, SMALL, Scale, Subject, chosen, known, listed, mild, scale
+from experiments.paper.grids import Reading, listed, mild
+from experiments.paper.subjects import (
+    DEMO,
+    KNOWN,
+    PHOTOS,
+    RESNET56,
+    SMALL,
+    Scale,
+    Subject,
+    at_hand,
+    chosen,
+    known,
+    scale,
+)
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.views import GENERAL16
 
 ROOT = Path(__file__).parents[1]
-QUICK = 500
-"""Pictures that --quick takes."""
+READINGS: tuple[Reading, ...] = ("looktwice", "torchvision")
+QUICK, QUICK_CIFAR = 500, 200
+"""Pictures that --quick takes of the embedded ones, and of others where they are at hand."""
+OPEN = ("resnet20", "resnet32")
+"""The open models of Table 3."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +48,7 @@ class Wishes:
     models: tuple[str, ...]
     data: Path | None
     truths: Path | None
-    source: str | None
+    sources: tuple[str, ...]
     quick: bool
     pictures: int | None
     labelled: int | None
@@ -42,22 +59,33 @@ class Wishes:
     mild: bool
     views: str | None
     noise: int | None
+    readings: tuple[Reading, ...]
     results: Path
     figures: Path
     cache: Path
 
-    def studies(self, usual: Sequence[str]) -> Iterator[Study]:
-        for subject in chosen(self.models, self.data, self.truths, self.quick, usual):
-            yield self.study(subject)
+    def subjects(self, usual: Sequence[str]) -> list[Subject]:
+        return chosen(self.models, self.data, self.truths, self.quick, usual)
 
-    def study(self, subject: Subject) -> Study:
-        limit = self.pictures or (QUICK if self.quick else len(subject.pictures))
+    def studies(self, usual: Sequence[str]) -> Iterator[Study]:
+        return map(self.study, self.subjects(usual))
+
+    def closed(self) -> list[Subject]:
+        """The models to which something is transferred: never the embedded one, which is alone."""
+        if self.quick and self.data is None and not self.models:
+            return [known(RESNET56.name)] if at_hand(RESNET56.name) else []
+        return [subject for subject in self.subjects((RESNET56.name,)) if subject.name != DEMO]
+
+    def study(self, subject: Subject, reading: Reading = "looktwice") -> Study:
+        quick = QUICK if subject.name == DEMO else QUICK_CIFAR
+        limit = self.pictures or (quick if self.quick else len(subject.pictures))
         if limit < 40:
             raise DataError(f"{limit} pictures are too few to label some and test others; give 40 or more")
-        size = scale(min(limit, len(subject.pictures)), len(subject.labels), self.quick)
+        size = scale(min(limit, len(subject.pictures)), len(subject.labels), self.quick, reading)
         size = self._smaller(size if self.quick else _past_pilot(size, subject))
         if self.views or self.mild:
-            size = replace(size, settings=listed(self.views) if self.views else mild(len(subject.labels)))
+            few = listed(self.views, reading) if self.views else mild(len(subject.labels), reading)
+            size = replace(size, settings=few)
         return Study(Answers(subject, self.cache, Meter(subject.title, _planned(size))), size)
 
     def _smaller(self, size: Scale) -> Scale:
@@ -98,28 +126,44 @@ def _planned(size: Scale) -> int:
 # The tasks -----------------------------------------------------------------------------------------------------------
 
 
-def table(name: str, usual: Sequence[str]) -> Callable[[Wishes], None]:
-    """Tables 1 and 2: every method on one model after the other."""
-
-    def task(wishes: Wishes) -> None:
-        for study in wishes.studies(usual):
-            write(wishes.results / f"{name}.csv", tables.results(study))
-            print(pages.results(_mine(wishes.results / f"{name}.csv", study)))
-
-    return task
+def table1(wishes: Wishes) -> None:
+    """Every method on one model of small pictures after the other."""
+    _methods(wishes, "table1", SMALL)
 
 
-def _mine(path: Path, study: Study) -> list[dict[str, str]]:
-    about = (study.subject.dataset, study.subject.title)
-    return [row for row in read(path) if (row["dataset"], row["model"]) == about]
+def table2(wishes: Wishes) -> None:
+    """The same on photos."""
+    if wishes.quick and wishes.data is None and not set(wishes.models) & set(PHOTOS):
+        print(
+            _not_judged("Table 2", "the embedded pictures are no photos, and stand in Table 1", "--model mobilenetv2")
+        )
+        return
+    _methods(wishes, "table2", PHOTOS)
+
+
+def _methods(wishes: Wishes, name: str, usual: Sequence[str]) -> None:
+    path, keys = wishes.results / f"{name}.csv", ("dataset", "model", "reading")
+    for subject in wishes.subjects(usual):
+        for reading in wishes.readings:
+            write(path, tables.results(wishes.study(subject, reading)), keys)
+        print(pages.results([row for row in read(path) if row["model"] == subject.title]))
+
+
+def _not_judged(what: str, why: str, instead: str) -> str:
+    return f"{what} is not judged: {why}; run it without --quick, or with {instead}"
 
 
 def table3(wishes: Wishes) -> None:
-    """Transfer of F_n from the open model to the others."""
-    source = wishes.study(known(wishes.source or ("resnet20" if not wishes.quick else DEMO)))
-    for study in wishes.studies(("resnet32", "resnet8")):
-        write(wishes.results / "table3.csv", tables.transfer(source, study))
-    print(pages.transfer(read(wishes.results / "table3.csv")))
+    """Transfer of F_n from open models of CIFAR-10 to a closed one of CIFAR-100."""
+    closed = wishes.closed()
+    if not closed:
+        print(_not_judged("Table 3", "there is one embedded model, and to itself nothing is transferred", "--data"))
+        return
+    path, keys = wishes.results / "table3.csv", ("open", "dataset", "model", "reading")
+    for subject, reading, source in product(closed, wishes.readings, wishes.sources):
+        learned, used = wishes.study(known(source), reading), wishes.study(subject, reading)
+        write(path, tables.transfer(learned, used), keys)
+    print(pages.transfer(read(path)))
 
 
 def table4(wishes: Wishes) -> None:
@@ -127,8 +171,13 @@ def table4(wishes: Wishes) -> None:
     rows = [row for name in ("table1", "table2") for row in _there(wishes.results / f"{name}.csv")]
     if not rows:
         raise DataError(f"Table 4 sums up Tables 1 and 2, and neither is in {str(wishes.results)!r}; run table1 first")
-    found = [*tables.correlations(rows), *tables.recomputed(), *tables.printed()]
-    write(wishes.results / "table4.csv", found, ("source", "ballot"))
+    ours = list(tables.correlations(rows))
+    if not any(row["ece_r"] for row in ours):
+        why = f"fewer than {tables.LEAST_RUNS} runs are there, each a transform on a model"
+        print(_not_judged("Table 4", why, "--model resnet56 where it is at hand"))
+    write(
+        wishes.results / "table4.csv", [*ours, *tables.recomputed(), *tables.printed()], ("source", "reading", "ballot")
+    )
     print(pages.correlations(read(wishes.results / "table4.csv")))
 
 
@@ -163,6 +212,27 @@ def illustrations(wishes: Wishes) -> None:
             print(f"{study.subject.title}: {path}")
 
 
+def proposition1(wishes: Wishes) -> None:
+    """Equation 1 with the Jacobian of each picture."""
+    path, keys = wishes.results / "proposition1.csv", ("dataset", "model", "reading")
+    for subject, reading in product(wishes.subjects(("resnet20", "resnet32", RESNET56.name)), wishes.readings):
+        write(path, jacobian.proposition1(wishes.study(subject, reading)), keys)
+    print(pages.proposition1(read(path)))
+
+
+def prescribed(wishes: Wishes) -> None:
+    """The open model's transform, noise and a on the closed one, against labels of its own."""
+    closed = wishes.closed()
+    if not closed:
+        print(_not_judged("The prescription", "it takes an open model and a closed one, and one is embedded", "--data"))
+        return
+    path = wishes.results / "prescription.csv"
+    for subject, source in product(closed, wishes.sources[:1]):
+        found = prescription.prescribed(wishes.study(known(source)), wishes.study(subject))
+        write(path, found, ("open", "dataset", "closed"))
+    print(pages.prescription(read(path)))
+
+
 def claimed(wishes: Wishes) -> None:
     """The paper's claims against the tables that are there."""
     found = {
@@ -173,19 +243,20 @@ def claimed(wishes: Wishes) -> None:
 
 
 def page(wishes: Wishes) -> None:
-    """docs/reproduction.md with the tables of experiments/results."""
-    docs = ROOT / "docs"
-    pages.fill(docs / "reproduction.md", wishes.results, docs / "tables" / "reproduction.md")
+    """The tables of experiments/results in docs: a screen of each, and all rows on pages of their own."""
+    pages.fill(ROOT / "docs", wishes.results)
 
 
 TASKS: dict[str, Callable[[Wishes], None]] = {
-    "table1": table("table1", SMALL),
-    "table2": table("table2", PHOTOS),
+    "table1": table1,
+    "table2": table2,
     "table3": table3,
     "table4": table4,
     "figure2": figure2,
     "figure4": figure4,
     "illustrations": illustrations,
+    "proposition1": proposition1,
+    "prescription": prescribed,
     "claims": claimed,
 }
 CLOSED, SCORES = "closed", "scores"
@@ -193,21 +264,23 @@ CLOSED, SCORES = "closed", "scores"
 DECISIONS = {"baselines": baselines.main, "sets": sets.main, "stopping": stopping.main}
 """The tasks about what the jury is worth beside others, and about sets and stops."""
 HELP = """\
-table1         Acc, ECE, AUROC, Brier, Var and KS on small pictures (usual models: resnet8, resnet20, resnet32)
+table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
 table2         the same on photos (usual models: efficientnet, mobilenetv2)
 table3         transfer: Φ against F_n that was learned on an open model (--open)
 table4         correlations of Var and KS with the calibration, over the runs in Tables 1 and 2
 figure2        Brier against the number of draws
 figure4        empirical cumulatives of the noise in latent space
 illustrations  the paper's two sources of error, on real pictures
-claims         the paper's claims, each seen, not seen or mixed
+proposition1   Equation 1 with the Jacobian of each picture (usual models: resnet20, resnet32, resnet56)
+prescription   transform, noise and a of an open model on a closed one, against 50, 200 and 1,000 labels of its own
+claims         the paper's claims, each seen, not seen or unclear
 all            all of these, one after the other
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
 sets           prediction sets of each kind, beside MAPIE's
 stopping       what stopping early does to the Brier score, and what it says that it does
-page           put the tables of experiments/results into docs/reproduction.md
+page           put the tables of experiments/results into docs
 """
 
 
@@ -222,12 +295,16 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         "task", choices=(*TASKS, "all", "page", CLOSED, SCORES, *DECISIONS), metavar="TASK", help="see below"
     )
     parser.add_argument(
-        "--model", action="append", default=[], help=f"{', '.join(MODELS)}, or a TOML description; may be repeated"
+        "--model", action="append", default=[], help=f"{', '.join(KNOWN)}, or a TOML description; may be repeated"
     )
     parser.add_argument("--data", type=Path, help="labelled pictures: CIFAR, ILSVRC2012, .npz, folders, labels.csv")
     parser.add_argument("--truths", type=Path, help="a CSV of truths, or the development kit of ILSVRC2012")
     parser.add_argument("--open", help="the open model of table3, by its name")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} pictures, few draws, the embedded clothes")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"few draws; {QUICK} embedded pictures, and {QUICK_CIFAR} of CIFAR-100 where ../shared has them",
+    )
     parser.add_argument("--pictures", type=int, help="take only so many pictures, labelled ones among them")
     parser.add_argument("--labelled", type=int, help="fit on only so many pictures; a tenth of all if left out")
     parser.add_argument("--start", type=int, help="test from this place of the permutation on, not from its tenth on")
@@ -238,6 +315,9 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--mild", action="store_true", help="search only the mild end of the paper's grids")
     parser.add_argument(
         "--noise", type=int, help="measure Var and KS on only so many of the labelled pictures; 0 leaves them out"
+    )
+    parser.add_argument(
+        "--reading", choices=READINGS, help="of the paper's transforms; both if left out, the first one with --quick"
     )
     parser.add_argument("--results", type=Path, help="where CSVs go")
     parser.add_argument("--figures", type=Path, help="where SVGs go")
@@ -250,7 +330,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         models=tuple(told.model),
         data=told.data,
         truths=told.truths,
-        source=told.open,
+        sources=(told.open,) if told.open else OPEN[:1] if told.quick else OPEN,
         quick=told.quick,
         pictures=told.pictures,
         labelled=told.labelled,
@@ -261,6 +341,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         mild=told.mild,
         views=told.views,
         noise=told.noise,
+        readings=(told.reading,) if told.reading else READINGS[:1] if told.quick else READINGS,
         results=results,
         figures=figures,
         cache=told.cache,

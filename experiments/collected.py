@@ -28,6 +28,7 @@ from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, labelled
+from looktwice.pictures.datasets import open_labelled
 from looktwice.verdicts import learn
 from looktwice.views import Panel, View
 
@@ -60,7 +61,7 @@ class Model:
         if self.name == "clothes":
             clothes = labelled(demo() / "pictures.npz")
             return clothes[::2] + clothes[1::2]
-        return labelled(SHARED / "data" / self.data)
+        return open_labelled(SHARED / "data" / self.data)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ class Model:
         return str(path)
 
     def _how(self) -> str:
-        names = [str(c) for c in range(1000)] if self.photos else cifar_names()
+        names = [str(c) for c in range(1000)] if self.photos else sorted({str(p.truth) for p in self.pictures})
         return self.preparation.format(labels=names).replace("'", '"')
 
 

@@ -148,6 +148,7 @@ VIEWS = (
     b"mirror+turn:10",
     b"tone:brightness=0.1,contrast=1.2,grey=0.5,cast=-0.1",
     b"affine:10,0.1,0.3,interpolation=nearest",
+    b"mirror+order:3 wording:2 ranked+describe",
     b"mirror zoom:1.15 gaussian:0.2*10 elastic:20,5 again*2 shift:0.06,-0.06",
 )
 
@@ -174,6 +175,9 @@ DESCRIPTIONS = (
     b'connector = "openai"\nmodel = "m"\nlabels = ["cat", "dog"]\nurl = "http://127.0.0.1:9/v1"\nseed = 3\n'
     b'synonyms = { cat = ["kitten"] }\nprompt = "{labels}"\nanswer = "plain"\ntemperature = 0.5\n',
     b'connector = "anthropic"\nmodel = "m"\nlabels = ["cat", "dog"]\nurl = "http://127.0.0.1:9"\nmax_tokens = 9\n',
+    b'connector = "gemini"\nmodel = "m"\nlabels = ["cat", "dog"]\nurl = "http://127.0.0.1:9"\nwordings = ["Which?"]\n'
+    b'without_label = { refusal = "none", cut = "cat" }\nmedia_resolution = "low"\npicture = "last"\nranked = 2\n',
+    b'connector = "openai-responses"\nmodel = "m"\nlabels = ["cat", "dog"]\nurl = "http://127.0.0.1:9/v1"\n',
     b'connector = "rekognition"\nregion = "eu-west-1"\nlabels = ["Dog"]\nmin_confidence = 10.0\n',
     b'connector = "sagemaker"\nendpoint = "e"\nregion = "eu-west-1"\nlabel = "[].label"\nscore = "[].score"\n',
     b'connector = "command"\ncommand = "cat {image}"\ntimeout = 20\nprice = "0.1"\n',
@@ -632,6 +636,15 @@ METADATA = [
 RANKED = {"results": [{"name": "cat", "p": 0.7}, {"name": "dog", "p": 0.2}], "error": None}
 CHAT = {"choices": [{"message": {"content": '{"label": "cat"}', "refusal": None}, "finish_reason": "stop"}]}
 MESSAGE = {"content": [{"type": "text", "text": '```json\n{"label": "cat"}\n```'}], "stop_reason": "end_turn"}
+RESPONSE = {
+    "status": "completed",
+    "output": [{"type": "message", "content": [{"type": "output_text", "text": "cat"}]}],
+    "usage": {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 1}},
+}
+CONTENT = {
+    "candidates": [{"content": {"parts": [{"text": "cat", "thought": False}]}, "finishReason": "STOP"}],
+    "usageMetadata": {"promptTokenCount": 3, "promptTokensDetails": [{"modality": "IMAGE", "tokenCount": 2}]},
+}
 AWS = 'region = "eu-west-1"\n'
 HTTP = 'connector = "http"\nurl = "http://h/x"\nheaders = { authorization = "Bearer ${FUZZ_KEY}" }\n'
 TALK = 'model = "m"\nlabels = ["cat", "dog"]\nurl = "http://h"\nkey = "FUZZ_KEY"\n'
@@ -694,6 +707,10 @@ TARGETS: dict[str, Target] = {
         told_of_model, lambda: [b"\n---\n".join(b"200 \n" + json.dumps(part).encode() for part in METADATA)]
     ),
     "reply-openai": Target(labelled_by('connector = "openai"\n' + TALK), replies(CHAT)),
+    "reply-openai-responses": Target(labelled_by('connector = "openai-responses"\n' + TALK), replies(RESPONSE)),
+    "reply-gemini": Target(
+        labelled_by('connector = "gemini"\n' + TALK), replies(CONTENT, {"promptFeedback": {"blockReason": "SAFETY"}})
+    ),
     "reply-anthropic": Target(labelled_by('connector = "anthropic"\n' + TALK), replies(MESSAGE)),
     "reply-rekognition": Target(
         aws_door('connector = "rekognition"\n' + AWS), replies(DETECTED, AMAZON_TROUBLE, headers="x-amzn-requestid:1")

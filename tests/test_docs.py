@@ -67,6 +67,7 @@ def test_the_example_of_the_readme_runs() -> None:
 def test_the_commands_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
     port = free_port()
     script = "\n".join(COMMANDS.findall(page.read_text("utf-8"))).replace(str(PORT), str(port))
+    script = script.replace(str(PORT + 1), str(free_port()))
     waiting = f"python {__file__} {port}\n"  # until the server that the page starts is up
     script = re.sub(r"(?m)^(python \S+ \d+ &)$", lambda match: f"{match[1]}\n{waiting}", script)
     place = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data"), "COLUMNS": "120"}
@@ -94,10 +95,13 @@ def test_the_commands_of_a_page_run_one_after_the_other(page: Path, tmp_path: Pa
 
 def check_tutorial(said: str, folder: Path) -> None:
     """The figures that the tutorial tells are those that its commands print."""
-    assert "1600 questions, of which the ledger answers 0; the other 1600 cost 1.6000" in " ".join(said.split())
+    assert re.search(
+        r"400 pictures, 0 of them unreadable: 1600 questions, of which the ledger answers", " ".join(said.split())
+    )
+    assert len((folder / "photos" / "labels.csv").read_text().splitlines()) == 601
     assert "Accepted:" in said
     assert "accept" in (folder / "verdicts.csv").read_text()
-    assert re.search(r"2\.56\d0", said)  # 3 to check, 1600 to fit, 800 to evaluate, 160 to score, and a few canaries
+    assert re.search(r"2\.56\d0", said)  # 3 to check, 2400 about labelled ones, 160 to score, and a few canaries
 
 
 def free_port() -> int:

@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 from experiments.__main__ import main
-from experiments.paper import claims, drawings, pages, published, tables
-from experiments.paper.answers import Answers, Meter, Readings
-from experiments.paper.subjects import known, scale
+from experiments.collected import SHARED
+from experiments.paper import claims, drawings, grids, jacobian, pages, prescription, published, subjects, tables
+from experiments.paper.answers import DIRECTIONS, Answers, Meter, Readings
+from experiments.paper.grids import Normalised
+from experiments.paper.subjects import RESNET56, known, scale
+from experiments.paper.tables import Study
 from experiments.paper.writing import read, write
-from looktwice.errors import DataError
+from looktwice.calibration.crossfit import Outcome
+from looktwice.errors import DataError, ViewError
+from looktwice.transfer.latent import Cumulatives, describe
+from looktwice.transfer.latent import read as read_features
 from looktwice.views import GRIDS, Panel
 
 PICTURES = 120
@@ -30,18 +36,24 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _quick(folder: Path) -> list[str]:
-    return ["--quick", "--pictures", str(PICTURES), "--results", str(folder), "--cache", str(folder / "cache")]
+    kept = ["--results", str(folder), "--cache", str(folder / "cache")]
+    return ["--quick", "--model", "clothes", "--pictures", str(PICTURES), *kept]
 
 
-def test_tables_1_and_2_have_every_method_with_intervals_beside_the_papers_row(ran: Path) -> None:
-    for name in ("table1", "table2"):
-        rows = read(ran / f"{name}.csv")
-        paper = [row for row in rows if row["calibrator"] == "gaussian"]
-        assert {(row["method"], row["ballot"]) for row in paper} == {(f, b) for f in FAMILIES for b in ("base", "vote")}
-        assert {"naive", "probit", "jury", "softmax"} < {row["calibrator"] for row in rows}
-        for row in paper:
-            assert float(row["brier_low"]) <= float(row["brier"]) <= float(row["brier_high"])
-            assert all(row[column] for column in ("var", "ks", "paper_acc", "paper_brier", "paper_var", "paper_ks"))
+def test_table_1_has_every_method_by_three_ballots_with_intervals(ran: Path) -> None:
+    rows = read(ran / "table1.csv")
+    paper = [row for row in rows if row["calibrator"] == "gaussian"]
+    ballots = ("base", "vote", "argmax")
+    assert {(row["method"], row["ballot"]) for row in paper} == {(f, b) for f in FAMILIES for b in ballots}
+    assert {"naive", "probit", "jury", "softmax"} < {row["calibrator"] for row in rows}
+    for row in paper:
+        assert float(row["brier_low"]) <= float(row["brier"]) <= float(row["brier_high"])
+        assert row["var"]
+        assert row["ks"]
+
+
+def test_pictures_that_the_paper_does_not_have_stand_beside_none_of_its_rows(ran: Path) -> None:
+    assert {row["paper_model"] for row in read(ran / "table1.csv")} == {""}
 
 
 def test_the_base_ballot_keeps_the_naive_accuracy_and_naive_costs_twice_the_error(ran: Path) -> None:
@@ -49,14 +61,31 @@ def test_the_base_ballot_keeps_the_naive_accuracy_and_naive_costs_twice_the_erro
     naive = next(row for row in rows if row["method"] == "Naive")
     base = [row for row in rows if row["ballot"] == "base"]
     assert {row["acc"] for row in base} == {naive["acc"]}
+    argmax = {row["method"]: row for row in rows if row["ballot"] == "argmax"}
+    for row in base:
+        if row["calibrator"] == "gaussian":
+            assert argmax[row["method"]]["brier"] == row["brier"]
     assert float(naive["brier"]) == pytest.approx(2 * (1 - float(naive["acc"])), abs=1e-4)
     assert float(naive["auroc"]) == 0.5
 
 
-def test_table_3_has_both_cumulatives_for_each_ballot_and_objective(ran: Path) -> None:
-    rows = read(ran / "table3.csv")
-    assert len({(row["objective"], row["ballot"], row["cumulative"]) for row in rows}) == len(rows) == 8
-    assert all(0 <= float(row["ks"]) <= 1 for row in rows)
+def test_what_the_embedded_pictures_cannot_tell_is_said_and_not_judged(
+    ran: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, why in (
+        ("table2", "no photos"),
+        ("table3", "to itself nothing is transferred"),
+        ("table4", "fewer than 8 runs"),
+        ("prescription", "one is embedded"),
+    ):
+        assert main([name, *_quick(ran)]) == 0
+        told = capsys.readouterr().out
+        assert "is not judged" in told
+        assert why in told
+    assert not any((ran / f"{name}.csv").exists() for name in ("table2", "table3", "prescription"))
+    ours = [row for row in read(ran / "table4.csv") if row["source"] == "ours"]
+    assert {row["runs"] for row in ours} == {"4"}
+    assert {row["ece_r"] for row in ours} == {""}
 
 
 def test_table_4_has_ours_the_papers_and_what_its_other_tables_give(ran: Path) -> None:
@@ -83,19 +112,21 @@ def test_figure_2_ends_where_table_1_is(ran: Path) -> None:
 
 def test_claims_are_judged_one_by_one(ran: Path) -> None:
     rows = read(ran / "claims.csv")
-    assert {row["verdict"] for row in rows} <= {"seen", "not seen", "mixed"}
-    told = {row["claim"] for row in rows}
-    assert {"rotation is best in Brier", "natural beats Gaussian, brier", "F_n improves Gaussian's ECE"} < told
+    assert {row["verdict"] for row in rows} <= {"seen", "not seen", "unclear", "not judged", "no interval"}
+    told = {row["claim"]: row["verdict"] for row in rows if row["ballot"] == "base"}
+    assert {"rotation is best in Brier", "natural beats Gaussian, brier"} < set(told)
+    assert told["F_n improves Gaussian's ECE"] == told["S = 2 helps on photos, ece"] == "not judged"
 
 
 def test_nothing_is_asked_twice(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*_: object) -> None:
         raise AssertionError("the model was asked again")
 
-    for name in ("_answer", "_output", "_probe"):
+    for name in ("_answer", "_output", "_probe", "_slope"):
         monkeypatch.setattr(Answers, name, asked)
     before = (ran / "table1.csv").read_text("utf-8")
-    assert main(["table1", *_quick(ran)]) == 0
+    for task in ("table1", "proposition1"):
+        assert main([task, *_quick(ran)]) == 0
     assert (ran / "table1.csv").read_text("utf-8") == before
 
 
@@ -171,6 +202,7 @@ def test_labelled_and_tested_pictures_never_meet() -> None:
     ("dataset", "title", "accuracy", "model"),
     [
         ("CIFAR-10", "ResNet-20", 0.917, "ResNet18"),
+        ("CIFAR-100", "ResNet-56", 0.5, "ResNet56"),
         ("CIFAR-10", "something", 0.94, "MobileNet"),
         ("Imagenet", "EfficientNet-Lite0", 0.75, "EfficientNet"),
         ("Imagenet", "vit_large", 0.88, "ViTL16"),
@@ -197,28 +229,205 @@ def test_reversed_pictures_have_the_larger_margin_and_the_smaller_share() -> Non
     assert (one, two) == (0, 1)
 
 
-def test_a_claim_is_mixed_where_some_cases_speak_for_it() -> None:
-    def row(model: str, method: str, brier: float, calibrator: str = "gaussian") -> dict[str, str]:
-        return {"model": model, "method": method, "calibrator": calibrator, "ballot": "base"} | dict.fromkeys(
-            ("ece", "auroc", "brier"), str(brier)
-        )
-
-    rows = [row("m", "Naive", 0.5, "naive"), row("m", "Gaussian", 0.4), row("m", "Rotation", 0.6)]
-    none: dict[str, list[dict[str, str]]] = {name: [] for name in ("table2", "table3", "table4", "figure2")}
-    told = {r["claim"]: r for r in claims.judged({"table1": rows, **none}) if r["ballot"] == "base"}
-    assert told["every transform beats naive, brier"]["verdict"] == "mixed"
-    assert told["natural beats Gaussian, brier"]["verdict"] == "not seen"
-    assert "S = 2 helps on photos, ece" not in told
+NONE: dict[str, list[dict[str, str]]] = {name: [] for name in ("table1", "table2", "table3", "table4", "figure2")}
 
 
-def test_the_papers_own_tables_do_not_bear_out_all_of_its_claims() -> None:
-    none: dict[str, list[dict[str, str]]] = {name: [] for name in ("table1", "table2", "table3", "table4", "figure2")}
-    told = {r["claim"]: r for r in claims.judged(none)}
-    assert {r["ballot"] for r in told.values()} == {"paper"}
-    assert told["every transform beats naive, ece"]["verdict"] == "seen"
-    assert told["every transform beats naive, brier"]["verdict"] == "mixed"
-    assert told["rotation is best in Brier"]["verdict"] == "mixed"
-    assert told["F_n improves Gaussian's ECE"]["verdict"] == "seen"
+def _run(method: str, brier: float, width: float, calibrator: str = "gaussian") -> dict[str, str]:
+    row = {"model": "m", "method": method, "calibrator": calibrator, "ballot": "base", "reading": "looktwice"}
+    for metric in ("ece", "auroc", "brier"):
+        row |= {metric: str(brier), f"{metric}_low": str(brier - width), f"{metric}_high": str(brier + width)}
+    return row
+
+
+@pytest.mark.parametrize(
+    ("width", "verdict"), [(0.001, ("not seen", "seen", "not seen")), (0.5, ("unclear", "unclear", "unclear"))]
+)
+def test_a_claim_is_judged_only_where_the_intervals_exclude_zero(width: float, verdict: tuple[str, ...]) -> None:
+    rows = [_run("Naive", 0.5, width, "naive"), _run("Gaussian", 0.4, width), _run("Rotation", 0.6, width)]
+    told = {r["claim"]: r["verdict"] for r in claims.judged(NONE | {"table1": rows}) if r["ballot"] == "base"}
+    wanted = ("every transform beats naive, brier", "natural beats Gaussian, auroc", "natural beats Gaussian, brier")
+    assert tuple(told[claim] for claim in wanted) == verdict
+    assert told["S = 2 helps on photos, ece"] == "not judged"
+
+
+def test_a_difference_that_was_paired_by_picture_is_taken_before_two_intervals() -> None:
+    paired = {"brier_less_naive": "-0.1", "less_naive_low": "-0.11", "less_naive_high": "-0.09"}
+    rows = [_run("Naive", 0.5, 0.5, "naive"), _run("Gaussian", 0.4, 0.5) | paired]
+    told = {r["claim"]: r["verdict"] for r in claims.judged(NONE | {"table1": rows}) if r["ballot"] == "base"}
+    assert told["every transform beats naive, brier"] == "seen"
+    assert told["every transform beats naive, ece"] == "unclear"
+
+
+def test_more_comparisons_need_more_evidence() -> None:
+    assert claims.corrected([0.03]) == [True]
+    assert claims.corrected([0.03, 0.9]) == [False, False]
+    assert claims.corrected([0.02, None, 0.01, 0.03]) == [True, False, True, True]
+    assert claims.corrected([0.04, 0.001, 0.04]) == [False, True, False]
+
+
+def test_the_papers_own_tables_are_counted_and_not_judged() -> None:
+    told = {r["claim"]: r for r in claims.judged(NONE) if r["reading"] == "paper"}
+    assert {r["verdict"] for r in told.values()} == {"no interval"}
+    assert (told["every transform beats naive, ece"]["for"], told["every transform beats naive, brier"]["for"]) == (
+        40,
+        25,
+    )
+    assert told["F_n improves Gaussian's ECE"]["for"] == 3
+
+
+# The readings and ballots --------------------------------------------------------------------------------------------
+
+
+def test_the_argmax_drops_the_label_once_another_is_as_probable() -> None:
+    confidence, label = np.array([0.9, 0.05, 0.0, 0.0]), np.array([3, 3, 3, 0], np.int32)
+    truths = np.array([3, 3, 0, 0], np.int32)
+    losses = np.array([0.1, 0.9, 1.0, 2.0])
+    found = Outcome(
+        "gaussian",
+        11,
+        label,
+        confidence,
+        label == truths,
+        losses,
+        losses,
+        confidence,
+        confidence,
+        label.astype(np.intp),
+    )
+    told = tables.argmax(found, truths, 10)
+    assert told.label.tolist() == [3, 0, 0, 1]
+    assert told.confidence.tolist() == pytest.approx([0.9, 0.95 / 9, 1 / 9, 1 / 9])
+    assert told.correct.tolist() == [True, False, True, False]
+    assert (told.brier == found.brier).all()
+
+
+def test_noise_after_normalisation_is_drawn_anew_for_each_index_and_the_same_each_time() -> None:
+    image = known("clothes").pictures[0].image()
+    tensor = np.zeros((3, 32, 32), np.float32)
+    noise = Normalised(0.1).added(image, tensor, range(20))
+    assert noise.std() == pytest.approx(0.1, rel=0.02)
+    assert abs(noise.mean()) < 0.002
+    assert (Normalised(0.1).added(image, tensor, [3, 7]) == noise[[3, 7]]).all()
+    assert (noise[0] != noise[1]).any()
+    with pytest.raises(ViewError, match="not pixels"):
+        Normalised(0.1).draw(0, [], image.pixels, image.pixels)
+
+
+def test_the_second_reading_has_the_same_grids_as_torchvision_draws_them() -> None:
+    ours, theirs = grids.whole("looktwice"), grids.whole("torchvision")
+    assert {family: len(views) for family, views in theirs.items()} == {f: len(views) for f, views in ours.items()}
+    assert str(theirs["gaussian"][0]) == "normalised:0.01"
+    assert str(theirs["rotation"][0]) == "rotation:10,border=constant,interpolation=nearest"
+    assert str(theirs["elastic"][0]) == "elastic:10,2,border=constant"
+    assert grids.listed("rotation:10", "torchvision")["rotation"] == theirs["rotation"][:1]
+    with pytest.raises(DataError, match="none of the paper's transforms"):
+        grids.listed("mirror", "torchvision")
+
+
+def test_a_second_reading_is_asked_and_kept_beside_the_first(tmp_path: Path) -> None:
+    told = ["--views", "gaussian:0.1 rotation:30", "--draws", "3", "--noise", "20", *_quick(tmp_path)]
+    for reading in ("looktwice", "torchvision"):
+        assert main(["table1", "--reading", reading, *told]) == 0
+    kept = [row for row in read(tmp_path / "table1.csv") if row["calibrator"] != "probit"]
+    rows = {(row["reading"], row["method"], row["ballot"]): row for row in kept}
+    one, two = (rows[reading, "Gaussian", "base"] for reading in ("looktwice", "torchvision"))
+    assert (one["view"], two["view"]) == ("gaussian:0.1", "normalised:0.1")
+    assert one["acc"] == two["acc"]
+    assert float(one["centred_var"]) > 0
+    assert ("torchvision", "Naive", "base") not in rows
+
+
+def test_naive_is_judged_on_all_pictures_too_where_views_are_asked_about_some(tmp_path: Path, ran: Path) -> None:
+    told = ["--views", "rotation:30", "--draws", "2", "--noise", "0", "--tested", "40", *_quick(tmp_path)]
+    assert main(["table1", *told]) == 0
+    rows = {row["method"]: row for row in read(tmp_path / "table1.csv")}
+    assert (rows["Naive"]["tested"], rows["Naive, all pictures"]["tested"]) == ("40", "70")
+    whole = next(row for row in read(ran / "table1.csv") if row["method"] == "Naive")
+    assert rows["Naive, all pictures"]["acc"] == whole["acc"]
+
+
+# Proposition 1 and the prescription ----------------------------------------------------------------------------------
+
+
+def _study(folder: Path) -> Study:
+    subject = known("clothes")
+    size = scale(PICTURES, 10, quick=True)
+    return Study(Answers(subject, folder, Meter("", 1)), size)
+
+
+def test_slopes_along_random_directions_are_the_norm_of_the_gradient(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    rows, model = study.subject.order[:3], study.answers._open
+    found = study.answers.slopes(rows, "torchvision")
+    for row, slope in zip(rows, found, strict=True):
+        tensor = study.answers.tensor(int(row))
+        steps = 3e-4 * np.eye(tensor.size, dtype=np.float32).reshape(-1, *tensor.shape)
+        features = model.features([tensor, *(tensor + steps), *(tensor - steps)])
+        noise = read_features(model.head, features[0], features[1:]).noise
+        gradient = (noise[: len(steps)] - noise[len(steps) :]) / 6e-4
+        assert slope == pytest.approx(np.linalg.norm(gradient), rel=4 / np.sqrt(2 * DIRECTIONS))
+
+
+def test_noise_on_pixels_is_as_much_steeper_as_normalisation_stretches_them(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    rows, classifier = study.subject.order[:3], study.subject.classifier
+    shape = study.answers.tensor(0).shape
+    black, white = classifier.tensor([np.full(shape, level, np.uint8) for level in (0, 255)])
+    stretched = float((white - black).mean())
+    ratio = study.answers.slopes(rows, "looktwice") / study.answers.slopes(rows, "torchvision")
+    assert ratio == pytest.approx(np.full(3, stretched), rel=0.1)
+
+
+def test_where_equation_1_holds_the_jacobian_explains_all_of_var() -> None:
+    rng = np.random.default_rng(0)
+    slope, margin = rng.uniform(0.1, 10, 400), rng.uniform(0, 20, 400)
+    noise = slope[:, None] * rng.normal(size=(400, jacobian.DRAWS))
+    share = (margin[:, None] + noise > 0).mean(axis=1)
+    told = jacobian.compared(Readings(margin, share, noise), slope)
+    found = {name: float(str(value)) for name, value in told.items()}
+    assert found["var_scaled"] == pytest.approx(found["var_chance"], abs=0.05)
+    assert found["var"] > found["var_scaled"] + 0.1
+    assert found["share_rms_jacobian"] < 0.05 < found["share_rms_common"]
+    assert found["var"] == describe(Cumulatives.of(noise)).var
+
+
+def test_the_prescription_needs_no_label_and_stands_beside_labels_of_ones_own(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    rows = list(prescription.prescribed(study, study))
+    assert [(row["labels"], row["fits"]) for row in rows] == [(0, 1)] + [(50, 1)] * 4
+    assert rows[0]["brier_less_open"] == ""
+    assert all(float(str(r["less_open_low"])) <= float(str(r["less_open_high"])) for r in rows[1:])
+    assert rows[0]["view"] in [str(view) for view in study.settings.values()]
+
+
+# What is not at hand -------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_clone_is_told_what_is_needed_and_where_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subjects, "SHARED", tmp_path / "nowhere")
+    assert main(["table1", "--results", str(tmp_path), "--cache", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    for part in ("cifar10_mlperf_resnet8.onnx", "cifar.html", "--data", "--model", "docs/connectors.md", "--quick"):
+        assert part in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="CIFAR-100 and its network are not in ../shared")
+def test_cifar_100_stands_beside_the_papers_own_network(tmp_path: Path) -> None:
+    told = ["--quick", "--pictures", "40", "--draws", "2", "--views", "rotation:10", "--noise", "5"]
+    told += ["--model", RESNET56.name, "--results", str(tmp_path), "--cache", str(tmp_path)]
+    assert main(["table1", *told]) == 0
+    kept = [row for row in read(tmp_path / "table1.csv") if row["calibrator"] in ("naive", "gaussian")]
+    rows = {(row["method"], row["ballot"]): row for row in kept}
+    assert {row["dataset"] for row in rows.values()} == {"CIFAR-100"}
+    naive = rows["Naive", "base"]
+    assert (naive["paper_model"], naive["paper_acc"]) == ("ResNet56", "0.724")
+    assert (rows["Rotation", "argmax"]["paper_brier"], rows["Rotation", "vote"]["paper_var"]) == ("0.481", "0.392")
+
+
+# Files and pages -----------------------------------------------------------------------------------------------------
 
 
 def test_rows_of_other_models_stay_in_a_file(tmp_path: Path) -> None:
@@ -230,32 +439,49 @@ def test_rows_of_other_models_stay_in_a_file(tmp_path: Path) -> None:
         write(path, [{"dataset": "d", "model": "three", "y": 1}])
 
 
-def test_a_correlation_of_something_constant_is_left_open() -> None:
+def test_a_correlation_of_something_constant_or_of_few_runs_is_left_open() -> None:
     rows = [
-        {"calibrator": "gaussian", "ballot": "base", "dataset": "d", "ks": str(x), "ece": str(2 * x), "auroc": "0.5"}
-        | {"brier": str(-x), "var": "1", "centred_var": "1", "centred_ks": str(x)}
-        for x in (1, 2, 3, 4)
+        {"calibrator": "gaussian", "ballot": "base", "dataset": d, "ks": str(x), "ece": str(2 * x), "auroc": "0.5"}
+        | {"brier": str(-x), "var": "1", "centred_var": "1", "centred_ks": str(x), "reading": "looktwice"}
+        for d, count in (("d", 8), ("few", 7))
+        for x in range(1, count + 1)
     ]
     found = {(r["dataset"], r["statistic"]): r for r in tables.correlations(rows) if r["ballot"] == "base"}
     assert found["d", "ks"]["ece_r"] == pytest.approx(1.0)
     assert found["d", "ks"]["brier_r"] == pytest.approx(-1.0)
-    assert found["d", "ks"]["auroc_r"] == found["d", "var"]["ece_r"] == ""
+    assert found["d", "ks"]["auroc_r"] == found["d", "var"]["ece_r"] == found["few", "ks"]["ece_r"] == ""
 
 
-def test_a_page_takes_the_tables_between_its_marks(tmp_path: Path, ran: Path) -> None:
-    page = tmp_path / "page.md"
-    marks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in pages.BLOCKS)
-    page.write_text(f"before\n{marks}after\n", "utf-8")
-    full = page.with_name("full.md")
-    pages.fill(page, ran, full)
-    assert full.read_text("utf-8").count("\n| ") > page.read_text("utf-8").count("\n| ")
-    text = page.read_text("utf-8")
+def test_pages_take_a_screen_of_each_table_and_all_rows_go_on_pages_of_their_own(tmp_path: Path, ran: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for page in (pages.PAGE, pages.ADVICE):
+        names = [name for name, block in pages.BLOCKS.items() if block.page == page]
+        marks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in names)
+        (tmp_path / page).write_text(f"before\n{marks}after\n", "utf-8")
+    (tmp_path / pages.INDEX).write_text("<!-- index -->\n<!-- /index -->\n", "utf-8")
+    pages.fill(tmp_path, ran)
+    text = (tmp_path / pages.PAGE).read_text("utf-8")
     assert text.startswith("before\n<!-- table1 -->\n| model |")
     assert text.endswith("after\n")
-    assert "old" not in text
-    page.write_text("nothing", "utf-8")
+    assert text.count("old") == 2  # Tables 2 and 3, which the embedded pictures cannot tell
+    whole = (tmp_path / "tables" / "paper-table1.md").read_text("utf-8")
+    assert whole.count("\n| embedded clothes |") == len(read(ran / "table1.csv"))
+    index = (tmp_path / pages.INDEX).read_text("utf-8")
+    assert all(f"Eq. {number}" in index for number in range(1, 7))
+    assert "| claim: rotation is best in Brier | `claims` | 25–5–0 |" in index
+    (tmp_path / pages.PAGE).write_text("nothing", "utf-8")
     with pytest.raises(DataError, match="has no marks for table1"):
-        pages.fill(page, ran, full)
+        pages.fill(tmp_path, ran)
+
+
+def test_settings_of_ours_never_stand_in_the_papers_rows() -> None:
+    row = dict.fromkeys(tables.COLUMNS, "") | {"model": "m", "method": "Rotation", "calibrator": "gaussian"}
+    row |= {"view": "rotation:10,border=constant,interpolation=nearest", "ballot": "base", "reading": "torchvision"}
+    row |= {"acc": "0.7", "paper_acc": "0.65", "paper_model": "ResNet56", "paper_S": "10"}
+    paper, ours = pages.results([row]).splitlines()[2:]
+    assert "*Rotation* |" in paper
+    assert "Rotation 10 |" in ours
+    assert ".700 +.050" in ours
 
 
 def test_results_that_are_committed_can_be_read() -> None:

@@ -1,4 +1,4 @@
-"""Every option has the same effect at every door: command line, service, worker and library."""
+"""Every option has the same effect at every door: command line, service, worker, library and estimator."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.classifiers.settings import read_toml
 from looktwice.cli.app import app
 from looktwice.errors import BudgetError, ImageError
+from looktwice.estimator import LookTwice
 from looktwice.fleet.shards import Shards
 from looktwice.fleet.sources import units
 from looktwice.fleet.worker import Job, Scorer
@@ -72,6 +73,14 @@ def test_the_command_line_has_every_option(name: str) -> None:
     if name in ("look", "score", "evaluate", "serve"):
         wanted += options_of(DecisionOptions)
     assert {f"--{option.replace('_', '-')}" for option in wanted} <= taken
+
+
+def test_the_estimator_has_every_option_with_the_same_default() -> None:
+    # It keeps answers as long as the process lives, in which nobody changes the classifier.
+    defaults = {**asdict(AskOptions()), **asdict(DecisionOptions()), "ledger": "memory", "seed": 0, "canaries": 0}
+    parameters = LookTwice().get_params()
+    for name in options_of(AskOptions) + options_of(DecisionOptions):
+        assert parameters[name] == defaults[name], name
 
 
 def test_the_service_replies_with_every_field() -> None:
@@ -213,6 +222,20 @@ def test_the_library(place: Path, options: DecisionKeywords) -> None:
         given = DecisionOptions(**options)
         check([{**of_verdict(model.look(file, given)), "name": file.name} for file in files], expected)
     check(list(map(of_verdict, asyncio.run(looked()))), expected)
+
+
+@pytest.mark.parametrize("options", ROWS)
+def test_the_estimator(place: Path, options: DecisionKeywords) -> None:
+    estimator = estimator_of(place / "profile.json", **options)
+    told = [of_verdict(verdict) for verdict in estimator.verdicts(place / "pictures") if isinstance(verdict, Verdict)]
+    check(told, judged(place, DecisionOptions(**options)))
+
+
+def estimator_of(profile: Path, **options: Any) -> LookTwice:
+    """An estimator as `fit` leaves it."""
+    estimator = LookTwice(Profile.load(profile).classifier, **options)
+    estimator.profile_ = Profile.load(profile)
+    return estimator
 
 
 @pytest.mark.parametrize("options", ROWS)
@@ -358,6 +381,15 @@ def by_async_look(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
     return asyncio.run(work())
 
 
+def by_estimator(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
+    estimator = estimator_of(paid.profile, **options)
+    # The seed of an estimator is that of its fit.
+    seed = options.get("seed", estimator.profile_.seed)
+    estimator.profile_ = estimator.profile_.model_copy(update={"seed": seed})
+    verdicts = estimator.verdicts(paid.folder / "pictures")
+    return _votes([of_verdict(verdict) for verdict in verdicts if isinstance(verdict, Verdict)])
+
+
 def _votes(told: Sequence[Told]) -> Votes:
     return [[label for _, label in each["votes"]] for each in told if "votes" in each]
 
@@ -369,6 +401,7 @@ DOORS: dict[str, Door] = {
     "Model.look": by_model_look,
     "Model.score": by_model_score,
     "AsyncModel.look": by_async_look,
+    "LookTwice.verdicts": by_estimator,
 }
 
 

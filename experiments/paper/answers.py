@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.collected import CACHE
+from experiments.paper.grids import Normalised, Tensor
 from experiments.paper.subjects import Rows, Subject
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
-from looktwice.errors import DataError
-from looktwice.transfer.latent import Cumulatives, Noise, describe
-from looktwice.transfer.noise import Probe, probes
+from looktwice.transfer.latent import Cumulatives, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
 from looktwice.views import Panel, Question, View, render
 
@@ -29,6 +28,8 @@ TOGETHER = 64
 """Answers that are computed in one piece of work."""
 KEEP_EVERY = 20.0
 """Seconds after which answers go to disk."""
+DIRECTIONS, STEP, SLOPE_SEED = 64, 3e-4, 24
+"""Random directions along which a margin is differentiated, how far it goes along each, and their seed."""
 Sheet = NDArray[np.int16]
 Work = list[tuple[int, list[int]]]
 
@@ -126,18 +127,42 @@ class Answers:
         with np.load(path) as file:
             return Readings(*(file[name].astype(np.float64) for name in ("margin", "share", "noise")))
 
+    def slopes(self, rows: Rows, reading: str) -> Floats:
+        """(n,): how steeply the margin of each picture changes along noise of deviation 1, ‖J_h(x)w‖ of Equation 1."""
+        path = self._folder / f"slopes-{reading}-{len(rows)}x{DIRECTIONS}.npy"
+        if not path.exists():
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                _save(path, np.array(list(pool.map(partial(self._slope, reading), rows))))
+        return np.asarray(np.load(path), np.float64)
+
+    def _slope(self, reading: str, row: int) -> float:
+        """The root mean square of central differences along random directions."""
+        tensor, unit = self.tensor(row), np.ones(1, np.float32)
+        if reading == "looktwice":  # noise of deviation 1 where white is 1, as the model takes it
+            ends = self.subject.classifier.tensor([np.full(tensor.shape, level, np.uint8) for level in (0, 255)])
+            unit = ends[1] - ends[0]
+        directions = np.random.default_rng([SLOPE_SEED, row]).standard_normal((DIRECTIONS, *tensor.shape), np.float32)
+        steps = np.float32(STEP) * unit * directions
+        features = self._open.features([tensor, *(tensor + steps), *(tensor - steps)])
+        noise = read(self._open.head, features[0], features[1:]).noise
+        self._meter.step(2 * DIRECTIONS, "slopes of the margin")
+        return float(np.sqrt(np.mean(((noise[:DIRECTIONS] - noise[DIRECTIONS:]) / (2 * STEP)) ** 2)))
+
     def _probe(self, path: Path, view: View, rows: Rows, draws: int) -> None:
-        found = []
-        for item in probes(self._open, [self.subject.pictures[i] for i in rows], [view], draws):
-            if not isinstance(item, Probe):
-                raise DataError(f"{item.name} cannot be read: {item.message}; take it out of the data")
-            found.append(item.readings[0])
-            self._meter.step(draws, f"noise of {view}")
+        found = list[Reading]()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for reading in pool.map(partial(self._read, view, range(draws)), rows):
+                found.append(reading)
+                self._meter.step(draws, f"noise of {view}")
         share = [np.mean(reading.labels == reading.label) for reading in found]
         noise = np.array([reading.noise for reading in found], np.float32)
         temporary = path.with_suffix(".tmp.npz")
         np.savez(temporary, margin=np.array([reading.margin for reading in found]), share=np.array(share), noise=noise)
         os.replace(temporary, path)
+
+    def _read(self, view: View, draws: Sequence[int], row: int) -> Reading:
+        features = self._open.features([self.tensor(row), *self.tensors(view, row, draws)])
+        return read(self._open.head, features[0], features[1:])
 
     def _sheet(self, view: View, draws: int, rows: Rows) -> Sheet:
         """(draws or more, n): the label of each draw, complete for these rows."""
@@ -163,14 +188,23 @@ class Answers:
         _save(path, sheet)
 
     def _answer(self, view: View, work: Work) -> tuple[Work, Codes]:
-        classifier, prepared = self.subject.classifier, []
-        for row, lacking in work:
-            image = self.subject.pictures[row].image()
-            asked = [Question(image.digest, view, 0, index) for index in lacking]
-            prepared += [classifier.prepare(pixels) for pixels in render(image, asked)]
-        size = classifier.terms.batch
-        parts = [classifier.logits(prepared[start : start + size]) for start in range(0, len(prepared), size)]
+        shown = np.concatenate([self.tensors(view, row, lacking) for row, lacking in work])
+        size = self.subject.classifier.terms.batch
+        parts = [self.subject.classifier.run(shown[start : start + size]) for start in range(0, len(shown), size)]
         return work, np.concatenate(parts).argmax(axis=1).astype(np.int32)
+
+    def tensor(self, row: int) -> Tensor:
+        """A picture as the model takes it."""
+        classifier = self.subject.classifier
+        return classifier.tensor([classifier.prepare(self.subject.pictures[row].image().pixels)])[0]
+
+    def tensors(self, view: View, row: int, draws: Sequence[int]) -> Tensor:
+        """(n, …): what some draws of a view make of a picture, as the model takes it."""
+        classifier, image = self.subject.classifier, self.subject.pictures[row].image()
+        if isinstance(view, Normalised):
+            return view.added(image, self.tensor(row), draws)
+        asked = [Question(image.digest, view, 0, index) for index in draws]
+        return classifier.tensor([classifier.prepare(pixels) for pixels in render(image, asked)])
 
     def _output(self, rows: Rows) -> tuple[Rows, NDArray[np.float32]]:
         classifier = self.subject.classifier

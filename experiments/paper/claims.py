@@ -1,139 +1,204 @@
-"""The paper's claims, put to the tables: seen, not seen or mixed, with the numbers."""
+"""The paper's claims, put to the tables: seen, not seen or unclear, with the numbers.
+
+A comparison speaks for or against a claim only where its interval over pictures excludes zero after Holm's correction
+for all comparisons of its ballot and reading. A claim is *seen* where all its comparisons speak for it, *not seen*
+where one speaks against it, and *unclear* otherwise. Brier scores are compared picture by picture. ECE and AUROC are
+compared by the intervals of the two rows as if these were independent; they are on the same pictures, so this errs
+on the wide side.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import hypot
+from typing import Literal, NamedTuple
+
+from scipy.special import ndtr
 
 from experiments.paper import published
-from experiments.paper.tables import Row
+from experiments.paper.tables import ARGMAX, BALLOTS, Row
 
-Rows = Sequence[dict[str, str]]
+Line = dict[str, str]
+Rows = Sequence[Line]
+Mark = Literal["for", "against", "unclear"]
 NATURAL = ("Affine", "Elastic", "Rotation")
-
-
+LEVEL = 0.05
+WIDTH = 3.92
+"""Standard errors in a 95 % interval."""
 PAPER = "paper"
-"""In the place of a ballot: the numbers that the paper itself prints."""
+"""In the place of a reading: the numbers that the paper itself prints, which have no intervals."""
+
+
+class Case(NamedTuple):
+    """One comparison: by how much it speaks for the claim, and how likely that much either way is by chance."""
+
+    name: str
+    gain: float
+    p: float | None = None
+    """None where there is no interval."""
+
+
+Claims = dict[str, list[Case]]
 
 
 def judged(found: Mapping[str, Rows]) -> Iterator[Row]:
-    """One row a claim and ballot, where there is something to judge it by; the paper's own tables come third."""
-    for ballot in ("base", "vote", PAPER):
-        tables = printed() if ballot == PAPER else found
-        runs = [r for name in ("table1", "table2") for r in tables[name] if r["ballot"] == ballot]
-        photos = [r for r in tables["table2"] if r["ballot"] == ballot]
-        lines = [r for r in tables["figure2"] if r["ballot"] == ballot]
-        naive = {r["model"]: r for name in ("table1", "table2") for r in tables[name] if r["method"] == "Naive"}
-        for metric in ("ece", "auroc", "brier"):
-            yield from _verdict(f"every transform beats naive, {metric}", ballot, _against_naive(runs, naive, metric))
-        for metric in ("ece", "auroc", "brier"):
-            yield from _verdict(f"natural beats Gaussian, {metric}", ballot, _against_gaussian(runs, metric))
-        yield from _verdict("rotation is best in Brier", ballot, _rotation_best(runs))
-        yield from _verdict("Brier improves from the smallest S to the largest", ballot, _grown(lines))
-        for metric in ("ece", "brier"):
-            yield from _verdict(f"S = 2 helps on photos, {metric}", ballot, _against_naive(photos, naive, metric))
-        yield from _correlated([r for r in tables["table4"] if r["ballot"] == ballot], ballot)
-        pairs = [r for r in tables["table3"] if r["ballot"] == ballot and r["objective"] == "ece"]
-        yield from _verdict("F_n improves Gaussian's ECE", ballot, _transferred(pairs, "ece"))
-        yield from _verdict("F_n improves Gaussian's Brier", ballot, _transferred(pairs, "brier"))
+    """One row a claim, reading and ballot; the paper's own tables come last, counted but not judged."""
+    readings = list(dict.fromkeys(row["reading"] for row in [*found["table1"], *found["table2"]])) or ["looktwice"]
+    for reading, ballot in product(readings, (*BALLOTS, ARGMAX)):
+        claims = cases(found, reading, ballot)
+        marks = iter(corrected([case.p for part in claims.values() for case in part]))
+        for claim, part in claims.items():
+            yield _verdict(claim, reading, ballot, part, [next(marks) for _ in part])
+    for claim, part in cases(printed(), PAPER, PAPER).items():
+        if part:
+            yield _verdict(claim, PAPER, "", part, None)
 
 
-def printed() -> dict[str, Rows]:
-    """The paper's tables as rows like ours; it has no numbers for Figure 2."""
-    tables: dict[str, list[dict[str, str]]] = {"table1": [], "table2": [], "table3": [], "table4": [], "figure2": []}
-    for line in published.lines():
-        row = {"model": f"{line.dataset} {line.model}", "method": line.method, "ballot": PAPER, "objective": "ece"}
-        row |= {name: str(value) for name, value in line.values.items()}
-        row |= {"calibrator": "naive" if line.method == "Naive" else "gaussian"}
-        row |= {"cumulative": "F_n" if line.method.endswith("Fn") else "Φ"}
-        tables[f"table{line.table}"].append(row)
-    for told in published.correlations():
-        tables["table4"].append({**told, "ballot": PAPER, "runs": "its", "statistic": told["statistic"].lower()})
-    return dict(tables)
+def cases(found: Mapping[str, Rows], reading: str, ballot: str) -> Claims:
+    """The comparisons that each claim rests on."""
+    tables = {name: [row for row in rows if row["reading"] == reading] for name, rows in found.items()}
+    naive = {row["model"]: row for name in ("table1", "table2") for row in found[name] if row["method"] == "Naive"}
+    mine = {name: [row for row in rows if row["ballot"] == ballot] for name, rows in tables.items()}
+    photos = [row for row in mine["table2"] if row["calibrator"] == "gaussian"]
+    runs = [row for row in mine["table1"] if row["calibrator"] == "gaussian"] + photos
+    claims: Claims = {}
+    for metric in ("ece", "auroc", "brier"):
+        claims[f"every transform beats naive, {metric}"] = [
+            _compared(metric, row, naive[row["model"]], "naive") for row in runs
+        ]
+    for metric in ("ece", "auroc", "brier"):
+        claims[f"natural beats Gaussian, {metric}"] = _against("Gaussian", NATURAL, runs, metric, 1)
+    claims["rotation is best in Brier"] = _against("Rotation", ("Gaussian", "Affine", "Elastic"), runs, "brier", -1)
+    same = "base" if ballot == ARGMAX else ballot  # the distribution is the base ballot's, and so is its Brier score
+    grown = [row for row in tables["figure2"] if row["ballot"] == same]
+    claims["Brier improves from the smallest S to the largest"] = _grown(grown)
+    for metric in ("ece", "brier"):
+        claims[f"S = 2 helps on photos, {metric}"] = [
+            _compared(metric, row, naive[row["model"]], "naive") for row in photos
+        ]
+    for row in mine["table4"]:
+        if row["dataset"] == "All datasets":
+            claims[f"{row['statistic']} correlates with ECE"] = _correlated(row)
+    for metric in ("ece", "brier"):
+        claims[f"F_n improves Gaussian's {'ECE' if metric == 'ece' else 'Brier'}"] = _transferred(
+            [row for row in mine["table3"] if row["objective"] == "ece"], metric
+        )
+    return claims
 
 
-Case = tuple[str, float]
-"""What is compared, and by how much it is better: above 0 speaks for the claim."""
+def corrected(p: Sequence[float | None]) -> list[bool]:
+    """Holm's step-down test of all that have a p, in their order: which of them chance hardly explains."""
+    ranked = sorted((value, place) for place, value in enumerate(p) if value is not None)
+    passed = [False] * len(p)
+    for rank, (value, place) in enumerate(ranked):
+        if value * (len(ranked) - rank) > LEVEL:
+            break
+        passed[place] = True
+    return passed
 
 
-def _verdict(claim: str, ballot: str, cases: Sequence[Case]) -> Iterator[Row]:
-    if not cases:
-        return
-    good = [case for case in cases if case[1] > 0]
-    verdict = "seen" if len(good) == len(cases) else "not seen" if not good else "mixed"
-    worst, best = min(cases, key=lambda case: case[1]), max(cases, key=lambda case: case[1])
-    yield {
+def _verdict(claim: str, reading: str, ballot: str, part: Sequence[Case], sure: Sequence[bool] | None) -> Row:
+    marks: Counter[Mark] = Counter(
+        "unclear" if not told else "for" if case.gain > 0 else "against"
+        for case, told in zip(part, sure if sure is not None else [case.gain != 0 for case in part], strict=True)
+    )
+    if not part:
+        verdict, worst, best = "not judged", "no run that it could be judged by", ""
+    else:
+        least, most = min(part, key=lambda case: case.gain), max(part, key=lambda case: case.gain)
+        worst, best = f"{least.name}: {least.gain:+.4f}", f"{most.name}: {most.gain:+.4f}"
+        verdict = "not seen" if marks["against"] else "seen" if marks["for"] == len(part) else "unclear"
+    return {
         "claim": claim,
+        "reading": reading,
         "ballot": ballot,
-        "verdict": verdict,
-        "for": len(good),
-        "of": len(cases),
-        "mean_gain": sum(gain for _, gain in cases) / len(cases),
-        "least": f"{worst[0]}: {worst[1]:+.4f}",
-        "most": f"{best[0]}: {best[1]:+.4f}",
+        "verdict": "no interval" if sure is None else verdict,
+        "for": marks["for"],
+        "against": marks["against"],
+        "unclear": marks["unclear"],
+        "mean_gain": sum(case.gain for case in part) / len(part) if part else "",
+        "least": worst,
+        "most": best,
     }
 
 
-def _gain(metric: str, better: dict[str, str], worse: dict[str, str]) -> float:
+# The comparisons -----------------------------------------------------------------------------------------------------
+
+
+def _compared(metric: str, row: Line, other: Line, name: str) -> Case:
+    """How much better a row is than another of its model, paired by picture where that was kept."""
+    told = f"{row['model']}, {row['method'].lower()}"
+    for one, rival, way in ((row, name, -1), (other, row["method"].lower(), 1)):
+        if gap := one.get(f"{metric}_less_{rival}"):
+            return _case(told, way * float(gap), _width(one, f"less_{rival}"))
     sign = 1 if metric == "auroc" else -1
-    return sign * (float(better[metric]) - float(worse[metric]))
+    return _case(
+        told, sign * (float(row[metric]) - float(other[metric])), hypot(_width(row, metric), _width(other, metric))
+    )
 
 
-def _paper(rows: Rows) -> list[dict[str, str]]:
-    return [row for row in rows if row["calibrator"] == "gaussian"]
+def _case(name: str, gain: float, width: float) -> Case:
+    return Case(name, gain, 2.0 * float(ndtr(-abs(gain) * WIDTH / width)) if width else None)
 
 
-def _name(row: dict[str, str]) -> str:
-    return f"{row['model']}, {row['method'].lower()}"
+def _width(row: Line, metric: str) -> float:
+    low, high = row.get(f"{metric}_low"), row.get(f"{metric}_high")
+    return float(high) - float(low) if low and high else 0.0
 
 
-def _against_naive(rows: Rows, naive: dict[str, dict[str, str]], metric: str) -> list[Case]:
-    return [(_name(row), _gain(metric, row, naive[row["model"]])) for row in _paper(rows)]
-
-
-def _against_gaussian(rows: Rows, metric: str) -> list[Case]:
-    other = {row["model"]: row for row in _paper(rows) if row["method"] == "Gaussian"}
-    return [(_name(r), _gain(metric, r, other[r["model"]])) for r in _paper(rows) if r["method"] in NATURAL]
-
-
-def _rotation_best(rows: Rows) -> list[Case]:
-    cases = []
-    for model in dict.fromkeys(row["model"] for row in _paper(rows)):
-        mine = {row["method"]: row for row in _paper(rows) if row["model"] == model}
-        rest = min((row for name, row in mine.items() if name != "Rotation"), key=lambda row: float(row["brier"]))
-        cases.append((f"{model}, against {rest['method'].lower()}", _gain("brier", mine["Rotation"], rest)))
-    return cases
+def _against(rival: str, methods: Sequence[str], runs: Rows, metric: str, sign: int) -> list[Case]:
+    """Each method against the rival on the same model; `sign` −1 turns the question round."""
+    rivals = {row["model"]: row for row in runs if row["method"] == rival}
+    found = [
+        _compared(metric, row, rivals[row["model"]], rival.lower())
+        for row in runs
+        if row["method"] in methods and row["model"] in rivals
+    ]
+    return [case._replace(gain=sign * case.gain) for case in found]
 
 
 def _grown(rows: Rows) -> list[Case]:
     last = {(row["model"], row["transform"]): row for row in rows}
-    return [(f"{model}, {transform}", -float(row["less_first"])) for (model, transform), row in last.items()]
+    return [
+        _case(f"{model}, {transform}", -float(row["less_first"]), _width(row, "less_first"))
+        for (model, transform), row in last.items()
+    ]
 
 
 def _transferred(rows: Rows, metric: str) -> list[Case]:
-    by = {(row["model"], row["cumulative"]): row for row in rows}
-    models = dict.fromkeys(row["model"] for row in rows)
-    return [(model, _gain(metric, by[model, "F_n"], by[model, "Φ"])) for model in models]
+    by = {(row["open"], row["model"], row["cumulative"]): row for row in rows}
+    found = []
+    for (source, model, cumulative), row in by.items():
+        if cumulative == "F_n" and row[f"{metric}_less_phi"]:
+            gain = -float(row[f"{metric}_less_phi"])
+            found.append(_case(f"{source} to {model}", gain, _width(row, f"{metric}_less_phi")))
+    return found
 
 
-def _correlated(rows: Rows, ballot: str) -> Iterator[Row]:
-    """Seen where the correlation over all runs is above 0 and its p below 0.05."""
-    for row in rows:
-        if row["dataset"] != "All datasets":
-            continue
-        known = row["ece_r"] != ""
-        seen = known and float(row["ece_r"]) > 0 and float(row["ece_p"]) < 0.05
-        told = (
-            f"r = {float(row['ece_r']):.2f}, p = {float(row['ece_p']):.2g}"
-            if known
-            else "no correlation: it is constant"
-        )
-        yield {
-            "claim": f"{row['statistic']} correlates with ECE",
-            "ballot": ballot,
-            "verdict": "seen" if seen else "not seen",
-            "for": int(seen),
-            "of": 1,
-            "mean_gain": "",
-            "least": f"{row['runs']} runs: {told}",
-            "most": "",
-        }
+def _correlated(row: Line) -> list[Case]:
+    if not row["ece_r"]:
+        return []
+    return [Case(f"r over {row['runs']} runs", float(row["ece_r"]), float(row["ece_p"]))]
+
+
+# The paper's own tables ----------------------------------------------------------------------------------------------
+
+
+def printed() -> dict[str, Rows]:
+    """The paper's tables as rows like ours; it has no numbers for Figure 2."""
+    tables: dict[str, list[Line]] = {"table1": [], "table2": [], "table3": [], "table4": [], "figure2": []}
+    for line in published.lines():
+        row = {"model": f"{line.dataset} {line.model}", "method": line.method, "reading": PAPER, "ballot": PAPER}
+        row |= {name: str(value) for name, value in line.values.items()}
+        row |= {"calibrator": "naive" if line.method == "Naive" else "gaussian", "objective": "ece", "open": "CIFAR-10"}
+        row |= {"cumulative": "F_n" if line.method.endswith("Fn") else "Φ"}
+        tables[f"table{line.table}"].append(row)
+    by = {(row["model"], row["cumulative"]): row for row in tables["table3"]}
+    for row, metric in product(tables["table3"], ("ece", "brier")):
+        row[f"{metric}_less_phi"] = str(float(row[metric]) - float(by[row["model"], "Φ"][metric]))
+    for told in published.correlations():
+        about = {"reading": PAPER, "ballot": PAPER, "runs": "its", "statistic": told["statistic"].lower()}
+        tables["table4"].append({**told, **about})
+    return dict(tables)

@@ -37,12 +37,17 @@ def correlations() -> list[dict[str, str]]:
 
 
 def nearest(dataset: str, title: str, accuracy: float) -> str | None:
-    """The paper's model that is most like ours: on the same data, of the same family if there is one, as accurate."""
+    """The paper's model that is most like ours: on the same data, of the same name or family if there is one."""
     naive = [line for line in lines() if line.dataset == dataset and line.method == "Naive"]
     if not naive:
         return None
     return min(
-        naive, key=lambda line: (not _related(line.model, title), abs((line.values["acc"] or 0.0) - accuracy))
+        naive,
+        key=lambda line: (
+            line.model != title.replace("-", ""),
+            not _related(line.model, title),
+            abs((line.values["acc"] or 0.0) - accuracy),
+        ),
     ).model
 
 

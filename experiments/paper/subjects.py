@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,60 +11,44 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.collected import MODELS, SHARED, Model
+from experiments.collected import CIFAR, MODELS, SHARED, Model
+from experiments.paper.grids import Reading, Settings, mild, whole
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, PermanentError
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.datasets import open_labelled
-from looktwice.views import GRIDS, Panel, View
+from looktwice.pictures.datasets import CIFAR_HOME, ILSVRC_HOME, open_labelled
 
 Rows = NDArray[np.intp]
 SEED = 2024
 """Of the permutation that parts labelled pictures from test pictures."""
 
-SMALL = ("resnet8", "resnet20", "resnet32")
+RESNET56 = Model(
+    "resnet56",
+    "ResNet56",
+    "cifar100_resnet56.onnx",
+    "cifar-100-python",
+    CIFAR + "scale = 255.0\nmean = [0.5070, 0.4865, 0.4409]\nstd = [0.2673, 0.2564, 0.2761]\n",
+    pilot=0,
+    fit=1000,
+    draws=10,
+)
+"""The paper's main dataset and, by its accuracy, most likely the paper's own network for it."""
+KNOWN = MODELS | {RESNET56.name: RESNET56}
+SMALL = ("resnet8", "resnet20", "resnet32", RESNET56.name)
 PHOTOS = ("efficientnet", "mobilenetv2")
 DEMO = "clothes"
 DATASETS = {10: "CIFAR-10", 100: "CIFAR-100", 1000: "Imagenet"}
 """The paper's dataset for a number of classes."""
-
-SMALL_GRIDS = {
-    "gaussian": "gaussian:0.01 gaussian:0.05 gaussian:0.1",
-    "elastic": "elastic:10,2 elastic:10,10 elastic:20,5 elastic:20,10 elastic:50,5 elastic:70,10",
-    "rotation": "rotation:10 rotation:20 rotation:30",
-    "affine": "affine:0,0,0.1 affine:0,0.1,0.1 affine:10,0,0.1 affine:10,0.1,0 affine:10,0.1,0.1",
-}
-PHOTO_GRIDS = {
-    "gaussian": "gaussian:0.05 gaussian:0.1",
-    "elastic": "elastic:20,5 elastic:50,5",
-    "rotation": "rotation:10 rotation:20",
-    "affine": "affine:10,0.1,0 affine:10,0.1,0.1",
-}
-
-
-def mild(classes: int) -> dict[str, tuple[View, ...]]:
-    """A few settings of each transform from the mild end of the paper's grids, experiments/jury.py's among them."""
-    grids = SMALL_GRIDS if classes <= 100 else PHOTO_GRIDS
-    return {family: Panel.parse(views).views for family, views in grids.items()}
-
-
-def listed(views: str) -> dict[str, tuple[View, ...]]:
-    """The settings that a text names, by their transform."""
-    found: dict[str, tuple[View, ...]] = {}
-    for view in Panel.parse(views):
-        family = str(view).partition(":")[0]
-        if family not in GRIDS:
-            raise DataError(f"{str(view)!r} is none of the paper's transforms, {', '.join(GRIDS)}")
-        found[family] = (*found.get(family, ()), view)
-    return found
 
 
 @dataclass(frozen=True)
 class Scale:
     """How many pictures and draws each step takes."""
 
+    pictures: int
+    """All of which parts are taken."""
     labelled: int
     """The first pictures of the permutation, on which everything is chosen and fitted: the paper's m, or fewer."""
     start: int
@@ -79,16 +63,19 @@ class Scale:
     noise: int
     """How many of the labelled pictures show the noise in latent space."""
     noise_draws: int
-    settings: Mapping[str, Sequence[View]]
+    settings: Settings
     """The settings that each transform is searched over."""
+    reading: Reading = "looktwice"
+    """How the paper's text is read in these settings."""
 
 
-def scale(pictures: int, classes: int, quick: bool) -> Scale:
+def scale(pictures: int, classes: int, quick: bool, reading: Reading = "looktwice") -> Scale:
     """A tenth of the pictures are labelled ones as in the paper, and S is the paper's for so many classes."""
     labelled = max(pictures // 10, min(50, pictures // 2))
     draws = 50 if classes <= 10 else 10 if classes <= 100 else 2
     most = 500 if classes <= 100 else 200
     full = Scale(
+        pictures=pictures,
         labelled=labelled,
         start=labelled,
         tested=pictures - labelled,
@@ -97,12 +84,13 @@ def scale(pictures: int, classes: int, quick: bool) -> Scale:
         draws=draws,
         noise=min(labelled, most),
         noise_draws=max(draws, 10),
-        settings=GRIDS,
+        settings=whole(reading),
+        reading=reading,
     )
     if not quick:
         return full
     few = replace(full, draws=min(draws, 10), grid_draws=min(draws, 5), grid=min(labelled, 100))
-    return replace(few, noise=min(labelled, 50), noise_draws=10, settings=mild(classes))
+    return replace(few, noise=min(labelled, 50), noise_draws=10, settings=mild(classes, reading))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,20 +149,29 @@ class Subject:
 
 def known(name: str) -> Subject:
     """One of the models that these experiments were made with."""
-    model = MODELS[name]
-    if name != DEMO:
-        need(SHARED / "models" / model.file, "a model of the experiments")
-        need(SHARED / "data" / model.data, "the pictures of the experiments")
+    model = KNOWN[name]
+    if not at_hand(name):
+        raise DataError(
+            f"{model.title} needs models/{model.file} and data/{model.data} in {str(SHARED)!r}, which are not there; "
+            f"get CIFAR at {CIFAR_HOME} or ILSVRC2012 at {ILSVRC_HOME}, and give --data and --model with any ONNX "
+            "network for it (docs/connectors.md says how it is described), or run with --quick on the embedded pictures"
+        )
     return Subject(name, model.title, model.description(), model.pictures, model)
+
+
+def at_hand(name: str) -> bool:
+    """Whether the network and the pictures of one of these models are there."""
+    model = KNOWN[name]
+    return name == DEMO or all((SHARED / part).exists() for part in (f"models/{model.file}", f"data/{model.data}"))
 
 
 def own(description: str, pictures: Sequence[Picture]) -> Subject:
     """A model that a TOML file or `onnx:model.onnx` describes, and somebody's pictures."""
     path = Path(description.removeprefix("onnx:"))
-    if description not in MODELS:
+    if description not in KNOWN:
         need(path, "a description of an ONNX model (docs/connectors.md says how to write one)")
-    title = MODELS[description].title if description in MODELS else path.stem
-    told = MODELS[description].description() if description in MODELS else description
+    title = KNOWN[description].title if description in KNOWN else path.stem
+    told = KNOWN[description].description() if description in KNOWN else description
     return Subject(re.sub(r"[^A-Za-z0-9]+", "-", title.lower()), title, told, pictures)
 
 
@@ -187,10 +184,10 @@ def chosen(
             raise DataError("--data needs --model: the TOML description of the ONNX model that is asked about them")
         pictures = open_labelled(data, truths)
         return [own(model, pictures) for model in models]
-    names = list(models) or ([DEMO] if quick else list(usual))
-    strange = [name for name in names if name not in MODELS]
+    names = list(models) or (list(filter(at_hand, (DEMO, RESNET56.name))) if quick else list(usual))
+    strange = [name for name in names if name not in KNOWN]
     if strange:
-        raise DataError(f"no model is called {strange[0]!r}: there are {', '.join(MODELS)}; give --data for others")
+        raise DataError(f"no model is called {strange[0]!r}: there are {', '.join(KNOWN)}; give --data for others")
     return [known(name) for name in names]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -26,6 +27,10 @@ from looktwice.views import GENERAL16, Panel, View
 
 Row = dict[str, object]
 BALLOTS: tuple[Ballot, ...] = ("base", "vote")
+ARGMAX = "argmax"
+"""The third ballot: the most probable label of the paper's own distribution, which is not always A."""
+TRANSFORMS = ("gaussian", "affine", "elastic", "rotation")
+"""In the paper's order."""
 RACE = 3
 """Settings of a transform that are asked about all pictures of the search; the others stop at a quarter of them."""
 STEPS = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -93,29 +98,62 @@ class Study:
 
 
 def results(study: Study) -> Iterator[Row]:
-    """The rows of one model: naive, the paper's four transforms by two ballots, Probit, jury and the white box."""
+    """The rows of one model and reading: the paper's four transforms by three ballots, and Probit beside each.
+
+    What no reading of the transforms changes comes with the first: naive, jury and the white box.
+    """
     naive = study.parts(Panel(())).outcome(Naive())[1]
-    make = _Maker(study, naive)
-    yield make.row("Naive", "naive", "base", naive)
-    outcomes: dict[tuple[str, Ballot], Outcome] = {}
-    for family in ("gaussian", "affine", "elastic", "rotation"):
-        if family not in study.settings:
-            continue
-        parts, view = study.drawn(family), study.settings[family]
-        for ballot in BALLOTS:
-            fitted, found = parts.outcome(Gaussian(ballot=ballot))
-            outcomes[family, ballot] = found
+    make, ours = _Maker(study, naive), study.size.reading == "looktwice"
+    if ours:
+        yield make.row("Naive", "naive", "base", naive)
+        yield from _all_unlabelled(study, make)
+    families = [family for family in TRANSFORMS if family in study.settings]
+    found = {family: _ballots(study.drawn(family)) for family in families}
+    for family in families:
+        view = study.settings[family]
+        noise = _noise(study.noise(view)) if study.size.noise else {}
+        for ballot, (a, outcome) in found[family].items():
+            told = {"view": str(view), "a": a, **noise}
+            for other in ("gaussian", "rotation"):
+                told |= _gap(other, outcome, found[other][ballot][1]) if other in found else {}
+            yield make.row(family.title(), "gaussian", ballot, outcome, told)
+        for vote in BALLOTS:
+            fitted, outcome = study.drawn(family).outcome(Probit(ballot=vote))
             told = {"view": str(view), "a": getattr(fitted, "a", None)}
-            told |= _noise(study.noise(view)) if study.size.noise else {}
-            told |= _gap("gaussian", found, outcomes.get(("gaussian", ballot)))
-            yield make.row(family.title(), "gaussian", ballot, found, told)
-        for ballot in BALLOTS:
-            fitted, found = parts.outcome(Probit(ballot=ballot))
-            yield make.row(
-                family.title(), "probit", ballot, found, {"view": str(view), "a": getattr(fitted, "a", None)}
-            )
-    yield from _jury(study, make)
-    yield from _white_box(study, make)
+            yield make.row(family.title(), "probit", vote, outcome, told)
+    if ours:
+        yield from _jury(study, make)
+        yield from _white_box(study, make)
+
+
+def _all_unlabelled(study: Study, make: _Maker) -> Iterator[Row]:
+    """Naive on all pictures that are not labelled, where only some of them are asked views about."""
+    size = study.size
+    if size.start + size.tested < size.pictures:
+        everyone = Study(study.answers, replace(size, tested=size.pictures - size.start))
+        yield make.row("Naive, all pictures", "naive", "base", everyone.parts(Panel(())).outcome(Naive())[1])
+
+
+def _ballots(parts: Parts) -> dict[str, tuple[float | None, Outcome]]:
+    """The a of Equation 3 and its outcome by each ballot."""
+    found: dict[str, tuple[float | None, Outcome]] = {}
+    for ballot in BALLOTS:
+        fitted, outcome = parts.outcome(Gaussian(ballot=ballot))
+        found[ballot] = getattr(fitted, "a", None), outcome
+    a, outcome = found["base"]
+    return found | {ARGMAX: (a, argmax(outcome, parts.test.truths, parts.test.classes))}
+
+
+def argmax(found: Outcome, truths: Codes, classes: int) -> Outcome:
+    """The base ballot's outcome, the answer being the most probable label of the distribution that it makes.
+
+    The others share 1 − p(A) evenly, so A is dropped once p(A) < 1/K; of the others, all equal, the first is taken.
+    The distribution is the same, and so is its Brier score.
+    """
+    dropped = found.confidence < 1.0 / classes
+    label = np.where(dropped, found.label == 0, found.label).astype(np.int32)
+    confidence = np.where(dropped, (1.0 - found.confidence) / (classes - 1), found.confidence)
+    return replace(found, label=label, confidence=confidence, correct=label == truths)
 
 
 def _jury(study: Study, make: _Maker) -> Iterator[Row]:
@@ -176,11 +214,25 @@ def _gap(name: str, found: Outcome, other: Outcome | None) -> Row:
 
 
 COLUMNS = (
-    *("dataset", "model", "method", "calibrator", "ballot", "view", "S", "queries", "a", "labelled", "tested"),
+    *(
+        "dataset",
+        "model",
+        "reading",
+        "method",
+        "calibrator",
+        "ballot",
+        "view",
+        "S",
+        "queries",
+        "a",
+        "labelled",
+        "tested",
+    ),
     *(f"{metric}{end}" for metric in ("acc", "ece", "auroc", "brier") for end in ("", "_low", "_high")),
     *("brier_full", "var", "ks", "centred_var", "centred_ks", "noise_pictures", "noise_draws"),
     *("brier_less_naive", "less_naive_low", "less_naive_high"),
     *("brier_less_gaussian", "less_gaussian_low", "less_gaussian_high"),
+    *("brier_less_rotation", "less_rotation_low", "less_rotation_high"),
     *("paper_model", "paper_S", *(f"paper_{metric}" for metric in published.METRICS)),
 )
 
@@ -192,13 +244,16 @@ class _Maker:
     study: Study
     naive: Outcome
 
-    def row(self, method: str, calibrator: str, ballot: Ballot, found: Outcome, more: Row | None = None) -> Row:
+    def row(self, method: str, calibrator: str, ballot: str, found: Outcome, more: Row | None = None) -> Row:
         subject, size = self.study.subject, self.study.size
-        even = metrics.brier_even_losses(found.confidence, found.correct, len(subject.labels))
-        full, found = float(found.brier.mean()), replace(found, brier=even)
+        full = float(found.brier.mean())
+        if ballot != ARGMAX:  # whose Brier score is that of the distribution, evenly spread already
+            even = metrics.brier_even_losses(found.confidence, found.correct, len(subject.labels))
+            found = replace(found, brier=even)
         told: Row = {
             "dataset": subject.dataset,
             "model": subject.title,
+            "reading": size.reading,
             "method": method,
             "calibrator": calibrator,
             "ballot": ballot,
@@ -208,16 +263,16 @@ class _Maker:
             "tested": len(found.correct),
             "brier_full": full,
         }
-        told |= _figures(found) | _gap("naive", found, self.naive) | self._paper(method, calibrator) | (more or {})
+        same = self.naive if len(found.correct) == len(self.naive.correct) else None
+        told |= _figures(found) | _gap("naive", found, same) | self._paper(method, calibrator) | (more or {})
         return {column: told.get(column, "") for column in COLUMNS}
 
     def _paper(self, method: str, calibrator: str) -> Row:
         if calibrator not in ("naive", "gaussian"):
             return {}
         subject = self.study.subject
-        dataset = "CIFAR-10" if subject.dataset == "Fashion-MNIST" else subject.dataset
-        model = published.nearest(dataset, subject.title, float(self.naive.correct.mean()))
-        line = published.row(dataset, model, method)
+        model = published.nearest(subject.dataset, subject.title, float(self.naive.correct.mean()))
+        line = published.row(subject.dataset, model, method.partition(",")[0])
         if line is None:
             return {}
         values = {f"paper_{name}": value for name, value in line.values.items() if value is not None}
@@ -249,6 +304,7 @@ def growth(study: Study) -> Iterator[Row]:
                 yield {
                     "dataset": study.subject.dataset,
                     "model": study.subject.title,
+                    "reading": study.size.reading,
                     "transform": family,
                     "view": str(view),
                     "ballot": ballot,
@@ -268,51 +324,112 @@ def growth(study: Study) -> Iterator[Row]:
 
 TRANSFERRED = 10
 """S of Table 3."""
+RESAMPLED = 1000
+"""Bootstrap resamples of the pictures."""
 
 
 def transfer(source: Study, target: Study) -> Iterator[Row]:
-    """Φ against F_n of the source, for Gaussian views on the target; the setting by each objective."""
+    """Φ against F_n of the source, for Gaussian views on the target, by each objective and ballot.
+
+    Setting and a are chosen together on labelled pictures of the target, the setting by the base ballot.
+    """
     objectives: tuple[Objective, ...] = ("ece", "brier")
     for objective in objectives:
-        for ballot in BALLOTS:
-            for cumulative in ("Φ", "F_n"):
-                yield _transferred(source, target, objective, ballot, cumulative)
+        chosen = {cumulative: _transferable(source, target, objective, cumulative) for cumulative in ("Φ", "F_n")}
+        for ballot in (*BALLOTS, ARGMAX):
+            found = {name: _transferred(source, target, view, name, ballot, objective) for name, view in chosen.items()}
+            for cumulative, (a, outcome) in found.items():
+                view, line = chosen[cumulative], _printed(target.subject, cumulative)
+                yield {
+                    "open": source.subject.title,
+                    "dataset": target.subject.dataset,
+                    "model": target.subject.title,
+                    "reading": target.size.reading,
+                    "objective": objective,
+                    "ballot": ballot,
+                    "cumulative": cumulative,
+                    "view": str(view),
+                    "S": TRANSFERRED,
+                    "a": a,
+                    "labelled": target.size.labelled,
+                    "tested": len(outcome.correct),
+                    **_figures(outcome),
+                    "ks": _ks(source, target, view, cumulative),
+                    **_less("ece", outcome, found["Φ"][1]),
+                    **_less("brier", outcome, found["Φ"][1]),
+                    **{f"paper_{name}": line.get(name) for name in ("acc", "ece", "auroc", "brier", "ks")},
+                }
 
 
-def _transferred(source: Study, target: Study, objective: Objective, ballot: Ballot, cumulative: str) -> Row:
-    views = target.size.settings["gaussian"]
+def _printed(subject: Subject, cumulative: str) -> dict[str, float | None]:
+    """The paper's Table 3 for this model, where it has it."""
+    method = "gaussian+Phi" if cumulative == "Φ" else "gaussian+Fn"
+    line = published.row(subject.dataset, subject.title, method)
+    return {} if line is None else line.values
+
+
+def _transferable(source: Study, target: Study, objective: Objective, cumulative: str) -> View:
+    """The setting whose a suits the labelled pictures of the target best."""
     rows = target.subject.labelled(target.size)[: target.size.grid]
-    calibrators = {view: _believed(source, view, cumulative, ballot, objective) for view in views}
-    view = min(views, key=lambda one: _loss(target, one, calibrators[one], rows))
-    fitted, found = target.parts(draws_of(view, TRANSFERRED)).outcome(calibrators[view])
-    own = target.noise(view).plain
-    learned = source.noise(view).plain.cumulative
-    return {
-        "open": source.subject.title,
-        "dataset": target.subject.dataset,
-        "model": target.subject.title,
-        "objective": objective,
-        "ballot": ballot,
-        "cumulative": cumulative,
-        "view": str(view),
-        "S": TRANSFERRED,
-        "a": getattr(fitted, "a", None),
-        "tested": len(found.correct),
-        **_figures(found),
-        "ks": own.normal.ks if cumulative == "Φ" else gap(own.cumulative, learned),
-    }
+
+    def loss(view: View) -> float:
+        said = target.answers.votes(draws_of(view, TRANSFERRED), rows)
+        scores = crossfit.outcome(_cumulative(source, view, cumulative, "base", objective).fit(said), said).scores()
+        return scores.ece if objective == "ece" else scores.brier
+
+    return min(target.size.settings["gaussian"], key=loss)
 
 
-def _believed(source: Study, view: View, cumulative: str, ballot: Ballot, objective: Objective) -> Gaussian | Transfer:
+def _transferred(
+    source: Study, target: Study, view: View, cumulative: str, ballot: str, objective: Objective
+) -> tuple[float | None, Outcome]:
+    parts = target.parts(draws_of(view, TRANSFERRED))
+    vote: Ballot = "vote" if ballot == "vote" else "base"
+    fitted, found = parts.outcome(_cumulative(source, view, cumulative, vote, objective))
+    if ballot == ARGMAX:
+        found = argmax(found, parts.test.truths, parts.test.classes)
+    return getattr(fitted, "a", None), found
+
+
+def _cumulative(
+    source: Study, view: View, cumulative: str, ballot: Ballot, objective: Objective
+) -> Gaussian | Transfer:
     if cumulative == "Φ":
         return Gaussian(ballot=ballot, objective=objective)
-    return Transfer(noise=source.noise(view).plain.cumulative, ballot=ballot, objective=objective)
+    return Transfer(noise=_learned(source, view), ballot=ballot, objective=objective)
 
 
-def _loss(target: Study, view: View, calibrator: Gaussian | Transfer, rows: Rows) -> float:
-    said = target.answers.votes(draws_of(view, TRANSFERRED), rows)
-    scores = crossfit.outcome(calibrator.fit(said), said).scores()
-    return scores.ece if calibrator.objective == "ece" else scores.brier
+def _learned(source: Study, view: View) -> Cumulative:
+    """F_n of the open model, from as many draws as the closed one is asked."""
+    rows = source.subject.labelled(source.size)[: source.size.noise]
+    return source.answers.noise(view, rows, TRANSFERRED).plain.cumulative
+
+
+def _ks(source: Study, target: Study, view: View, cumulative: str) -> float:
+    """How far the closed model's own noise is from what is used in its place."""
+    own = target.noise(view).plain
+    return own.normal.ks if cumulative == "Φ" else gap(own.cumulative, _learned(source, view))
+
+
+def _less(metric: str, found: Outcome, other: Outcome) -> Row:
+    """How much a figure differs from another's on the same pictures, with its interval over them."""
+    if found is other:
+        return {f"{metric}_less_phi": "", f"{metric}_less_phi_low": "", f"{metric}_less_phi_high": ""}
+    if metric == "brier":
+        gap = metrics.paired_difference(found.brier, other.brier)
+    else:
+        apart = [
+            metrics.ece(found.confidence[rows], found.correct[rows])
+            - metrics.ece(other.confidence[rows], other.correct[rows])
+            for rows in (np.arange(len(found.correct)), *metrics.draws(len(found.correct), RESAMPLED, seed=0))
+        ]
+        low, high = np.quantile(apart[1:], [0.025, 0.975])
+        gap = metrics.Difference(apart[0], float(low), float(high))
+    return {
+        f"{metric}_less_phi": gap.mean,
+        f"{metric}_less_phi_low": gap.low,
+        f"{metric}_less_phi_high": gap.high,
+    }
 
 
 def gap(one: Cumulative, other: Cumulative) -> float:
@@ -324,15 +441,20 @@ def gap(one: Cumulative, other: Cumulative) -> float:
 # Table 4 -------------------------------------------------------------------------------------------------------------
 
 
+LEAST_RUNS = 8
+"""Fewer say nothing: of four runs that have nothing to do with each other, one in ten has |r| > .9."""
+
+
 def correlations(rows: Iterable[dict[str, str]]) -> Iterator[Row]:
     """Pearson's r and p of Var and KS with ECE, AUROC and Brier over runs, of each dataset and of all together."""
     runs = [row for row in rows if row["calibrator"] == "gaussian" and row["var"]]
-    for ballot in BALLOTS:
-        mine = [row for row in runs if row["ballot"] == ballot]
+    readings = list(dict.fromkeys(row["reading"] for row in runs))
+    for reading, ballot in product([*readings, *(["both"] if len(readings) > 1 else [])], (*BALLOTS, ARGMAX)):
+        mine = [row for row in runs if reading in (row["reading"], "both") and row["ballot"] == ballot]
         for statistic in ("var", "ks", "centred_var", "centred_ks"):
             for dataset in [*dict.fromkeys(row["dataset"] for row in mine), "All datasets"]:
                 part = [row for row in mine if dataset in (row["dataset"], "All datasets")]
-                yield {"source": "ours", "ballot": ballot} | _correlated(dataset, statistic, part)
+                yield {"source": "ours", "reading": reading, "ballot": ballot} | _correlated(dataset, statistic, part)
 
 
 def recomputed() -> Iterator[Row]:
@@ -342,13 +464,13 @@ def recomputed() -> Iterator[Row]:
     for statistic in ("var", "ks"):
         for dataset in (*dict.fromkeys(line.dataset for line in runs), "All datasets"):
             part = [row for row in values if dataset in (row["dataset"], "All datasets")]
-            yield {"source": "paper, recomputed", "ballot": ""} | _correlated(dataset, statistic, part)
+            yield {"source": "paper, recomputed", "reading": "", "ballot": ""} | _correlated(dataset, statistic, part)
 
 
 def printed() -> Iterator[Row]:
     """The paper's Table 4 as printed."""
     for line in published.correlations():
-        told: Row = {"source": "paper, printed", "ballot": "", "dataset": line["dataset"]}
+        told: Row = {"source": "paper, printed", "reading": "", "ballot": "", "dataset": line["dataset"]}
         told |= {"statistic": line["statistic"].lower(), "runs": ""}
         yield told | {f"{m}_{x}": float(line[f"{m}_{x}"]) for m in ("ece", "auroc", "brier") for x in "rp"}
 
@@ -358,7 +480,7 @@ def _correlated(dataset: str, statistic: str, runs: Sequence[dict[str, str]]) ->
     x = np.array([float(row[statistic]) for row in runs])
     for metric in ("ece", "auroc", "brier"):
         y = np.array([float(row[metric]) for row in runs])
-        flat = len(runs) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0
+        flat = len(runs) < LEAST_RUNS or np.ptp(x) == 0 or np.ptp(y) == 0
         r, p = ("", "") if flat else pearsonr(x, y)
         told |= {f"{metric}_r": r if flat else float(r), f"{metric}_p": p if flat else float(p)}
     return told

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
-from typing import Self
+from typing import Self, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from looktwice.asking.asker import Scores
-from looktwice.asking.session import AskOptions, Money
+from looktwice.asking.outcome import Unscored
+from looktwice.asking.session import AskKeywords, AskOptions, Money
 from looktwice.calibration import calibrators
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.votes import Codes, Floats, Votes
@@ -25,6 +26,8 @@ from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
 from looktwice.verdicts.conformal import SetKind, draws
 from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import FALSE_ALARMS, DecisionKeywords, DecisionOptions, Unfamiliar
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
@@ -35,6 +38,8 @@ try:
 except ImportError:
     raise MissingExtra("scikit-learn's tools", "sklearn") from None
 
+COVERAGE = 0.9
+"""How often the sets of `predict_set` hold the truth unless told otherwise."""
 _TURNS = PerObject(threading.Lock)
 """A connected classifier serves one event loop at a time, so estimators that share one take turns."""
 
@@ -60,9 +65,21 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         concurrency: Calls at the same time, at most; the classifier's own limit where None.
         canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
             same; worth a few queries where the ledger outlives the process.
-        coverage: How often the sets of `predict_set` should hold the truth.
-        sets: How they are chosen: `adaptive`, `regularised`, `deterministic` or `threshold`.
+        per_day: Queries in one UTC day, at most.
+        money_per_day: The same in money.
+        longest_wait: Seconds of the longest wait that the classifier may ask for.
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
+        working_size: Pixels of the longer side, to which larger pictures are scaled down; where None that of `fit`, or
+            what the classifier can use.
+        adaptive: Whether `verdicts` stops asking about a picture once further answers would hardly matter.
+        max_error: `verdicts` accepts answers that are wrong at most this often; None decides nothing.
+        level: How certain that guarantee is.
+        coverage: How often prediction sets should hold the truth; where None, `verdicts` has none and those of
+            `predict_set` hold it in 90 of 100 pictures.
+        sets: How they are chosen: `adaptive`, `regularised`, `deterministic` or `threshold`.
+        unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
+            like those of `fit`.
+        false_alarms: How often a picture that is like them is taken for one that is not.
 
     Attributes:
         classes_: The labels of `y`, sorted, of its type.
@@ -90,9 +107,18 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rate: float | None = None,
         concurrency: int | None = None,
         canaries: int = 0,
-        coverage: float = 0.9,
-        sets: SetKind = "adaptive",
+        per_day: int | None = None,
+        money_per_day: Money | None = None,
+        longest_wait: float = 900.0,
         scores: Scores = "use",
+        working_size: int | None = None,
+        adaptive: bool = False,
+        max_error: float | None = None,
+        level: float = 0.95,
+        coverage: float | None = None,
+        sets: SetKind = "adaptive",
+        unfamiliar: Unfamiliar = "review",
+        false_alarms: float = FALSE_ALARMS,
     ) -> None:
         self.classifier = classifier
         self.views = views
@@ -105,9 +131,18 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.rate = rate
         self.concurrency = concurrency
         self.canaries = canaries
+        self.per_day = per_day
+        self.money_per_day = money_per_day
+        self.longest_wait = longest_wait
+        self.scores = scores
+        self.working_size = working_size
+        self.adaptive = adaptive
+        self.max_error = max_error
+        self.level = level
         self.coverage = coverage
         self.sets = sets
-        self.scores = scores
+        self.unfamiliar = unfamiliar
+        self.false_alarms = false_alarms
 
     def fit(self, X: PicturesLike, y: ArrayLike) -> Self:
         """Learn from pictures and their true labels.
@@ -137,7 +172,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
         """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
         check_is_fitted(self, "profile_")
-        conformal = self.profile_.held_out.conformal(self.coverage if coverage is None else coverage, self.sets)
+        wanted = self.coverage if coverage is None else coverage
+        conformal = self.profile_.held_out.conformal(COVERAGE if wanted is None else wanted, self.sets)
         votes = self._votes(X)
         distribution = self.profile_.restored_calibrator().distribution(votes)
         sets = conformal.sets(distribution, draws(votes))
@@ -145,6 +181,13 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         members = np.stack(inside, axis=1)
         members[np.arange(len(votes)), self._places(votes)] = True
         return members
+
+    def verdicts(self, X: PicturesLike) -> list[Verdict | Unscored]:
+        """What `looktwice look` says about each picture: label, confidence, decision, prediction set, or why not."""
+        check_is_fitted(self, "profile_")
+        options = DecisionOptions(**{name: getattr(self, name) for name in get_type_hints(DecisionKeywords)})
+        with self._opened(self.profile_) as model:
+            return list(model.score(_pictures(X), options))
 
     def familiarity(self, X: PicturesLike) -> Floats:
         """(n,): how much each picture is like those of `fit`, a p-value in (0, 1]; costs no query.
@@ -185,19 +228,9 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _opened(self, profile: Profile | None, seed: int | None = None) -> Iterator[Model]:
         if self.classifier is None:
             raise FitError("LookTwice needs a classifier: a description, a function or a connected classifier")
-        options = AskOptions(
-            ledger=self.ledger,
-            budget=self.budget,
-            money=self.money,
-            price=self.price,
-            rate=self.rate,
-            concurrency=self.concurrency,
-            canaries=self.canaries,
-            seed=seed,
-            scores=self.scores,
-        )
+        options = AskOptions(**{name: getattr(self, name) for name in get_type_hints(AskKeywords)})
         turn = _TURNS.of(self.classifier) if isinstance(self.classifier, Classifier) else nullcontext()
-        with turn, Model(self.classifier, profile, options=options) as model:
+        with turn, Model(self.classifier, profile, options=options, seed=seed) as model:
             yield model
 
     def __sklearn_clone__(self) -> Self:

@@ -24,6 +24,7 @@ from looktwice.asking import check
 from looktwice.asking.asker import Asker, Estimate, Tell
 from looktwice.asking.check import Checkup
 from looktwice.asking.outcome import Progress, Unscored
+from looktwice.asking.phrased import askable
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, panels, paper
 from looktwice.calibration.base import Calibrator
@@ -41,7 +42,7 @@ from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.pilot import Selection, Setting
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
-from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
+from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,6 +89,8 @@ class AsyncModel:
         self.classifier = connect(classifier)
         self.description = describe(classifier, self.classifier)
         self.options = replace(options or AskOptions(), **asking)
+        if profile and self.options.working_size is None:
+            self.options = replace(self.options, working_size=profile.working_size)
         self.terms = self.options.terms(self.classifier)
         self.profile = profile
         if profile:
@@ -227,7 +230,7 @@ class AsyncModel:
         learn.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
-            chosen = await pilot.choose(asker, found, plan, CANDIDATES, GENERAL)
+            chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL)
             _check_complete(asker)
         collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
@@ -236,7 +239,11 @@ class AsyncModel:
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
         longest = VIEWS if max_queries is None else max_queries - 1
-        return panels.plan(pictures, len(CANDIDATES), longest, self.asker.room())
+        return panels.plan(pictures, len(self._candidates()), longest, self.asker.room())
+
+    def _candidates(self) -> tuple[View, ...]:
+        """The views among which `tune` chooses: of the picture, and of the question where the classifier takes one."""
+        return (*CANDIDATES, *askable(self.classifier, PROMPTED))
 
     async def search(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, family: str, draws: int = 20
@@ -389,7 +396,7 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     if isinstance(pictures, str | Path):
         return datasets.open_labelled(Path(pictures))
     found = many(pictures)
-    if any(picture.truth is None for picture in found):
+    if any(picture.truth is None and not picture.excluded for picture in found):
         raise FitError("the truth of every picture is needed; give labels, or a collection that has them")
     return found
 

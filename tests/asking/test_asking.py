@@ -461,13 +461,17 @@ def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Pat
     assert (tmp_path / "verdicts.csv").read_bytes() == (tmp_path / "calm.csv").read_bytes()
 
 
-@pytest.mark.parametrize("pace", [(), ("--rate", 60)], ids=["as fast as it answers", "at a rate"])
+@pytest.mark.parametrize(
+    ("delay", "pace"),
+    [(0.04, ()), (0.04, ("--rate", 60)), (0.002, ())],
+    ids=["as fast as it answers", "at a rate", "answers at once"],
+)
 def test_each_kill_9_counts_at_most_the_concurrency_that_the_server_never_saw(
-    tmp_path: Path, pace: tuple[object, ...]
+    tmp_path: Path, delay: float, pace: tuple[object, ...]
 ) -> None:
-    write_pictures(tmp_path / "pictures.npz", 400)
+    write_pictures(tmp_path / "pictures.npz", 1000)
     words = [*score_command(tmp_path), *map(str, pace)]
-    with fault_server(delay=0.04) as server:
+    with fault_server(delay=delay) as server:
         description = server.describe(tmp_path, concurrency=8)
         write_profile(tmp_path / "profile.json", description)
         unseen = 0

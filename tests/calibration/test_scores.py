@@ -16,7 +16,7 @@ from looktwice.calibration import storage
 from looktwice.calibration.evidence import UNLISTED, Evidence, Scale, useless
 from looktwice.calibration.votes import LabelledVotes, Row, Votes
 from looktwice.classifiers.base import MOST_OPTIONS, Answer
-from looktwice.classifiers.chat import connect_openai
+from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.naming import Names, merged
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.python import PythonClassifier

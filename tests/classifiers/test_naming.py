@@ -18,8 +18,8 @@ from workshop import run
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.calibration.votes import Row
-from looktwice.classifiers import chat
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier
+from looktwice.classifiers.chat import openai
 from looktwice.classifiers.naming import Names, names_of, position, text
 from looktwice.classifiers.registry import connect
 from looktwice.classifiers.settings import read_labels
@@ -149,7 +149,7 @@ async def test_a_chat_model_gets_more_synonyms_for_nothing() -> None:
 
         def chatting(**changes: object) -> AnyClassifier:
             told = {"url": f"{replica.url}/v1", "model": "m", "labels": ["Bag", "Shirt"]}
-            return chat.connect_openai("", {**told, **changes})
+            return openai.connect("", {**told, **changes})
 
         one, two = chatting(), chatting(synonyms={"Bag": ["a handbag"]})
         (heard,) = await one.label([one.prepare(pictures()[0])])

@@ -28,11 +28,14 @@ import pytest
 from conformance.replica import DEMO, labels_of, meant, model, pictures
 
 from looktwice.classifiers.base import Answer, AnyClassifier
+from looktwice.classifiers.chat.model import Asked
+from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.oip import OipClassifier, Tensor
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.registry import connect
 from looktwice.classifiers.settings import read_toml
 from looktwice.errors import ClassifierError, PassingError
+from looktwice.phrasing import AS_DESCRIBED
 
 HERE = Path(__file__).parents[1]
 HOME = HERE.parent / ".venv-servers"
@@ -42,6 +45,7 @@ READY = {
     "bentoml": "/readyz",
     "kserve": "/v2/health/ready",
     "litserve": "/health",
+    "litserve_chat": "/health",
     "mlserver": "/v2/health/ready",
     "triton": "/v2/health/ready",
 }
@@ -52,12 +56,13 @@ LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "chann
 @contextmanager
 def running(name: str) -> Iterator[str]:
     """The host and port of a server that runs for as long as the context."""
-    if not (HOME / name / "installed").is_file():
-        pytest.skip(f"{name} is not installed; run: make test-servers")
+    home = HOME / name.partition("_")[0]
+    if not (home / "installed").is_file():
+        pytest.skip(f"{home.name} is not installed; run: make test-servers")
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
         program = str(HERE / "servers" / f"{name}_fashion.py")
-        command = [str(HOME / name / "bin" / "python"), program, _model(folder), str(port)]
+        command = [str(home / "bin" / "python"), program, _model(folder), str(port)]
         with (Path(folder) / "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
         try:
@@ -119,14 +124,19 @@ class Way(NamedTuple):
     """For the Open Inference Protocol, where no preset is named."""
     nonsense: object = Tensor((2, 14, 14), b"0")
     """What the connector would send for a picture that is none."""
+    chat: Mapping[str, object] | None = None
+    """For OpenAI's chat completions."""
 
     def connect(self, host: str) -> AnyClassifier:
+        if self.chat:
+            return connect_openai("", {"url": f"http://{host}/v1", "model": "fashion", **self.chat})
         if self.preset:
             return connect(f"preset:{self.preset.format(host=host)}")
         return connect_oip("", {"url": f"http://{host}/fashion", **self.settings})
 
 
 LABELLED = {**LOOK, "labels": model().labels}
+NONSENSE = Asked(b'{"model": "fashion", "messages": "none"}', AS_DESCRIBED)
 WAYS = {
     "MLServer": Way("mlserver", settings=LABELLED),
     "Triton, in binary": Way("triton", settings=LABELLED),
@@ -135,6 +145,10 @@ WAYS = {
     "KServe, in binary": Way("kserve", settings={**LABELLED, "binary": True}),
     "KServe, first protocol": Way("kserve", "kserve-v1?host={host}&model=fashion", nonsense=b'{"instances": [{}]}'),
     "LitServe": Way("litserve", "litserve?host={host}", nonsense=b'{"image": "AAAA"}'),
+    "LitServe, as a chat model": Way("litserve_chat", nonsense=NONSENSE, chat={"labels": model().labels}),
+    "LitServe, as a chat model in plain words": Way(
+        "litserve_chat", nonsense=NONSENSE, chat={"labels": model().labels, "answer": "plain", "picture": "last"}
+    ),
     "BentoML": Way("bentoml", "bentoml?host={host}&api=classify", nonsense=b"no form at all"),
 }
 EVERY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())

@@ -29,9 +29,10 @@ from hypothesis import strategies as st
 from serving import started
 from workshop import command, run, write_pictures
 
-from looktwice.classifiers import aws, chat, http, oip
+from looktwice.classifiers import aws, http, oip
 from looktwice.classifiers import command as program
 from looktwice.classifiers.base import AnyClassifier
+from looktwice.classifiers.chat import anthropic, openai
 from looktwice.classifiers.registry import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
@@ -139,11 +140,11 @@ def _oip(url: str) -> AnyClassifier:
 
 
 def _openai(url: str) -> AnyClassifier:
-    return chat.connect_openai("", {"url": f"{url}/v1", "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
+    return openai.connect("", {"url": f"{url}/v1", "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
 
 
 def _anthropic(url: str) -> AnyClassifier:
-    return chat.connect_anthropic("", {"url": url, "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
+    return anthropic.connect("", {"url": url, "key": VARIABLE, "model": "m", "labels": ["cat", "dog"]})
 
 
 def _tensor(said: str) -> object:
@@ -248,9 +249,11 @@ async def test_a_reply_that_is_kept_holds_no_spelling(name: str, key: str, monke
         await classifier.close()
 
 
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("door", ["rekognition", "sagemaker"])
-async def test_no_spelling_of_a_credential_gets_through_aws(door: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = KEYS[0]
+async def test_no_spelling_of_a_credential_gets_through_aws(
+    door: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -295,19 +298,21 @@ sys.exit((folder / "fails").exists())
 async def test_no_spelling_gets_through_a_program(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, key)
     (tmp_path / "classify.py").write_text(PROGRAM)
-    told = f"{sys.executable} classify.py --api-key ${{{VARIABLE}}} {{image}}"
+    told = f"{sys.executable} -I -S classify.py --api-key ${{{VARIABLE}}} {{image}}"
     classifier = program.connect("", {"command": told, "folder": str(tmp_path)})
     file, leaky, shown = classifier.prepare(PICTURE), Leaky(), [classifier.fingerprint]
-    for name in ("JSON with escaped slashes", "percent twice", "base64", "hex"):  # a process each
-        (tmp_path / "said").write_text(SPELLINGS[name](key))
-        (tmp_path / "fails").unlink(missing_ok=True)
+    for name, spell in SPELLINGS.items():
+        (tmp_path / "said").write_text(spell(key))
+        if name in ONE_LINE:  # a label is one
+            with leaky.refused() as words:
+                await classifier.label([file])
+            assert "repeats the key" in words[0], name
+            shown += words
+        (tmp_path / "fails").touch()
         with leaky.refused() as words:
             await classifier.label([file])
-        assert "repeats the key" in words[0]
-        (tmp_path / "fails").touch()
-        with leaky.refused() as more:
-            await classifier.label([file])
-        shown += [*words, *more]
+        shown += words
+        (tmp_path / "fails").unlink()
     assert not traces("\n".join(shown), key)
 
 

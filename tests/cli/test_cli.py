@@ -291,6 +291,11 @@ def test_the_demo_says_the_same_twice_and_keeps_its_guarantee(tmp_path: Path) ->
     assert probit["ece"]["value"] < 0.03
     assert probit["brier"]["value"] < min(figures["naive"]["brier"]["value"], figures["constant"]["brier"]["value"])
     assert all(value["low"] is not None for row in figures.values() for value in row.values())
+    labels, early, scores, single = json.loads(first.stdout)["ways"]
+    assert (labels["queries"], scores["queries"], single["queries"]) == (9, 9, 1)
+    assert early["queries"] < 8
+    assert all(way["accepted"] > 0.7 and way["wrong"] < 0.09 for way in (labels, early, scores, single))
+    assert single["cost"] < early["cost"] < labels["cost"]
     assert {"profile.json", "votes.npz", "index.html"} <= {path.name for path in (tmp_path / "demo").iterdir()}
     page = (tmp_path / "demo" / "index.html").read_text()
     assert "<svg" in page

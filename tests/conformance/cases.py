@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 from aiohttp import web
 
-from conformance.chat_replica import anthropic_routes, openai_routes
+from conformance.chat_replica import anthropic_routes, gemini_routes, openai_routes, responses_routes
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO, label_of_file, labels_of, logits_of_file, model
 from looktwice.classifiers.base import AnyClassifier, Pixels
-from looktwice.classifiers.chat import connect_anthropic, connect_openai
+from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
+from looktwice.classifiers.chat.gemini import connect as connect_gemini
+from looktwice.classifiers.chat.openai import connect as connect_openai
+from looktwice.classifiers.chat.responses import connect as connect_responses
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.oip import connect as connect_oip
@@ -184,11 +187,25 @@ def _anthropic(url: str, changes: Changes) -> AnyClassifier:
     return connect_anthropic("", {**settings, **changes})
 
 
+def _responses(url: str, changes: Changes) -> AnyClassifier:
+    settings = {"url": f"{url}/v1", "key": KEY, "model": "fashion", "labels": model().labels}
+    return connect_responses("", {**settings, **changes})
+
+
+def _gemini(url: str, changes: Changes) -> AnyClassifier:
+    settings = {"url": url, "key": KEY, "model": "fashion", "labels": model().labels}
+    return connect_gemini("", {**settings, **changes})
+
+
 CHAT: tuple[Changes, ...] = (
     {"model": "other"},
     {"labels": model().labels[::-1]},
     {"prompt": "One of these:\n{labels}"},
     {"answer": "plain"},
+    {"enumeration": False},
+    {"picture": "last"},
+    {"ranked": 5},
+    {"wordings": ["What is it?"]},
     {"temperature": 0.0},
     {"temperature": 1.0},
     {"max_tokens": 9},
@@ -197,7 +214,7 @@ CHAT: tuple[Changes, ...] = (
     {"url": "http://other.example/v1"},
 )
 """Settings of every chat model that could change answers."""
-CHAT_QUIET = (*QUIET, {"synonyms": {"Bag": ["handbag"]}})
+CHAT_QUIET = (*QUIET, {"synonyms": {"Bag": ["handbag"]}}, {"without_label": {"refusal": "Bag"}})
 
 
 PROGRAM = """
@@ -318,6 +335,22 @@ CASES: list[Case] = [
         routes=lambda: oip_routes(Served(extensions=("binary_tensor_data",))),
         telling=(),
     ),
-    Case("openai", _openai, routes=openai_routes, telling=(*CHAT, {"seed": 1}, {"detail": "low"}), silent=CHAT_QUIET),
-    Case("anthropic", _anthropic, routes=anthropic_routes, telling=CHAT, silent=CHAT_QUIET),
+    Case(
+        "openai",
+        _openai,
+        routes=openai_routes,
+        telling=(*CHAT, {"seed": 1}, {"detail": "low"}, {"answer": "tool"}),
+        silent=CHAT_QUIET,
+    ),
+    Case(
+        "openai responses", _responses, routes=responses_routes, telling=(*CHAT, {"detail": "low"}), silent=CHAT_QUIET
+    ),
+    Case("anthropic", _anthropic, routes=anthropic_routes, telling=(*CHAT, {"answer": "tool"}), silent=CHAT_QUIET),
+    Case(
+        "gemini",
+        _gemini,
+        routes=gemini_routes,
+        telling=(*CHAT, {"seed": 1}, {"media_resolution": "low"}),
+        silent=CHAT_QUIET,
+    ),
 ]

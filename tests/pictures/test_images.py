@@ -22,7 +22,7 @@ from PIL import ImageFile, TiffImagePlugin
 
 from looktwice.errors import ImageError
 from looktwice.pictures.decode import decode, load
-from looktwice.pictures.image import MAX_PIXELS, Image, encode_jpeg, encode_png, shown
+from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, encode_jpeg, encode_png, shown
 
 Pixels = NDArray[np.uint8]
 
@@ -213,6 +213,42 @@ def test_a_phones_pair_of_pictures_gives_the_first() -> None:
     pair = [PIL.Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
     data = saved(pair[0], "MPO", save_all=True, append_images=pair[1:])
     assert far(decode(data, "it").pixels, np.asarray(pair[0])) <= 3
+
+
+CORNERS = np.array([[(220, 30, 30), (30, 200, 30)], [(30, 30, 220), (240, 240, 240)]], np.uint8)
+"""The colours of the four quarters of `samples/corners.heic`; `turned.heic` says that it is to be turned by 90°."""
+
+
+@pytest.mark.parametrize("name", ["corners", "turned"])
+@pytest.mark.parametrize("kind", ["heic", "avif"])
+def test_pictures_as_phones_write_them(kind: str, name: str) -> None:
+    if kind == "heic":
+        pytest.importorskip("pi_heif")
+        data = (Path(__file__).parent / "samples" / f"{name}.heic").read_bytes()
+    else:
+        exif = PIL.Image.Exif()
+        exif[0x112] = 6 if name == "turned" else 1
+        picture = PIL.Image.fromarray(CORNERS.repeat(32, 0).repeat(48, 1))
+        data = saved(picture, "AVIF", quality=90, exif=exif.tobytes())
+    image = decode(data, "it")
+    small = decode(data, "it", size=WorkingSize(long=24))
+    expected = np.rot90(CORNERS, -1) if name == "turned" else CORNERS
+    for pixels in (image.pixels, small.pixels):
+        height, width, _ = pixels.shape
+        assert far(pixels[height // 4 :: height // 2, width // 4 :: width // 2], expected) <= 12
+    assert image.pixels.shape == ((96, 64, 3) if name == "turned" else (64, 96, 3))
+    assert max(small.pixels.shape) == 24
+
+
+@pytest.mark.parametrize("length", [12, 40, 200, 500])
+def test_a_cut_off_heic_is_refused(length: int) -> None:
+    pytest.importorskip("pi_heif")
+    data = (Path(__file__).parent / "samples" / "corners.heic").read_bytes()
+    assert "broken or cut off" in reason(data[:length])
+
+
+def test_a_video_is_no_picture() -> None:
+    assert "not a picture" in reason(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
@@ -427,14 +463,13 @@ def test_cut_off_files_are_refused_wherever_they_end(kind: str, part: float) -> 
         b"hello, this is no picture\n" * 10,
         b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><rect/></svg>",
         b"\0" * 1000,
-        b"\0\0\0\x20ftypavif" + bytes(100),
         b"%PDF-1.7",
         b"P6 1 1 255 abc",
         b"%!PS-Adobe-3.0 EPSF-3.0\n",
     ],
 )
 def test_what_is_no_picture_is_refused_with_the_formats_that_are_read(data: bytes) -> None:
-    assert "convert it to JPEG, PNG, WebP, BMP, TIFF or GIF" in reason(data)
+    assert "convert it to JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF" in reason(data)
 
 
 def test_an_empty_file_is_called_empty() -> None:

@@ -29,7 +29,8 @@ from looktwice.asking.ledger.protocol import key
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import AnyClassifier, Settings, Terms
-from looktwice.classifiers.chat import connect_anthropic, connect_openai
+from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
+from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import connect
@@ -365,8 +366,8 @@ def test_a_chat_model_is_told_what_kind_of_file_it_gets(
 ) -> None:
     monkeypatch.setenv("KEY", "k-0123456789")
     classifier = connect_to("", {"model": "m", "labels": ["ant", "bee"], "key": "KEY"})
-    assert b"image/png" in classifier.prepare(scene(80, 60))
-    assert b"image/jpeg" in classifier.prepare(scene(800, 600))
+    assert b"image/png" in classifier.prepare(scene(80, 60)).body
+    assert b"image/jpeg" in classifier.prepare(scene(800, 600)).body
 
 
 def test_jpeg_by_default_keeps_all_colours_and_a_chosen_jpeg_is_what_it_was() -> None:
@@ -442,3 +443,24 @@ async def test_photos_that_are_decoded_side_by_side_come_in_their_order() -> Non
     await asker.close()
     assert [row.name for row in rows] == [picture.name for picture in pictures]
     assert [row.name for row in rows if isinstance(row, Unscored)] == ["broken"]
+
+
+def test_a_profile_keeps_the_working_size_it_was_fitted_with(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def classify(picture: NDArray[np.uint8]) -> str:
+        seen.append(max(picture.shape))
+        return "bright" if picture.mean() > 120 else "dark"
+
+    images = np.random.default_rng(0).integers(0, 256, (40, 1, 1, 3), np.uint8).repeat(60, 1).repeat(80, 2)
+    with Model(classify, working_size=32) as model:
+        model.fit(images, ["bright" if image.mean() > 128 else "dark" for image in images], views="mirror")
+        model.save(tmp_path / "profile.json")
+    with Model(classify) as plain:
+        assert plain.fit(images, ["bright", "dark"] * 20, views="mirror").working_size is None
+    seen.clear()
+    for size, options in ((32, {}), (16, {"working_size": 16})):
+        with Model.load(tmp_path / "profile.json", classify, **options) as model:  # type: ignore[arg-type]
+            model.look(images[0])
+        assert set(seen) == {size}
+        seen.clear()

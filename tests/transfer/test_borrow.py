@@ -54,7 +54,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
     extra = mass / mass.sum() / sizes
 
     def slow(point: Floats) -> float:
-        scores = options @ point + patterns.left
+        scores = options @ point + patterns.size
         groups = [np.logaddexp.reduce(scores[owner == p]) for p in range(len(starts))]
         chance = scores - np.array(groups)[owner]
         away = point - theta(prior)

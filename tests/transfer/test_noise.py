@@ -27,6 +27,7 @@ from looktwice.classifiers.registry import connect
 from looktwice.cli.open_model import Transferred, judged
 from looktwice.errors import DataError, ViewError
 from looktwice.pictures.collection import Picture, find, labelled
+from looktwice.pictures.image import encode_jpeg
 from looktwice.transfer.latent import GRID, Reading
 from looktwice.transfer.noise import NoiseFile, Probe, Survey, drawn, filed, fold, probe, probes
 from looktwice.transfer.onnx_features import OnnxModel, open_onnx
@@ -105,6 +106,22 @@ def test_the_open_model_is_shown_what_a_closed_one_would_be(
     collected = asyncio.run(learn.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
     assert collected.votes.base.tolist() == [item.readings[1].label for item in found]
     assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
+
+
+def test_a_photo_is_brought_to_the_working_size_first(model: OnnxModel, tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    (tmp_path / "photo.jpg").write_bytes(encode_jpeg(colours.repeat(20, 0).repeat(20, 1), 90))
+    (photo,) = find([tmp_path / "photo.jpg"])
+    collected = asyncio.run(
+        learn.collect(Asker(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
+    )
+    (seen,) = probes(model, [photo], [parse("rotation:20")], DRAWS)
+    assert isinstance(seen, Probe)
+    assert collected.votes.views.tolist() == [seen.readings[0].labels.tolist()]
+    small = photo.image(model.working_size)
+    assert small.pixels.shape == (42, 56, 3)
+    (reading,) = probe(model, small, [parse("rotation:20")], DRAWS, 0)
+    assert seen.readings[0].noise.tolist() == reading.noise.tolist()
 
 
 # The same to the digit

@@ -22,11 +22,12 @@ from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Rate
+from looktwice.asking.phrased import check_words, prepare
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
-from looktwice.classifiers.naming import Naming, merged, names_of
+from looktwice.classifiers.naming import Naming, merged, names_of, why_none
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.descriptor import Floats, descriptor
@@ -156,7 +157,9 @@ class _Open:
         if failure := self.failure():
             return Unscored(self.picture.name, failure.cause, failure.message)
         if base is None:
-            return Unscored(self.picture.name, Cause.NO_LABEL, "the classifier's answer held no label")
+            said = self.jobs[0].answer
+            why = why_none(self.names, said.label if isinstance(said, Answer) else NO_LABEL)
+            return Unscored(self.picture.name, Cause.NO_LABEL, why)
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
         thumbnail, lists = self.image.thumbnail(), self.lists()
         return Row(self.picture.name, base, asked, self.image.digest, thumbnail, lists, self.descriptor)
@@ -227,6 +230,7 @@ class Asker:
 
         If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
         """
+        check_words(self.classifier, panel)
         source = iter(pictures)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         self._runs += 1
@@ -286,6 +290,7 @@ class Asker:
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen | None = None) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
+        check_words(self.classifier, panel)
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
         largest: Image | None = None
@@ -444,7 +449,7 @@ class Asker:
                 part = jobs[start : start + step]
                 for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
                     try:
-                        job.prepared = self.classifier.prepare(pixels)
+                        job.prepared = prepare(self.classifier, pixels, job.question.phrasing)
                     except ImageError as error:
                         unfit.append((job, Failure(Cause.UNFIT, str(error))))
         return unfit

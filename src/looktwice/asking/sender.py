@@ -29,8 +29,6 @@ from looktwice.views import Question
 PRESSURE = (429, 503)
 """Statuses that ask for fewer calls at a time."""
 INTERNAL = 500
-QUICK, MANY_AHEAD = 0.005, 512
-"""Where a call takes less than so many seconds, so many questions are entered ahead, or it would wait for the disk."""
 SOONEST, LATEST = 0.05, 1.0
 """Seconds after which a question that another session has is looked for again: at first, and at the most."""
 RENEWAL = LEASE / 3
@@ -117,8 +115,6 @@ class Sender:
         self._batch = terms.batch
         self._ahead = terms.concurrency * terms.batch
         """Questions that are entered and not yet sent, at most: after a crash they count as maybe paid."""
-        self._fastest = float("inf")
-        """Seconds of about the fastest of the last calls."""
         self._pace = pace
         self._budget = budget
         self._pressure = Pressure(terms.concurrency)
@@ -228,10 +224,9 @@ class Sender:
 
         Until the first answer came, those on their way count as not sent, since their connections are being opened.
         """
-        ahead = max(self._ahead, MANY_AHEAD) if self._fastest < QUICK else self._ahead
-        unsent = len(self._held) if self._fastest == float("inf") else len(self._ready) + self._waiting
-        room = ahead - unsent - self._entering
-        if self._due and room >= min(len(self._due), max(self._batch, ahead // 8)):
+        unsent = len(self._ready) + self._waiting if self.progress.answered else len(self._held)
+        room = self._ahead - unsent - self._entering
+        if self._due and room >= min(len(self._due), max(self._batch, self._ahead // 8)):
             jobs = [self._due.popleft() for _ in range(min(len(self._due), room))]
             self._entering += len(jobs)
             self._start(self._enter(jobs))
@@ -367,7 +362,6 @@ class Sender:
         if len(answers) != len(jobs):
             raise PermanentError(f"the classifier gave {len(answers)} answers to {len(jobs)} questions")
         self._failures = 0
-        self._fastest = min(latency, 1.01 * self._fastest)
         self._pressure.answered(asyncio.get_running_loop().time())
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):

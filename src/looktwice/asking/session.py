@@ -63,7 +63,8 @@ class AskOptions:
     """Whether a fit may use the scores and ranked lists of answers, where they help on held-out folds, or must ignore
     them; with a profile that was fitted with scores they cannot be ignored."""
     working_size: int | None = None
-    """Pixels of the longer side, to which larger pictures are scaled down; what the classifier can use where None."""
+    """Pixels of the longer side, to which larger pictures are scaled down; the profile's where None, or what the
+    classifier can use."""
     command: str = "Python"
     """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 

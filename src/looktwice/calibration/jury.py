@@ -18,7 +18,7 @@ and of it only the labels that were named: its arrays don't grow with the number
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -41,6 +41,8 @@ AT_BOUND = 1e-9
 """How close to its bound a parameter counts as being there."""
 OWN_WEIGHTS = 100
 """Labelled pictures below which all views have nearly one weight."""
+UNKNOWN = -1
+"""The truth of a picture of which it is only known what did not come true."""
 FOLDS = 5
 COMPARING = 30.0
 """How strongly the weights are drawn together while panels are compared."""
@@ -309,20 +311,26 @@ class Patterns:
 
     options: Floats
     """(r, S + 3): what each option adds up: who said it, or 1 and −1/(number of named labels)."""
-    left: Floats
+    size: Floats
     """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
     starts: Places
     """(p,): where the options of each pattern begin."""
     owner: Places
     """(r,): the pattern of each option."""
     truth: Places
-    """(n,): the option that came true for each picture."""
+    """(n,): the option that came true for each picture, UNKNOWN where it is only known what did not."""
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
     ridge: tuple[float, ...] = ()
     """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores and classes."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """Between which values b₀ and b₁ must be."""
+    doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """(m,): the pictures of which it is only known what did not come true, once for each option that may have."""
+    possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """(m,): that option."""
+    left: Floats = field(default_factory=lambda: np.zeros(0))
+    """(m,): log of the share of it that may have: less than all of the unnamed class if some of its labels did not."""
 
     def bounds(self) -> tuple[Floats, Floats]:
         """(p,) twice: the least and the greatest value of each parameter."""
@@ -333,16 +341,44 @@ class Patterns:
 
     def scores(self, theta: Floats) -> Floats:
         """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
-        return np.einsum("rp,p->r", self.options, theta) + self.left
+        return np.einsum("rp,p->r", self.options, theta) + self.size
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
         """The same with some of the parameters."""
         return replace(self, options=self.options[:, list(columns)], ridge=ridge)
 
-    def hits(self, rows: NDArray[np.bool_] | None = None) -> Floats:
-        """(r,): how often each option came true, over the pictures of `rows`, or all."""
+    def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
+        """(r,): how often each option came true, over the pictures of `rows`, or all.
+
+        Pictures of which it is only known what did not come true count with the probability that `theta` gives to each
+        option that may have, or not at all without it.
+        """
         truth = self.truth if rows is None else self.truth[rows]
-        return np.bincount(truth, minlength=len(self.options)).astype(np.float64)
+        hits = np.bincount(truth[truth != UNKNOWN], minlength=len(self.options)).astype(np.float64)
+        if theta is not None and len(self.possible):
+            part = slice(None) if rows is None else rows[self.doubtful]
+            hits += np.bincount(self.possible[part], self.shares(theta)[part], len(hits))
+        return hits
+
+    def shares(self, theta: Floats) -> Floats:
+        """(m,): the probability of each option of the doubtful pictures, given that it is one of those that may be."""
+        scores = self.scores(theta)[self.possible] + self.left
+        return np.exp(scores - self._log_sums(scores)[self.doubtful])
+
+    def log_possible(self, scores: Floats) -> Floats:
+        """(n,): log Σ exp of the scores of the options that may have come true; the one score where that is known."""
+        known = self.truth != UNKNOWN
+        sums: Floats = np.where(known, scores[np.where(known, self.truth, 0)], 0.0)
+        return sums if known.all() else np.where(known, sums, self._log_sums(scores[self.possible] + self.left))
+
+    def _log_sums(self, scores: Floats) -> Floats:
+        """(n,): log Σ exp over the options of each doubtful picture, −∞ for the others."""
+        top = np.full(len(self.truth), -np.inf)
+        np.maximum.at(top, self.doubtful, scores)
+        total = np.bincount(self.doubtful, np.exp(scores - top[self.doubtful]), len(top))
+        with np.errstate(divide="ignore"):
+            sums: Floats = top + np.log(total)
+        return sums
 
 
 @dataclass(frozen=True)
@@ -371,17 +407,44 @@ def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < labelled.classes])
     column = _truth_columns(codes, labelled.truths)
-    _check_possible(choice[kind, column], labelled)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
     own = (group[owner][:, None] == np.arange(len(offsets.classes))) * options[:, :1]
     options = np.column_stack([options[:, :-2], own, options[:, -2:]])
     starts = np.searchsorted(owner, np.arange(len(rows)))
-    unnamed, others = options[:, -2] > 0, np.log(np.maximum(labelled.classes - count, 1))[owner]
-    most, truth = float(np.log(labelled.classes - 1)), place[kind, column]
-    left, spread = np.where(unnamed, others - most, 0.0), np.where(unnamed, others, 0.0)[truth]
-    ridge = (offsets.strength,) * len(offsets.classes)
-    return Patterns(options, left, starts, owner, truth, spread, ridge, none=((-np.inf, most), (0.0, np.inf)))
+    unnamed, most = options[:, -2] > 0, float(np.log(labelled.classes - 1))
+    size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
+    others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
+    spread, ridge = np.log(np.maximum(others, 1)), (offsets.strength,) * len(offsets.classes)
+    limits = (-np.inf, most), (0.0, np.inf)
+    patterns = Patterns(options, size, starts, owner, column, spread, ridge, limits)
+    return _settled(patterns, labelled, codes, choice[kind], place[kind])
+
+
+def _settled(
+    patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
+) -> Patterns:
+    """Patterns whose truths are columns, with the options that they mean: one, or those that a picture leaves open.
+
+    `labels`, (n, c), are those of the columns but the last, which is the unnamed class; `choice`, (n, c + 1), says
+    which columns are options of a picture, and `place` which option each is.
+    """
+    doubtful, rows, named = labelled.doubtful(), np.arange(len(labelled)), choice[:, :-1]
+    forbidden = labelled.forbids(labels) & named
+    others = labelled.classes - named.sum(axis=1)
+    free = others - np.array([len(set(codes)) for codes in labelled.excluded] or 0) + forbidden.sum(axis=1)
+    open_ = np.column_stack([named & ~forbidden, choice[:, -1] & (free > 0)])
+    _check_possible(np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth]), labelled)
+    picture, column = np.nonzero(open_ & doubtful[:, None])
+    unnamed = column == named.shape[1]
+    return replace(
+        patterns,
+        truth=np.where(doubtful, UNKNOWN, place[rows, patterns.truth]),
+        spread=np.where(doubtful, 0.0, patterns.spread),
+        doubtful=picture,
+        possible=place[picture, column],
+        left=np.where(unnamed, np.log(np.maximum(free, 1) / np.maximum(others, 1))[picture], 0.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -513,19 +576,13 @@ def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     ballots = cast(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
     said = (ballots.labels == labelled.truths[:, None]) & (ballots.labels != MISSING)
     column = np.where(said.any(axis=1), said.argmax(axis=1), ballots.labels.shape[1])
-    _check_possible(ballots.possible[np.arange(len(column)), column], labelled)
     owner, _ = np.nonzero(ballots.possible)
     place = np.cumsum(ballots.possible.ravel()).reshape(ballots.possible.shape) - 1
     others = np.where(said.any(axis=1), 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
-    return Patterns(
-        ballots.features[ballots.possible],
-        ballots.left[ballots.possible],
-        np.searchsorted(owner, np.arange(len(labelled))),
-        owner,
-        place[np.arange(len(column)), column],
-        np.log(others),
-        layout.ridge(len(labelled.panel)),
-    )
+    starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
+    features, size = ballots.features[ballots.possible], ballots.left[ballots.possible]
+    patterns = Patterns(features, size, starts, owner, column, np.log(np.maximum(others, 1)), ridge)
+    return _settled(patterns, labelled, ballots.labels, ballots.possible, place)
 
 
 def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
@@ -543,9 +600,9 @@ def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
         return SHRINKAGES[0]
     loss = np.zeros((len(SHRINKAGES), len(fold)))
     for part in range(int(fold.max()) + 1):
-        theta, held, hits = None, fold == part, patterns.hits(fold != part)
+        theta, held = None, fold == part
         for i, shrinkage in enumerate(SHRINKAGES):
-            theta = descend(patterns, shrinkage, hits, theta)
+            theta = descend(patterns, shrinkage, ~held, theta)
             loss[i, held] = losses(patterns, theta)[held]
     best = int(loss.sum(axis=1).argmin())
     return SHRINKAGES[best if _pays(loss[0] - loss[best]) else 0]
@@ -560,7 +617,7 @@ def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: F
     """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
     held = np.zeros(len(fold))
     for part in range(int(fold.max()) + 1):
-        theta = descend(patterns, shrinkage, patterns.hits(fold != part), start)
+        theta = descend(patterns, shrinkage, fold != part, start)
         held[fold == part] = losses(patterns, theta)[fold == part]
     return held
 
@@ -581,8 +638,11 @@ def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
 def losses(patterns: Patterns, theta: Floats) -> Floats:
     """(n,): −log of the probability of each picture's truth, over all classes."""
     scores = patterns.scores(theta)
-    total = _log_totals(patterns, scores)[patterns.owner]
-    return (total - scores)[patterns.truth] + patterns.spread
+    known = patterns.truth != UNKNOWN
+    option = np.where(known, patterns.truth, 0)
+    option[patterns.doubtful] = patterns.possible
+    total = _log_totals(patterns, scores)[patterns.owner[option]]
+    return total - patterns.log_possible(scores) + patterns.spread
 
 
 def widen(theta: Floats, offsets: int = 0) -> Floats:
@@ -592,13 +652,23 @@ def widen(theta: Floats, offsets: int = 0) -> Floats:
     return np.insert(theta, end, weight)
 
 
-def descend(patterns: Patterns, shrinkage: float, hits: Floats | None = None, start: Floats | None = None) -> Floats:
-    """(S + 3,): the parameters of greatest penalised likelihood within their bounds.
+def descend(
+    patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
+) -> Floats:
+    """(p,): the parameters of greatest penalised likelihood over the pictures of `rows`, or all, from `start`.
 
-    `hits` says how often each option came true, by default over all pictures; `start` is where to begin.
+    Where every truth is known, the problem is convex. A picture of which it is only known what did not come true adds
+    the log of a sum of probabilities, which is not concave: it is climbed by EM from the fit to the known truths. Each
+    step counts such a picture with the probabilities of what is left, and solves the convex problem anew; the
+    likelihood never falls, and the result is the same each time.
     """
-    bowl = Bowl.of(patterns, shrinkage, patterns.hits() if hits is None else hits)
-    return bowl.lowest(np.zeros(patterns.options.shape[1]) if start is None else start)
+    theta = np.zeros(patterns.options.shape[1]) if start is None else start
+    theta = Bowl.of(patterns, shrinkage, patterns.hits(rows)).lowest(theta)
+    for _ in range(200 if len(patterns.possible) else 0):
+        before, theta = theta, Bowl.of(patterns, shrinkage, patterns.hits(rows, theta)).lowest(theta)
+        if np.abs(theta - before).max() < 1e-6:
+            break
+    return theta
 
 
 @dataclass(frozen=True, eq=False)
@@ -674,7 +744,13 @@ def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats
 
 
 def _covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
-    curvature = Bowl.of(patterns, shrinkage, patterns.hits()).at(theta)[2]
+    """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
+    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).at(theta)[2]
+    if len(patterns.possible):
+        options, share = patterns.options[patterns.possible], patterns.shares(theta)
+        mean = np.zeros((len(patterns.truth), options.shape[1]))
+        np.add.at(mean, patterns.doubtful, options * share[:, None])
+        curvature = curvature - _gram(options, share) + _gram(mean, np.ones(len(mean)))
     inverse = np.linalg.inv(curvature)
     return (inverse + inverse.T) / 2
 

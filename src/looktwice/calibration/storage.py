@@ -25,6 +25,7 @@ def save(path: Path, votes: Votes) -> None:
         "panel": votes.panel,
         "vocabulary": votes.vocabulary,
         "truths": votes.words if isinstance(votes, LabelledVotes) else None,
+        "excluded": votes.excluded if isinstance(votes, LabelledVotes) else (),
         "classes": votes.classes,
     }
     with files.whole(path) as part:
@@ -55,6 +56,7 @@ def load(path: Path) -> Votes | LabelledVotes:
             evidence=evidence,
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
+        excluded = [tuple(map(int, codes)) for codes in texts.get("excluded", [])]
     except (DataError, MissingExtra):
         raise
     except FileNotFoundError:
@@ -62,9 +64,9 @@ def load(path: Path) -> Votes | LabelledVotes:
     except Exception as error:  # zipfile, zlib, numpy and Arrow raise many kinds
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
-    if truths is not None and len(truths) != len(votes):
+    if truths is not None and (len(truths) != len(votes) or len(excluded) not in (0, len(votes))):
         raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
-    return votes if truths is None else votes.labelled(truths)
+    return votes if truths is None else votes.labelled(truths, excluded)
 
 
 def _strings(values: list[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, overload
+from typing import Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from looktwice.calibration.evidence import UNLISTED, Evidence, RankedList
 from looktwice.errors import DataError, FitError
 
+T = TypeVar("T")
 Codes = NDArray[np.int32]
 
 Floats = NDArray[np.float64]
@@ -172,9 +173,14 @@ class Votes:
         classes = max(self.classes, len({*self.vocabulary, *words}))
         return replace(self, classes=classes).labelled(words)
 
-    def labelled(self, truths: Iterable[str]) -> LabelledVotes:
-        """The same votes with the truth of each picture."""
+    def labelled(self, truths: Iterable[str], excluded: Sequence[tuple[int, ...]] = ()) -> LabelledVotes:
+        """The same votes with the truth of each picture.
+
+        `excluded` has, for a picture of whose truth it is only known what it is not, the codes of those labels, and
+        nothing for the others; its truth is then a text for people.
+        """
         words = tuple(truths)
+        doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
         return LabelledVotes(
             self.names,
             self.panel,
@@ -182,10 +188,11 @@ class Votes:
             self.base,
             self.views,
             self.classes,
-            self.codes(words),
+            np.where(doubtful, np.int32(OUTSIDE), self.codes(words)),
             words,
             digests=self.digests,
             evidence=self.evidence,
+            excluded=tuple(excluded) if doubtful.any() else (),
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
@@ -240,9 +247,14 @@ class LabelledVotes(Votes):
     """(n,): the code of each truth, OUTSIDE for one that is not in the vocabulary."""
     words: tuple[str, ...]
     """(n,): the truths themselves."""
+    excluded: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
+    """(n,): the codes that the truth is surely none of, where no more is known of it; its own code is then OUTSIDE, so
+    that an answer about such a picture never counts as right. None at all where every truth is known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(self.excluded) not in (0, len(self)):
+            raise DataError(f"{len(self)} pictures have votes, but excluded labels are given for {len(self.excluded)}")
         if self.truths.shape != (len(self),) or len(self.words) != len(self):
             raise DataError(f"{len(self)} pictures have votes, but {len(self.words)} truths were given")
         inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
@@ -260,7 +272,25 @@ class LabelledVotes(Votes):
             words=_taken(self.words, rows),
             digests=_taken(self.digests, rows) if self.digests else (),
             evidence=self.evidence and self.evidence.take(rows),
+            excluded=_taken(self.excluded, rows) if self.excluded else (),
         )
+
+    def doubtful(self) -> Bools:
+        """(n,): whether it is only known what the truth is not."""
+        return np.array(list(map(bool, self.excluded)) or [False] * len(self), bool)
+
+    def excluded_labels(self, row: int) -> list[str]:
+        """The labels that the truth of a picture is surely none of; one that nobody named is an empty text."""
+        return (
+            ["" if code == OUTSIDE else self.vocabulary[code] for code in self.excluded[row]] if self.excluded else []
+        )
+
+    def forbids(self, labels: Codes) -> Bools:
+        """(n, c): whether the truth of each picture is surely not each of these labels, (n, c)."""
+        forbidden = np.zeros(labels.shape, bool)
+        for row in np.flatnonzero(self.doubtful()):
+            forbidden[row] = np.isin(labels[row], self.excluded[row])
+        return forbidden
 
     def disputed(self) -> list[tuple[str, str]]:
         """The names of each two pictures that are the same and have different truths."""
@@ -273,7 +303,10 @@ class LabelledVotes(Votes):
         if len(self) == 0:
             raise FitError("there are no labelled pictures to learn from; give at least 20")
         if (self.truths == OUTSIDE).all():
-            check_truths(self.words, self.vocabulary)
+            known = ~self.doubtful()
+            if not known.any():
+                raise FitError("no picture has a truth that is known; say of some pictures what they show")
+            check_truths([word for word, sure in zip(self.words, known, strict=True) if sure], self.vocabulary)
 
 
 def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
@@ -291,8 +324,8 @@ def _few(labels: Iterable[str]) -> str:
     return ", ".join(repr(label[:40]) for label in ordered[:3]) + (", …" if len(ordered) > 3 else "")
 
 
-def _taken(texts: tuple[str, ...], rows: NDArray[np.intp] | slice) -> tuple[str, ...]:
-    return texts[rows] if isinstance(rows, slice) else tuple(texts[i] for i in rows)
+def _taken(values: tuple[T, ...], rows: NDArray[np.intp] | slice) -> tuple[T, ...]:
+    return values[rows] if isinstance(rows, slice) else tuple(values[i] for i in rows)
 
 
 def _objects(labels: Labels | LabelTable) -> NDArray[np.object_]:

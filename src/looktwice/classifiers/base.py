@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.phrasing import Phrasing
 from looktwice.pictures.image import PHOTO, WorkingSize
 
 Pixels = NDArray[np.uint8]
@@ -42,6 +43,17 @@ class Terms:
     def sent_as(self, height: int, width: int) -> str:
         """How such a picture is sent, where that is not what the fingerprint stands for; empty elsewhere."""
         return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
+
+
+@runtime_checkable
+class Prompted(Protocol):
+    """What a classifier has besides that takes a prompt, so that views can change the words of a question."""
+
+    def words(self, phrasing: Phrasing) -> str:
+        """The text of a question put so; a PermanentError where it cannot be."""
+
+    def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> object:
+        """One picture as the classifier takes it, with the question put so."""
 
 
 @runtime_checkable
@@ -109,6 +121,9 @@ MOST_OPTIONS = 10
 Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
 
+Usage = tuple[tuple[str, int], ...]
+"""What an answer took by the classifier's own count, under its own names: `(("input_tokens", 300), …)`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -121,6 +136,8 @@ class Answer:
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
     """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
+    usage: Usage = ()
+    """What it took by the classifier's own count, where it told."""
 
     def listed(self) -> tuple[Option, ...]:
         """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""

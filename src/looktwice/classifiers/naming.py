@@ -7,7 +7,7 @@ renamed, and a position such as `#3` is the label that stands there. So names ca
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -18,7 +18,7 @@ POSITION = re.compile(r"#+[0-9]+")
 
 
 class Naming(Protocol):
-    """From words to labels."""
+    """From words to labels; one that has `why_none`, too, tells why a word means none."""
 
     @property
     def renames(self) -> Mapping[str, str]:
@@ -41,6 +41,12 @@ def names_of(classifier: AnyClassifier) -> Naming:
     """What the words in a classifier's answers mean."""
     names: Naming = getattr(classifier, "names", Plain())
     return names
+
+
+def why_none(names: Naming, word: str) -> str:
+    """Why an answer whose word means no label holds none, for people; a naming may know more, as `why_none`."""
+    tell: Callable[[str], str] | None = getattr(names, "why_none", None)
+    return "the classifier's answer held no label" + (f": {tell(word)}" if tell else "")
 
 
 class Names:

@@ -17,17 +17,19 @@ from looktwice.classifiers.settings import read_toml
 from looktwice.errors import PermanentError
 
 PROTOCOLS = {
-    "anthropic": "looktwice.classifiers.chat:connect_anthropic",
+    "anthropic": "looktwice.classifiers.chat.anthropic:connect",
     "command": "looktwice.classifiers.command:connect",
+    "gemini": "looktwice.classifiers.chat.gemini:connect",
     "http": "looktwice.classifiers.http:connect",
     "https": "looktwice.classifiers.http:connect_tls",
     "oip": "looktwice.classifiers.oip:connect",
     "oip+http": "looktwice.classifiers.oip:connect",
     "oip+https": "looktwice.classifiers.oip:connect_tls",
     "onnx": "looktwice.classifiers.onnx:connect",
-    "openai": "looktwice.classifiers.chat:connect_openai",
-    "openai+http": "looktwice.classifiers.chat:connect_openai_http",
-    "openai+https": "looktwice.classifiers.chat:connect_openai_https",
+    "openai": "looktwice.classifiers.chat.openai:connect",
+    "openai+http": "looktwice.classifiers.chat.openai:connect_http",
+    "openai+https": "looktwice.classifiers.chat.openai:connect_https",
+    "openai-responses": "looktwice.classifiers.chat.responses:connect",
     "preset": "looktwice.classifiers.http:connect_preset",
     "python": "looktwice.classifiers.python:connect",
     "rekognition": "looktwice.classifiers.aws:connect_rekognition",

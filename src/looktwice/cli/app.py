@@ -14,22 +14,29 @@ from looktwice.cli.options import (
     ADAPTIVE,
     ANYWHERE,
     CLASSIFIER,
+    COST,
     DECIDING,
     LABELLED,
     MAX_QUERIES,
     PAPER,
+    REVIEWED,
     VERIFY,
     VIEWS,
+    WANTED,
+    AllowHostOption,
     ClassifierOption,
     Help,
+    HostOption,
     JsonOption,
     LabelledArgument,
     OtherOption,
     PicturesArgument,
+    PortOption,
     ProfileOption,
     ReportOption,
     Serve,
     TakeOption,
+    TokenFileOption,
     TruthsColumnOption,
     TruthsOption,
     VotesOption,
@@ -90,6 +97,41 @@ def demo(
     from looktwice.cli import demo
 
     demo.show(demo.run(out), json)
+
+
+@app.command()
+@asks
+def label(
+    pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz.", show_default=False)],
+    classifier: ClassifierOption,
+    ask: "AskOptions",
+    views: Annotated[str, Help(help=VIEWS)] = "",
+    asking: Annotated[bool, Help(help="Ask the classifier meanwhile, a few pictures ahead.")] = True,
+    max_error: Annotated[float, Help(help=WANTED, min=0.0001, max=0.9999)] = 0.05,
+    level: Annotated[float, Help(help="How certain that guarantee is to be.", min=0.0001, max=0.9999)] = 0.95,
+    out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; labels.csv in the folder.")] = None,
+    take: TakeOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """A page where people say what pictures show; fit reads the labels at any moment.
+
+    [bold]Examples[/bold]
+
+      looktwice label photos/ -c my-api.toml --budget 5000
+
+      looktwice label photos/ -c my-api.toml --no-asking
+    """
+    from looktwice.cli import inputs
+    from looktwice.cli.label import LabelOptions, label
+    from looktwice.model import AsyncModel
+    from looktwice.service import Place
+
+    place = Place(host, port, token_file, tuple(allow_host or ()))
+    options = LabelOptions(views, asking, max_error, level, out)
+    label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), options, place)
 
 
 @app.command()
@@ -291,6 +333,33 @@ def evaluate(
 
     labelled = inputs.labelled(pictures, truths, truths_column, take)
     _exit(evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
+
+
+@app.command()
+def review(
+    verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
+    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
+    cost: Annotated[list[str] | None, Help(help=COST)] = None,
+    out: Annotated[Path | None, Help("--out", "-o", help="Where corrections go; corrections.csv beside.")] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """A page where people accept or correct doubtful verdicts; fit and evaluate read the corrections.
+
+    [bold]Examples[/bold]
+
+      looktwice review verdicts.csv photos/
+
+      looktwice review verdicts.csv photos/ --cost melanoma=20
+
+      looktwice review kept-by-the-service/
+    """
+    from looktwice.cli.label import review
+    from looktwice.service import Place
+
+    review(verdicts, pictures, cost or (), out, Place(host, port, token_file, tuple(allow_host or ())))
 
 
 @app.command()
@@ -508,16 +577,18 @@ def serve(
     ask: "AskOptions",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    host: Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")] = "127.0.0.1",
-    port: Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)] = 8000,
-    token_file: Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")] = None,
-    allow_host: Annotated[list[str] | None, Serve(help="A host name under which it is reached.")] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
     tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
     looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
     timeout: Annotated[float, Serve(help="Seconds that a client waits at most.", min=0.1)] = 60.0,
     max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
     max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
+    review: Annotated[Path | None, Serve(help="Keep pictures for review here; see `looktwice review`.")] = None,
+    most_reviews: Annotated[int, Serve(help="Most pictures that this folder may hold.", min=1)] = 1000,
 ) -> None:
     """Verdicts over HTTP, and a page to look at pictures.
 
@@ -531,9 +602,13 @@ def serve(
 
     place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
     limits = service.Limits(
-        body=int(max_megabytes * 1e6), pixels=int(max_megapixels * 1e6), looks=looks, seconds=timeout
+        body=int(max_megabytes * 1e6),
+        pixels=int(max_megapixels * 1e6),
+        looks=looks,
+        seconds=timeout,
+        reviews=most_reviews,
     )
-    service.run(profile, classifier, decide, ask, place, limits)
+    service.run(profile, classifier, decide, ask, place, limits, review)
 
 
 def main() -> None:

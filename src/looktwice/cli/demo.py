@@ -1,17 +1,22 @@
 """The embedded demo: a small classifier of clothes, 2,000 pictures, and every way to believe its answers.
 
 Every other picture teaches and the rest test. As in the paper, each transformation's setting and a are searched
-on the pictures that teach; which Probit is the best one is decided there too, by its held-out folds.
+on the pictures that teach; which Probit is the best one is decided there too, by its held-out folds. Then the
+same guarantee is bought in four ways, as if each query cost money.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
 
 from looktwice import report
 from looktwice.asking import session
@@ -27,6 +32,8 @@ from looktwice.files import folder as make_folder
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
+from looktwice.verdicts import evaluate
+from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GENERAL
@@ -35,6 +42,10 @@ FIT = 1000
 DRAWS = 10
 MAX_ERROR = 0.08
 """The guarantee that the report is about: 1,000 pictures are enough for it, though not for a much stricter one."""
+PRICE = 0.0015
+"""What a query is taken to cost: about what image APIs charge."""
+SCORES = "scores.toml"
+"""The same classifier, described as one that returns its five best labels with scores."""
 PAPER = {
     "noise": ("gaussian:0.05", "gaussian:0.1", "gaussian:0.2"),
     "affine": ("affine:0,0.1,0.1", "affine:10,0,0.1", "affine:10,0.1,0.1"),
@@ -49,11 +60,36 @@ class Demo:
     """What the demo found, and where it put it."""
 
     results: list[Result]
+    ways: list[Way]
     best: Outcome
     """How the jury fared on the test pictures."""
     tested: list[Picture]
     vocabulary: tuple[str, ...]
     folder: Path
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a way of asking brings, with answers accepted as long as at most MAX_ERROR of them are wrong."""
+
+    name: str
+    queries: float
+    """A picture, on average."""
+    accepted: float
+    """The share of the test pictures."""
+    wrong: float | None
+    """The share of the accepted answers; None if none was accepted."""
+
+    @classmethod
+    def of(cls, name: str, found: Evaluation) -> Self:
+        """The figures of an evaluation."""
+        guarantees = found.guarantees
+        return cls(name, float(found.outcome.queries), guarantees.accepted or 0.0, guarantees.wrong)
+
+    @property
+    def cost(self) -> float | None:
+        """What 100 accepted pictures cost; None if none was accepted."""
+        return 100 * self.queries * PRICE / self.accepted if self.accepted else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +111,7 @@ def run(folder: Path) -> Demo:
     pictures = picture.labelled(assets / "pictures.npz")
     clothes = pictures[::2] + pictures[1::2]
     description = str(assets / "fashion.toml")
+    (folder / SCORES).write_text(_with_scores(assets), "utf-8")
     demo, profile, jury = session.run(lambda: _compare(description, clothes, folder))
     profile.save(folder / "profile.json")
     storage.save(folder / "votes.npz", jury.test.votes)
@@ -82,6 +119,11 @@ def run(folder: Path) -> Demo:
     inputs = report.ReportInputs(profile, jury.test.votes, demo.tested, results=demo.results, max_error=MAX_ERROR)
     report.write(folder / "index.html", replace(inputs, title=title))
     return demo
+
+
+def _with_scores(assets: Path) -> str:
+    text = (assets / "fashion.toml").read_text("utf-8")
+    return "scores = 5\n" + text.replace('"fashion.onnx"', json.dumps(str(assets / "fashion.onnx")))
 
 
 async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
@@ -97,8 +139,26 @@ async def _compare(description: str, clothes: list[Picture], folder: Path) -> tu
     outcomes.append(tuned[best].outcome(Probit(), f"probit, {best}"))
     outcomes.append(jury.outcome(Jury(), "jury"))
     profile = model.learn(jury.train, Jury())
+    whole = evaluate.evaluation(jury.test, profile, model.policy(max_error=MAX_ERROR))
+    ways = [Way.of(f"labels of 1 + {len(GENERAL)} queries", whole), *await _ways(description, clothes, folder)]
     results = [Result.of(outcome) for outcome in outcomes]
-    return Demo(results, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
+    return Demo(results, ways, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
+
+
+async def _ways(description: str, clothes: list[Picture], folder: Path) -> list[Way]:
+    """What else the same guarantee could rest on."""
+    say("Asking in other ways …")
+    train, test = clothes[:FIT], clothes[FIT:]
+    found = []
+    async with AsyncModel(description) as stopping:
+        await stopping.fit(train, adaptive=True, max_error=MAX_ERROR)
+        early = await stopping.evaluate(test, adaptive=True, max_error=MAX_ERROR)
+        found.append(Way.of("labels, stopping early", early))
+    async with AsyncModel(str(folder / SCORES)) as scored:
+        for name, views in ((f"scores of 1 + {len(GENERAL)} queries", GENERAL), ("the score of one query", "none")):
+            await scored.fit(train, views=views)
+            found.append(Way.of(name, await scored.evaluate(test, max_error=MAX_ERROR)))
+    return found
 
 
 async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
@@ -112,17 +172,36 @@ def _held_out(calibrator: Calibrator, collected: Collected) -> float:
     return float(crossfit.cross_fit(calibrator, collected.labelled()).brier.mean())
 
 
-def show(demo: Demo, json: bool) -> None:
-    """Print the table, three pictures that are doubted and three that are trusted, and where the rest is."""
-    if json:
-        console.print_json({"folder": str(demo.folder), "results": [result.model_dump() for result in demo.results]})
+def show(demo: Demo, as_json: bool) -> None:
+    """Print the tables, three pictures that are doubted and three that are trusted, and where the rest is."""
+    if as_json:
+        results = [result.model_dump() for result in demo.results]
+        ways = [{**asdict(way), "cost": way.cost} for way in demo.ways]
+        console.print_json({"folder": str(demo.folder), "results": results, "ways": ways})
         return
     title = f"{len(demo.tested)} pictures that took no part in fitting, with 95 % intervals"
     console.OUT.print(console.results_table(demo.results, title))
     order = np.argsort(demo.best.confidence, kind="stable")
     _gallery(demo, "The jury doubts", order[:3])
     _gallery(demo, "The jury trusts", order[::-1][:3])
+    console.OUT.print(_costs(demo.ways))
     say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
+    say(f"Next, a page to drop pictures on: looktwice serve --profile {demo.folder / 'profile.json'}")
+
+
+def _costs(ways: list[Way]) -> Table:
+    """The ways to the same guarantee, and what 100 accepted pictures cost."""
+    title = f"Accepting answers of which at most {MAX_ERROR:.0%} are wrong, at {PRICE:g} a query"
+    table = Table(title=f"\n{title}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what is asked for")
+    for heading in ("queries", "accepted", "wrong", "100 accepted cost"):
+        table.add_column(heading, justify="right")
+    for way in ways:
+        wrong, cost = (
+            "–" if x is None else form.format(x) for x, form in ((way.wrong, "{:.1%}"), (way.cost, "{:.2f}"))
+        )
+        table.add_row(way.name, f"{way.queries:.1f}", f"{way.accepted:.0%}", wrong, cost)
+    return table
 
 
 def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:

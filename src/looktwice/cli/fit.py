@@ -51,7 +51,9 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     complain(collected.unscored)
     if options.votes:
         storage.save(options.votes, collected.votes)
-    truths, said = set(collected.labelled().words), set(collected.labelled().vocabulary)
+    labelled = collected.labelled()
+    sure = zip(labelled.words, labelled.doubtful(), strict=True)
+    truths, said = {word for word, doubtful in sure if not doubtful}, set(labelled.vocabulary)
     if truths - said and said - truths:  # they may be one thing under two names
         never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
         told = f"{never} that the classifier never gave, and {others} that no picture has"

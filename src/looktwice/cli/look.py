@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from looktwice import tables
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
@@ -15,7 +16,7 @@ from looktwice.errors import DataError
 from looktwice.files import ready
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts import explain, files
+from looktwice.verdicts import explain
 from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
@@ -75,7 +76,7 @@ def score(
     model: AsyncModel, pictures: Sequence[Picture], out: Path, verify: bool, decide: DecisionOptions, output: Output
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
-    ready(out, files.ENDINGS)
+    ready(out, tables.ENDINGS)
     profile = model.fitted()
     policy = policy_of(model, decide)
     if output.dry_run:

@@ -34,6 +34,9 @@ TRUTHS = "A CSV with the columns file and label, if it is not labels.csv among t
 TRUTHS_COLUMN = "The column of that CSV that holds the truths."
 
 MAX_ERROR = "Accept answers that are wrong at most this often, such as 0.02; the others are for review."
+WANTED = "The guarantee that the labels are to back: accepted answers are wrong at most this often."
+REVIEWED = "Verdicts that score wrote, or a folder that serve --review filled."
+COST = "What missing a label costs, such as melanoma=20; others cost 1. The dearest doubts come first."
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
@@ -56,6 +59,10 @@ TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
+HostOption = Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")]
+PortOption = Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)]
+TokenFileOption = Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")]
+AllowHostOption = Annotated[list[str] | None, Serve(help="A host name under which it is reached.")]
 JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
 
 

@@ -18,7 +18,8 @@ from looktwice.asking.outcome import Progress
 from looktwice.errors import DataError
 from looktwice.fleet.sources import filesystem
 from looktwice.pictures.image import shown
-from looktwice.verdicts.files import write_parquet
+from looktwice.tables import write_parquet
+from looktwice.verdicts.files import COLUMNS, rows
 
 HEADER = "_looktwice.json"
 NOTE = "looktwice"
@@ -101,7 +102,7 @@ class Shards:
     def add(self, summary: Summary, records: Iterable[dict[str, object]]) -> None:
         """Write the verdicts of a unit."""
         with self._writing(), self._whole(_name(summary.identity)) as file:
-            write_parquet(file, records, {NOTE: summary.text()})
+            write_parquet(file, COLUMNS, rows(records), {NOTE: summary.text()})
 
     def finish(self, identities: set[str]) -> None:
         """Remove what is of no unit: pictures that are no longer there, and files that were not finished."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol, Union, overload, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Union, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,12 @@ from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
 COLUMN = "label"
 """The column of truths in a CSV, unless another is named."""
+NOT = "not"
+"""The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
 
 
 Stamp = tuple[int, int]
@@ -40,17 +42,12 @@ Stamp = tuple[int, int]
 
 
 class Source(Protocol):
-    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size."""
+    """What a collection's pictures share: it finds the pixels that belong to a name, at a working size.
+
+    One of files also has `stamp(name)`, that of the file, which raises an OSError if it is not there.
+    """
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image: ...
-
-
-@runtime_checkable
-class Stamped(Protocol):
-    """A source of pictures in files."""
-
-    def stamp(self, name: str) -> Stamp:
-        """That of the file with the picture of this name; an OSError if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,8 @@ class Picture:
     name: str
     truth: str | None
     source: Source = field(repr=False)
+    excluded: tuple[str, ...] = ()
+    """Labels that the truth is surely none of, where no more is known of it."""
 
     def image(self, size: WorkingSize | None = None) -> Image:
         """The decoded picture, scaled down to a working size where it is larger.
@@ -70,8 +69,9 @@ class Picture:
 
     def stamp(self) -> Stamp | None:
         """That of the picture's file; None where it has none, or it is not there."""
+        stamp: Callable[[str], Stamp] | None = getattr(self.source, "stamp", None)
         try:
-            return self.source.stamp(self.name) if isinstance(self.source, Stamped) else None
+            return stamp(self.name) if stamp else None
         except (OSError, ValueError):  # a name that holds a zero is no name of a file
             return None
 
@@ -334,25 +334,45 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a table tells of a picture: its truth, or what that is not; neither where nobody could tell."""
+
+    truth: str | None = None
+    excluded: tuple[str, ...] = ()
+
+
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
-    truths, where = _table(table, column), shown(str(table))
+    told, where = read_truths(table, column), shown(str(table))
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
-    bare = sorted(sources.keys() - truths.keys())
-    if bare:
+    bare = sorted(sources.keys() - told.keys())
+    if bare and not _grows(table, column):
         raise DataError(f"{where}: {few(bare, 'picture')} without a truth; add a row for each or move them away")
-    for name in truths.keys() - sources.keys() if path.is_dir() else ():
+    for name in told.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
         if below and (path / name).is_file():  # a file of an unusual ending is taken because a row names it
             sources[name] = Folder(path, max_pixels)
-    lost = sorted(truths.keys() - sources.keys())
+    lost = sorted(told.keys() - sources.keys())
     if lost:
         raise DataError(f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows")
-    names = sorted(sources) if path.is_dir() else sources
-    return [Picture(name, truths[name], sources[name]) for name in names]
+    useful = {name: each for name, each in told.items() if each.truth or each.excluded}
+    if not useful:
+        raise DataError(f"{where}: tells the truth of no picture; label some with: looktwice label")
+    names = sorted(useful) if path.is_dir() else [name for name in sources if name in useful]
+    return [Picture(name, useful[name].truth, sources[name], useful[name].excluded) for name in names]
 
 
-def _table(path: Path, column: str) -> dict[str, str]:
-    """Truth of each file in a CSV with a column `file` and this one; other columns are ignored."""
+def _grows(table: Path, column: str) -> bool:
+    """Whether a table is one that people still label with, so that pictures without a row are fine."""
+    return column == COLUMN and NOT in next(_rows(table), [])
+
+
+def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
+    """What a CSV with a column `file` and this one tells of each file.
+
+    With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
+    several rows say several things that the truth of a file is not. Other columns are ignored.
+    """
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
     lacking = [shown(name) for name in ("file", column) if name not in header]
@@ -360,15 +380,30 @@ def _table(path: Path, column: str) -> dict[str, str]:
         has = ", ".join(map(shown, header[:20])) or "nothing"
         raise DataError(f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}")
     width, file, label = len(header), header.index("file"), header.index(column)
+    other = header.index(NOT) if column == COLUMN and NOT in header else None
     table = [(number, row) for number, row in enumerate(rows, 2) if row]
-    uneven = [f"row {number}" for number, row in table if len(row) != width or not row[file] or not row[label]]
+    uneven = [
+        f"row {number}"
+        for number, row in table
+        if len(row) != width or not row[file] or (other is None and not row[label])
+    ]
     if uneven:
         raise DataError(f"{where}: {few(uneven, 'row')} not of {width} filled fields; quote texts that hold commas")
-    truths = [(str(PurePosixPath(row[file])), sys.intern(row[label])) for _, row in table]
-    twice = _repeated(name for name, _ in truths)
+    truths: dict[str, Told] = {}
+    twice = set[str]()
+    for _, row in table:
+        name = str(PurePosixPath(row[file]))
+        told = Told(
+            sys.intern(row[label]) or None, (sys.intern(row[other]),) if other is not None and row[other] else ()
+        )
+        known = truths.setdefault(name, told)
+        if (told.truth and told.excluded) or (known is not told and not (told.excluded and known.excluded)):
+            twice.add(name)
+        elif known is not told:
+            truths[name] = Told(None, (*known.excluded, *told.excluded))
     if twice:
-        raise DataError(f"{where}: {few(twice, 'file')} in more than one row; keep one row for each")
-    return dict(truths)
+        raise DataError(f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each")
+    return truths
 
 
 def _rows(path: Path) -> Iterator[list[str]]:

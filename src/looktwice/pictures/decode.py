@@ -38,7 +38,7 @@ TOGETHER = 256 * 2**20
 """Bytes that all pictures together take while they are decoded, unless one alone takes more."""
 
 _JPEG = b"\xff\xd8\xff"
-_READ = "JPEG, PNG, WebP, BMP, TIFF or GIF"
+_READ = "JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF"
 
 
 def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
@@ -137,9 +137,7 @@ def _opened(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:
         return _tiff(data, max_pixels)
     if data.startswith((b"GIF87a", b"GIF89a")):
         return _gif(data, max_pixels)
-    if data.startswith(b"BM"):
-        return _bmp(data)
-    raise ImageError(f"not a picture that can be read; convert it to {_READ}")
+    return _bmp(data) if data.startswith(b"BM") else _heif(data)
 
 
 def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
@@ -220,6 +218,24 @@ def _bmp(data: bytes) -> tuple[ImageFile, bytes]:
     from PIL.BmpImagePlugin import BmpImageFile
 
     return BmpImageFile(io.BytesIO(data)), b""
+
+
+def _heif(data: bytes) -> tuple[ImageFile, bytes]:
+    """HEIC, which phones write, and AVIF: two codecs in one container, whose brands tell which; nothing else."""
+    brands = data[8 : int.from_bytes(data[:4])] if data[4:8] == b"ftyp" else b""
+    try:
+        if b"avif" in brands:
+            from PIL.AvifImagePlugin import AvifImageFile
+
+            picture = AvifImageFile(io.BytesIO(data))
+            return picture, picture.info.get("exif", b"")
+        if b"hei" in brands or b"mif1" in brands:
+            from pi_heif import HeifImageFile
+
+            return HeifImageFile(io.BytesIO(data)), b""  # turned upright while it is decoded
+    except ImportError:
+        raise ImageError("HEIC and AVIF pictures need: pip install 'looktwice[heif]'") from None
+    raise ImageError(f"not a picture that can be read; convert it to {_READ}")
 
 
 def _gif(data: bytes, max_pixels: int) -> tuple[ImageFile, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,16 +18,14 @@ from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import PHOTO, Image, encode_jpeg, encode_png
+from looktwice.pictures.image import PHOTO, Image
+from looktwice.pictures.thumbnails import SMALL, data_url, shrunk
 from looktwice.report.inputs import Judged
 from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render
 
 SIDE = 144
 """Pixels of the longer side of a thumbnail, at most."""
-QUALITY = 80
-SMALL = 64
-"""Pictures up to this size are shown without loss, pixel by pixel."""
 SAMPLE_SIDE = 512
 """The sample is brought to this size before the views are drawn: they take long on large photos."""
 SAMPLE = 14
@@ -57,22 +54,8 @@ class Thumbnail:
 
 def thumbnail(pixels: NDArray[np.uint8]) -> Thumbnail:
     """A small copy that needs no file: at most SIDE pixels wide and high, some kilobytes."""
-    small = _scaled(pixels, SIDE)
-    lossless = max(small.shape[:2]) <= SMALL
-    data = encode_png(small) if lossless else encode_jpeg(small, QUALITY)
-    text = base64.b64encode(data).decode()
-    return Thumbnail(f"data:image/{'png' if lossless else 'jpeg'};base64,{text}", small.shape[1], small.shape[0])
-
-
-def _scaled(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    import cv2
-
-    height, width = pixels.shape[:2]
-    scale = side / max(height, width)
-    if scale >= 1:
-        return pixels
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+    small = shrunk(pixels, SIDE)
+    return Thumbnail(data_url(small), small.shape[1], small.shape[0])
 
 
 # The panel -----------------------------------------------------------------------------------------------------------
@@ -106,7 +89,7 @@ def panel(policy: Policy, seed: int, judged: Judged | None, image: Image) -> lis
     places: dict[View, list[int]] = {}
     for place, view in enumerate(policy.panel):
         places.setdefault(view, []).append(place)
-    weights, small = _Weights.of(policy.calibrator), Image.of(_scaled(image.pixels, SAMPLE_SIDE))
+    weights, small = _Weights.of(policy.calibrator), Image.of(shrunk(image.pixels, SAMPLE_SIDE))
     itself = (thumbnail(small.pixels),)
     rows = [ViewRow("", "the picture itself", 1, *weights.mean([0]), None, _right(judged, None), itself)]
     for view, here in list(places.items())[:VIEWS]:

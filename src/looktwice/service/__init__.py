@@ -33,13 +33,19 @@ class Place:
 
 
 def run(
-    profile: Path, classifier: str | None, decide: DecisionOptions, ask: AskOptions, place: Place, limits: Limits
+    profile: Path,
+    classifier: str | None,
+    decide: DecisionOptions,
+    ask: AskOptions,
+    place: Place,
+    limits: Limits,
+    review: Path | None = None,
 ) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal comes; `review` is a folder for the pictures that people are to review."""
     try:
         from looktwice.service import server
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    server.run(profile, classifier, decide, ask, place, limits)
+    server.run(profile, classifier, decide, ask, place, limits, review)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,19 +20,22 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from looktwice import __version__
-from looktwice.errors import ImageError
+from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Source
+from looktwice.pictures.image import encode_png
 from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.dispatcher import Dispatcher
-from looktwice.service.guards import Guard, Tokens
+from looktwice.service.guards import Counting, Guard, Tokens
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.review import ReviewFolder
 
+LOG = logging.getLogger("looktwice.service")
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 """Paths that need no token, besides the files of the page."""
 
@@ -48,6 +52,8 @@ class House:
     tokens: Tokens = field(default_factory=Tokens)
     names: tuple[str, ...] = ()
     """Host names under which it is reached, besides localhost and addresses."""
+    review: ReviewFolder | None = None
+    """Where pictures are kept whose verdict is for review; None keeps none."""
 
 
 def build(house: House) -> ASGIApp:
@@ -71,24 +77,23 @@ def build(house: House) -> ASGIApp:
     described = _Looking(dispatcher, house, metrics).add_to(app)
     _add_profile(app, dispatcher, house)
     _add_health(app, dispatcher, metrics)
-    page = _Page.named()
+    page = PageFiles.named(Path(__file__).parent / "page", "index.html")
     for path, file in page.items():
         app.add_route(path, file, include_in_schema=False)
-    _add_refusals(app, metrics)
+    add_refusals(app, metrics)
     app.openapi = lambda: documentation.described(app, described)  # type: ignore[method-assign]
     return Guard(app, house.tokens, house.names, {*OPEN, *page}, metrics)
 
 
-class _Page(StaticFiles):
-    """The files of the page; a browser asks each time whether one has changed."""
+class PageFiles(StaticFiles):
+    """The files of a page; a browser asks each time whether one has changed."""
 
     @classmethod
-    def named(cls) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def named(cls, folder: Path, index: str | None = None) -> dict[str, Callable[[Request], Awaitable[Response]]]:
         """Every file by its path, `/` is the page itself; no other path ever reaches the disk."""
-        folder = Path(__file__).parent / "page"
         names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
         files = cls(directory=folder)
-        paths = {"/": "index.html"} | {f"/page/{name}": name for name in names}
+        paths = ({"/": index} if index else {}) | {f"/page/{name}": name for name in names}
         return {path: partial(files.reply, name) for path, name in paths.items()}
 
     async def reply(self, name: str, request: Request) -> Response:
@@ -103,6 +108,7 @@ class _Looking:
 
     def __init__(self, dispatcher: Dispatcher, house: House, metrics: Metrics) -> None:
         self._dispatcher, self._limits, self._metrics = dispatcher, house.limits, metrics
+        self._review = house.review
         self._panel = dispatcher.policy.panel
         self._views = tuple(map(str, self._panel))
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
@@ -129,7 +135,7 @@ class _Looking:
         """The verdict on one picture."""
         self._dispatcher.admit(1)
         upload = await bodies.one(request, self._limits)
-        verdict = await self._timed(self._dispatcher.look(self._opened(upload)))
+        verdict = await self._look(self._opened(upload))
         return _json(VerdictReply.of(verdict, upload.name))
 
     async def looks(self, request: Request) -> Response:
@@ -162,6 +168,7 @@ class _Looking:
             drawing = asyncio.create_task(draw(emit))
             try:
                 verdict = await self._timed(self._dispatcher.look(shown.source, events.answers(emit)))
+                await self._keep(verdict, self._opened(upload))
                 emit("verdict", VerdictReply.of(verdict, upload.name).model_dump())
                 await drawing
             finally:
@@ -193,7 +200,7 @@ class _Looking:
             body = await bodies.read(request, self._limits)
             asked = await asyncio.to_thread(oip.read, body, request.headers.get(oip.HEADER_LENGTH), self._limits)
             self._dispatcher.admit(len(asked.sources))
-            verdicts = await asyncio.gather(*(self._timed(self._dispatcher.look(source)) for source in asked.sources))
+            verdicts = await asyncio.gather(*map(self._look, asked.sources))
             return asked.reply(verdicts)
         except Refusal as refusal:
             self._metrics.refused(refusal.code)
@@ -217,10 +224,28 @@ class _Looking:
 
     async def _verdict(self, upload: Upload) -> VerdictReply | UnscoredReply:
         try:
-            return VerdictReply.of(await self._timed(self._dispatcher.look(self._opened(upload))), upload.name)
+            return VerdictReply.of(await self._look(self._opened(upload)), upload.name)
         except Refusal as refusal:
             self._metrics.refused(refusal.code)
             return UnscoredReply(name=upload.name, problem=refusal.problem())
+
+    async def _look(self, source: Source) -> Verdict:
+        verdict = await self._timed(self._dispatcher.look(source))
+        await self._keep(verdict, source)
+        return verdict
+
+    async def _keep(self, verdict: Verdict, source: Source) -> None:
+        """Keep a picture that somebody is to review; one that cannot be kept still has its verdict."""
+        if self._review is None or verdict.decision != "review":
+            return
+
+        def kept(review: ReviewFolder) -> None:
+            review.add(verdict, source.data if isinstance(source, Opened) else encode_png(source.image("").pixels))
+
+        try:
+            await asyncio.to_thread(kept, self._review)
+        except (OSError, LookTwiceError) as error:
+            LOG.warning("a picture is not kept for review: %s", error)
 
     async def _timed(self, work: Awaitable[Verdict]) -> Verdict:
         began = time.perf_counter()
@@ -278,7 +303,9 @@ def _add_health(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
     app.get("/v2/models/looktwice", **documentation.OIP)(model)
 
 
-def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
+def add_refusals(app: FastAPI, counting: Counting) -> None:
+    """Have every error answered as a problem that says what to do."""
+
     async def refused(_: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
             refusal = error
@@ -288,7 +315,7 @@ def _add_refusals(app: FastAPI, metrics: Metrics) -> None:
             refusal = Refusal(code, detail, allow=(error.headers or {}).get("Allow"))
         else:
             refusal = Refusal("internal", "something broke in the service; its log says what")
-        metrics.refused(refusal.code)
+        counting.refused(refusal.code)
         return refusal.response()
 
     app.add_exception_handler(Refusal, refused)

@@ -82,6 +82,11 @@ class Opened:
     def __init__(self, upload: Upload, pixels: int) -> None:
         self._upload, self._pixels = upload, pixels
 
+    @property
+    def data(self) -> bytes:
+        """The bytes of its file."""
+        return self._upload.data
+
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
             return decode(self._upload.data, self._upload.name, self._pixels, size)

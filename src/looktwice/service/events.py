@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import cv2
-
 from looktwice.pictures.collection import Held, Source
-from looktwice.pictures.image import Image, WorkingSize, encode_jpeg, encode_png
+from looktwice.pictures.image import Image, WorkingSize
+from looktwice.pictures.thumbnails import data_url, shrunk
 from looktwice.service.replies import Refusal, caption
 from looktwice.views import Panel, Question, questions, render
 
@@ -22,7 +20,6 @@ MOST_DRAWN = 24
 """Views of a panel that are drawn."""
 VIEW_SIDE, PICTURE_SIDE = 128, 512
 """Pixels of the longer side of a thumbnail."""
-QUALITY = 82
 KEPT = 2_000_000
 """Pixels of the largest picture that stays decoded while it is looked at."""
 HEARTBEAT = 15.0
@@ -95,7 +92,7 @@ class Shown:
         kept = Held(image) if height * width <= KEPT else source
         seen = source.image("", WorkingSize(long=side)) if image.came and max(height, width) < side else image
         height, width = image.came or (height, width)
-        return cls(width, height, thumbnail(seen, side), kept)
+        return cls(width, height, data_url(shrunk(seen.pixels, side)), kept)
 
 
 async def draw(emit: Emit, source: Source, size: WorkingSize, panel: Panel, seed: int) -> None:
@@ -105,20 +102,6 @@ async def draw(emit: Emit, source: Source, size: WorkingSize, panel: Panel, seed
         emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
 
 
-def thumbnail(image: Image, side: int) -> str:
-    """A data URL: JPEG of so many pixels, or PNG of a picture that is smaller."""
-    height, width, _ = image.pixels.shape
-    factor = side / max(height, width)
-    if factor >= 1:
-        return _url("image/png", encode_png(image.pixels))
-    size = (max(1, round(width * factor)), max(1, round(height * factor)))
-    small = Image.of(cv2.resize(image.pixels, size, interpolation=cv2.INTER_AREA).astype("uint8"))
-    return _url("image/jpeg", encode_jpeg(small.pixels, QUALITY))
-
-
 def _drawn(image: Image, question: Question) -> str:
-    return thumbnail(Image.of(render(image, [question])[0]), VIEW_SIDE)
-
-
-def _url(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    (pixels,) = render(image, [question])
+    return data_url(shrunk(pixels, VIEW_SIDE))

@@ -25,3 +25,7 @@ class Limits:
     """Bytes of the headers."""
     connections: int = 512
     """Open connections."""
+    reviews: int = 1000
+    """Pictures that are kept for people to review; more are told to the caller alone."""
+    review_bytes: int = 2**30
+    """What they may take on disk."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from looktwice.asking import session
@@ -22,6 +23,7 @@ from looktwice.service.guards import Tokens, check_address
 from looktwice.service.limits import Limits
 from looktwice.verdicts.policy import NEVER, DecisionOptions
 from looktwice.verdicts.profile import Profile
+from looktwice.verdicts.review import ReviewFolder
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """How often accepted answers may be wrong, unless the caller says so: the least of these that can be guaranteed."""
@@ -106,15 +108,26 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 def run(
-    path: Path, classifier: str | None, decide: DecisionOptions, ask: AskOptions, place: Place, limits: Limits
+    path: Path,
+    classifier: str | None,
+    decide: DecisionOptions,
+    ask: AskOptions,
+    place: Place,
+    limits: Limits,
+    review: Path | None = None,
 ) -> None:
     """Serve a profile at a place until a signal comes."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
     model = AsyncModel.load(path, classifier, options=ask)
-    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names)
-    with listen(place.host, place.port) as listening:
-        session.run(lambda: serve(house, place, listening))
+    kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
+    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept)
+    try:
+        with listen(place.host, place.port) as listening:
+            session.run(lambda: serve(house, place, listening))
+    finally:
+        if kept:
+            kept.close()
 
 
 def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
@@ -131,29 +144,34 @@ def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
 
 async def serve(house: House, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     async with house.model:
-        config = uvicorn.Config(
-            build(house),
-            http=protocol(house.limits),
-            ws="none",
-            lifespan="on",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=house.limits.connections,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=GRACE,
-            ssl_certfile=place.certificate,
-            ssl_keyfile=place.key,
-        )
-        try:
-            config.load()
-        except OSError as error:
-            raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
-        say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
-        await uvicorn.Server(config).serve(sockets=[listening])
+        await answer(build(house), house.limits, place, listening)
+
+
+async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.socket) -> None:
+    """Answer requests at an open socket until a signal comes."""
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
+    config = uvicorn.Config(
+        app,
+        http=protocol(limits),
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+        ssl_certfile=place.certificate,
+        ssl_keyfile=place.key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
+    say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
+    await uvicorn.Server(config).serve(sockets=[listening])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -176,7 +176,7 @@ def drawn(noise: Noise, title: str) -> str:
 
 def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, picture: Picture) -> Probe | Unscored:
     try:
-        image = picture.image()
+        image = picture.image(model.working_size)
         return Probe(picture.name, image.digest, probe(model, image, views, draws, seed))
     except ImageError as error:
         return Unscored(picture.name, Cause.UNREADABLE, error.why)

@@ -20,6 +20,7 @@ from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.classifiers.settings import read_toml
 from looktwice.errors import MissingExtra, PermanentError
+from looktwice.pictures.image import WorkingSize
 from looktwice.transfer.latent import Floats, Head
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class OpenModel(Protocol):
     def head(self) -> Head:
         """The final linear layer."""
 
+    @property
+    def working_size(self) -> WorkingSize:
+        """How large a picture it can use."""
+
     def prepare(self, pixels: Pixels) -> Tensor:
         """One picture as the model takes it."""
 
@@ -66,6 +71,7 @@ class OnnxModel:
         layer = find_layer(model, path.parent)
         self._classifier = classifier
         self.fingerprint, self.labels, self.head = classifier.fingerprint, classifier.labels, layer.head
+        self.working_size = classifier.terms.working_size
         self._session = _session(with_outputs(model, (layer.features, layer.logits)), path.parent)
         entry = self._session.get_inputs()[0]
         if isinstance(entry.shape[0], int) and entry.shape[0] > 1:

@@ -31,6 +31,7 @@ class TorchModel:
         self, module: torch.nn.Module, labels: Sequence[str], size: tuple[int, int], preprocessing: Preprocessing
     ) -> None:
         self._module, self._size, self._preprocessing = module.eval(), size, preprocessing
+        self.working_size = preprocessing.usable_size(size)
         self._seen = threading.local()
         self.labels = tuple(labels)
         name, layer = _last_linear(module, self._trial())

@@ -8,7 +8,6 @@ one that was not.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import time
@@ -18,42 +17,39 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
-from looktwice import files
+from looktwice import files, tables
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize
 from looktwice.verdicts.look import Verdict
 
-COLUMNS = (
-    "name",
-    "label",
-    "confidence",
-    "low",
-    "high",
-    "base",
-    "agree",
-    "queries",
-    "votes",
-    "decision",
-    "prediction_set",
-    "evidence",
-    "score",
-    "familiarity",
-    "unfamiliar_because",
-    "cause",
-    "message",
-)
+COLUMNS: tables.Columns = {
+    "name": "text",
+    "label": "text",
+    "confidence": "number",
+    "low": "number",
+    "high": "number",
+    "base": "text",
+    "agree": "whole",
+    "queries": "whole",
+    "votes": "texts",
+    "decision": "text",
+    "prediction_set": "texts",
+    "evidence": "text",
+    "score": "number",
+    "familiarity": "number",
+    "unfamiliar_because": "text",
+    "cause": "text",
+    "message": "text",
+}
 PART = (*COLUMNS, "stamp", "digest")
 """The columns of a line of the part file: also the stamp of the picture's file, and the digest of its pixels."""
 SETTLED = 1.0
 """Seconds before a run by which a file was last changed if its stamp is to be trusted: clocks of files are coarse."""
 NOWHERE = -1
-ENDINGS = (".csv", ".jsonl", ".parquet")
-UNKNOWN = "backslashreplace"
-"""What stands in a result for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
 
 
 class ScoreFile:
@@ -116,7 +112,7 @@ class ScoreFile:
             with self._writing():
                 self._file.flush()
             with files.whole(self._out) as part:
-                WRITERS[self._out.suffix](part, self._records(unscored))
+                tables.write(part, self._out.suffix, COLUMNS, rows(self._records(unscored)))
             if not self.missing():
                 self._part.unlink()
         finally:
@@ -236,54 +232,6 @@ def record(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _write_csv(path: Path, records: Iterable[dict[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8", errors=UNKNOWN) as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for record in records:
-            writer.writerow([_cell(record[column]) for column in COLUMNS])
-
-
-def _cell(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
-
-
-def _write_jsonl(path: Path, records: Iterable[dict[str, object]]) -> None:
-    with path.open("w", encoding="utf-8", errors=UNKNOWN) as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-def _write_parquet(path: Path, records: Iterable[dict[str, object]]) -> None:
-    with path.open("wb") as file:
-        write_parquet(file, records, {})
-
-
-def write_parquet(file: IO[bytes], records: Iterable[dict[str, object]], notes: dict[str, str]) -> None:
-    """Write verdicts as Parquet, with notes in the file's own metadata."""
-    pa, pq = files.arrow()
-    text, number, whole = pa.string(), pa.float64(), pa.int32()
-    counted = dict.fromkeys(("confidence", "low", "high", "familiarity", "score"), number) | {"agree": whole}
-    types = counted | {"queries": whole, "votes": pa.list_(text), "prediction_set": pa.list_(text)}
-    schema = pa.schema([(column, types.get(column, text)) for column in COLUMNS], notes or None)
-    with pq.ParquetWriter(file, schema) as writer:
-        for batch in _batches(records):
-            writer.write_table(pa.Table.from_pylist([_in_utf8(row) for row in batch], schema))
-
-
-def _in_utf8(row: dict[str, object]) -> dict[str, object]:
-    name = str(row["name"])
-    return row if name.isascii() else {**row, "name": name.encode("utf-8", UNKNOWN).decode()}
-
-
-def _batches(records: Iterable[dict[str, object]], size: int = 10_000) -> Iterator[list[dict[str, object]]]:
-    batch: list[dict[str, object]] = []
-    for record in records:
-        batch.append(record)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+def rows(records: Iterable[dict[str, object]]) -> Iterator[list[object]]:
+    """Records as the rows of a table."""
+    return ([record[column] for column in COLUMNS] for record in records)

@@ -16,7 +16,7 @@ from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.evidence import useless
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.votes import Floats, LabelledVotes, Row, Votes, base_tally, check_truths
+from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
@@ -50,6 +50,8 @@ class Collected:
     """The names of pictures that are no copies of each other but look almost the same, two and two."""
     descriptors: Mapping[str, Floats] = field(default_factory=dict)
     """What kind of picture each is, by its digest, where that is known."""
+    working_size: int | None = None
+    """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""
 
     def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -98,9 +100,9 @@ async def collect(
 
     Nothing is asked if none of the truths is a label that the classifier is known to give.
     """
-    truths, known = {picture.name: picture.truth for picture in pictures}, asker.classifier.labels or ()
+    asked, known = {picture.name: picture for picture in pictures}, asker.classifier.labels or ()
     if known:
-        check_truths(filter(None, truths.values()), (*known, *vocabulary))
+        check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
     rows: list[Row] = []
     unscored: list[Unscored] = []
     async for row in asker.ask(pictures, panel, rounds, screen):
@@ -108,12 +110,13 @@ async def collect(
             rows.append(row)
         else:
             unscored.append(row)
-    kept = [truth for row in rows if (truth := truths[row.name]) is not None]
+    kept = [asked[row.name] for row in rows if asked[row.name].truth is not None or asked[row.name].excluded]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
-    votes = replace(votes, classes=max(votes.classes, len({*votes.vocabulary, *kept})))
-    votes = votes.labelled(kept) if len(kept) == len(rows) else votes
+    votes = replace(votes, classes=_classes(votes, kept))
+    votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
     who, renames = asker.classifier.fingerprint, asker.names.renames
     descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
+    size = asker.terms.working_size
     return Collected(
         votes,
         tuple(unscored),
@@ -123,7 +126,24 @@ async def collect(
         renames,
         similar=_similar(rows),
         descriptors=descriptors,
+        working_size=size.long if size != asker.classifier.terms.working_size else None,
     )
+
+
+def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:
+    """How many classes there are at least, if these pictures have the truths that they have."""
+    words = {*votes.vocabulary, *(picture.truth for picture in pictures if picture.truth is not None)}
+    beyond = any(picture.excluded and words <= set(picture.excluded) for picture in pictures)  # one without a name
+    return max(votes.classes, len(words) + beyond)
+
+
+def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
+    """Votes with what is known of the truths of their pictures, one a vote."""
+    votes = replace(votes, classes=_classes(votes, pictures))
+    words = [f"not {', '.join(picture.excluded)}" if picture.truth is None else picture.truth for picture in pictures]
+    known = {label: code for code, label in enumerate(votes.vocabulary)}
+    excluded = [tuple(known.get(label, OUTSIDE) for label in picture.excluded) for picture in pictures]
+    return votes.labelled(words, excluded if any(excluded) else ())
 
 
 def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
@@ -159,9 +179,10 @@ async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, poli
 def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS) -> None:
     """Refuse labelled pictures from which nothing can be learned, before anything is asked about them."""
     crossfit.check_count(len(pictures), least)
-    truths = {picture.truth for picture in pictures}
+    truths = {picture.truth for picture in pictures if picture.truth is not None}
     if len(truths) < 2:
-        raise FitError(f"the truth of all {len(pictures)} pictures is {truths.pop()!r}; give pictures of two classes")
+        told = f"the truth of all {len(pictures)} pictures is {truths.pop()!r}" if truths else "no truth is known"
+        raise FitError(f"{told}; give pictures of two classes")
 
 
 def learn(
@@ -255,6 +276,7 @@ def _profile(
         classes=labelled.classes,
         panel=str(collected.panel),
         seed=collected.seed,
+        working_size=collected.working_size,
         renderer=renderer(collected.panel),
         calibrator=dump(fitted),
         pictures=len(labelled),

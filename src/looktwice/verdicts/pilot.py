@@ -129,8 +129,11 @@ def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
     vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
     classes = max(part.votes.classes for part in parts)
     votes = Votes.collect(rows, tuple(map(str, panel)), tuple(vocabulary), classes)
-    truths = [truth for part in parts if isinstance(part.votes, LabelledVotes) for truth in part.votes.words]
-    votes = votes.labelled(truths) if len(truths) == len(votes) else votes
+    labelled = [part.votes for part in parts if isinstance(part.votes, LabelledVotes)]
+    truths = [truth for each in labelled for truth in each.words]
+    excluded = [each.excluded_labels(row) for each in labelled for row in range(len(each))]
+    codes = [tuple(votes.codes(labels).tolist()) for labels in excluded] if any(excluded) else ()
+    votes = votes.labelled(truths, codes) if len(truths) == len(votes) else votes
     unscored = tuple(item for part in parts for item in part.unscored)
     repeated, disputed = sum(part.repeated for part in parts), tuple(two for part in parts for two in part.disputed)
     descriptors = {digest: row for part in parts for digest, row in part.descriptors.items()}

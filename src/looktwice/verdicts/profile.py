@@ -201,6 +201,8 @@ class Profile(_Part):
     classes: int = Field(ge=2)
     panel: str
     seed: int
+    working_size: int | None = Field(default=None, ge=1)
+    """Pixels of the longer side to which larger pictures are scaled, where that was chosen; see `AskOptions`."""
     renderer: str
     calibrator: dict[str, object]
     pictures: int

@@ -1,21 +1,25 @@
 """Ways to look again at a picture: the families, panels of them, the questions they make, and their pixels."""
 
-from looktwice.views.base import REGISTERED, Between, Floats, Pixels, Question, View, register
+from looktwice.views.base import REGISTERED, Between, Floats, Pixels, Question, View, Worded, register
 from looktwice.views.families import (
     Affine,
     Again,
     Blur,
     Chain,
+    Describe,
     Elastic,
     Gaussian,
     Mirror,
+    Order,
+    Ranked,
     Rotation,
     Shift,
     Tone,
     Turn,
+    Wording,
     Zoom,
 )
-from looktwice.views.panels import CANDIDATES, GENERAL, GENERAL16, GRIDS, Panel, base_question, questions
+from looktwice.views.panels import CANDIDATES, GENERAL, GENERAL16, GRIDS, PROMPTED, Panel, base_question, questions
 from looktwice.views.rendering import RENDERER, render, render_into, renderer
 from looktwice.views.text import parse
 from looktwice.views.warping import Border, Interpolation, Motion, Moving, Sampled
@@ -29,6 +33,7 @@ __all__ = [
     "GENERAL",
     "GENERAL16",
     "GRIDS",
+    "PROMPTED",
     "RENDERER",
     "Affine",
     "Again",
@@ -36,6 +41,7 @@ __all__ = [
     "Blur",
     "Border",
     "Chain",
+    "Describe",
     "Elastic",
     "Floats",
     "Gaussian",
@@ -43,15 +49,19 @@ __all__ = [
     "Mirror",
     "Motion",
     "Moving",
+    "Order",
     "Panel",
     "Pixels",
     "Question",
+    "Ranked",
     "Rotation",
     "Sampled",
     "Shift",
     "Tone",
     "Turn",
     "View",
+    "Worded",
+    "Wording",
     "Zoom",
     "base_question",
     "parse",

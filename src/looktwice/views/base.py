@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -28,6 +29,8 @@ class Between(NamedTuple):
 
     low: float
     high: float
+    whole: bool = False
+    """Only whole numbers."""
 
 
 class Argument(NamedTuple):
@@ -68,6 +71,10 @@ class View(ABC):
         `part` is the place of this view in a chain, or 0; `chance` gives each question and part its random numbers.
         """
 
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        """How the question about a picture is put into words; as without this view, unless it is one of the words."""
+        return asked
+
     @property
     @abstractmethod
     def adjective(self) -> str:
@@ -90,8 +97,22 @@ class View(ABC):
         return self.text
 
 
+@dataclass(frozen=True)
+class Worded(View):
+    """A view that changes the words of the question and no pixel, for classifiers that take a prompt."""
+
+    version: ClassVar[str] = "1"
+
+    @abstractmethod
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        """The question about a picture, put otherwise."""
+
+    def draw(self, part: int, questions: "Sequence[Question]", picture: Pixels, out: Pixels) -> None:
+        out[:] = picture
+
+
 class Question(NamedTuple):
-    """What is asked about a picture; the pixels that are shown depend on this and on nothing else.
+    """What is asked about a picture; the pixels and words that are shown depend on this and on nothing else.
 
     A tuple, because every picture makes many and they are keys: it is made and hashed in half the time.
     """
@@ -101,6 +122,11 @@ class Question(NamedTuple):
     seed: int
     """0 for a fixed view, so that its answers are known again under any seed."""
     index: int  # type: ignore[assignment]
+
+    @property
+    def phrasing(self) -> Phrasing:
+        """How it is put into words."""
+        return self.view.phrased(AS_DESCRIBED, self.digest)
 
 
 # The families ------------------------------------------------------------------------------------------------------
@@ -161,9 +187,9 @@ def _checked(family: type[View], argument: Argument, value: object) -> object:
     allowed = argument.allowed
     if isinstance(allowed, Between):
         number = float(value) + 0.0 if isinstance(value, int | float | np.number) else np.nan  # + 0.0 unsigns a zero
-        if allowed.low <= number <= allowed.high:
+        if allowed.low <= number <= allowed.high and not (allowed.whole and number % 1):
             return number
-        wanted = f"a number from {printed(allowed.low)} to {printed(allowed.high)}"
+        wanted = f"a {'whole ' * allowed.whole}number from {printed(allowed.low)} to {printed(allowed.high)}"
     else:
         if value in allowed:
             return value

@@ -1,7 +1,8 @@
 """The families of views that come with looktwice: each has its numbers, its word and its way to draw itself."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
-from looktwice.views.base import Between, Floats, Pixels, Question, View, register, short
+from looktwice.phrasing import LabelOrder, Phrasing
+from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, name_of, register, short
 from looktwice.views.draws import words
 from looktwice.views.warping import (
     LONGEST,
@@ -276,6 +278,55 @@ class Blur(View):
         out[:] = cv2.GaussianBlur(picture, (taps, taps), self.sigma, borderType=cv2.BORDER_REFLECT_101)
 
 
+# Views of the question -----------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True)
+class Order(Worded):
+    """The labels in another order, of which every picture has its own: `order:1`, `order:2` …"""
+
+    adjective = "reordered"
+    number: Annotated[float, Between(1, 99, whole=True)]
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, order=LabelOrder(digest, int(self.number)))
+
+
+@register
+@dataclass(frozen=True)
+class Wording(Worded):
+    """The question in other words: a paraphrase of the usual prompt, or a line of the description's own file."""
+
+    adjective = "reworded"
+    number: Annotated[float, Between(1, 99, whole=True)]
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, wording=int(self.number))
+
+
+@register
+@dataclass(frozen=True)
+class Ranked(Worded):
+    """The question for the five most probable labels in their order."""
+
+    adjective = "ranked"
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, ranked=True)
+
+
+@register
+@dataclass(frozen=True)
+class Describe(Worded):
+    """The question for a description of the picture first, and then for its label."""
+
+    adjective = "described"
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        return replace(asked, describe=True)
+
+
 # Chains ------------------------------------------------------------------------------------------------------------
 
 
@@ -291,11 +342,21 @@ class Chain(View):
             raise ViewError(
                 f"a chain needs two or more views, none of them 'again', not {short(self.text)}; try 'mirror+turn:10'"
             )
+        worded = Counter(type(view) for view in self.views if isinstance(view, Worded))
+        if twice := [family for family, times in worded.items() if times > 1]:
+            raise ViewError(
+                f"{short(self.text)} has {name_of(twice[0])} more than once; the last would hide the others"
+            )
 
     @property
     def random(self) -> bool:  # type: ignore[override]
         """Whether any view in it is random."""
         return any(view.random for view in self.views)
+
+    def phrased(self, asked: Phrasing, digest: str) -> Phrasing:
+        for view in self.views:
+            asked = view.phrased(asked, digest)
+        return asked
 
     @property
     def adjective(self) -> str:

@@ -126,3 +126,8 @@ CANDIDATES: tuple[View, ...] = Panel.parse(
     """
 ).views
 """The mild views among which a panel is chosen, those of the general one among them."""
+
+PROMPTED: tuple[View, ...] = Panel.parse(
+    "order:1 order:2 order:3 wording:1 wording:2 wording:3 ranked describe mirror+order:1 again"
+).views
+"""Further candidates for a classifier that takes a prompt; `again` shows whether other words beat repeating them."""

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.views.base import Floats, Pixels, Question, View
+from looktwice.views.base import Floats, Pixels, Question, View, Worded
 from looktwice.views.draws import uniforms
 
 Border = Literal["reflect", "constant", "edge"]
@@ -125,9 +125,10 @@ Moves = tuple[Moving, ...]
 
 def moves_of(view: View) -> Moves:
     """The moves that a view consists of, if it can be drawn in one step: all move and read alike, mirrors aside."""
-    moves = tuple(part for part in view.parts if isinstance(part, Moving))
+    drawn = [part for part in view.parts if not isinstance(part, Worded)]
+    moves = tuple(part for part in drawn if isinstance(part, Moving))
     samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
-    return moves if len(moves) == len(view.parts) and len(samplings) <= 1 else ()
+    return moves if len(moves) == len(drawn) and len(samplings) <= 1 else ()
 
 
 def sampling_of(moves: Moves) -> Sampling:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 
-from looktwice import files
+from looktwice import files, tables
 from looktwice.asking.ledger.protocol import RAW_LIMIT, place
 from looktwice.asking.ledger.sessions import living
 from looktwice.asking.ledger.sql import pack, unpack
@@ -21,31 +18,29 @@ from looktwice.asking.ledger.sqlite import SqliteTables, explained, readable, wr
 from looktwice.errors import LedgerError
 
 Field = str | int | float | None
-Writing = Callable[[Iterator[tuple[Field, ...]], Path], int]
 
-COLUMNS = {
-    "classifier": "string",
-    "digest": "string",
-    "name": "string",
-    "view": "string",
-    "seed": "int64",
-    "index": "int64",
-    "label": "string",
-    "score": "double",
-    "options": "string",
-    "status": "int64",
-    "answered_at": "string",
-    "latency_s": "double",
-    "attempts": "int64",
-    "sends": "int64",
-    "price_micros": "int64",
-    "raw": "string",
+COLUMNS: tables.Columns = {
+    "classifier": "text",
+    "digest": "text",
+    "name": "text",
+    "view": "text",
+    "seed": "whole",
+    "index": "whole",
+    "label": "text",
+    "score": "number",
+    "options": "text",
+    "status": "whole",
+    "answered_at": "text",
+    "latency_s": "number",
+    "attempts": "whole",
+    "sends": "whole",
+    "price_micros": "whole",
+    "raw": "text",
 }
-"""What is exported of an answer, and its Parquet type.
+"""What is exported of an answer.
 
 `options` is its ranked list, labels and scores in turn, as JSON; `price_micros` is that of all sends together.
 """
-BLOCK = 10_000
 
 
 @dataclass(frozen=True)
@@ -89,9 +84,9 @@ def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int
 
     `names` are those of pictures by their digests; the ledger knows none.
     """
-    files.ready(out, ENDINGS)
+    files.ready(out, tables.ENDINGS)
     with _snapshot(path) as db, files.whole(out) as part:
-        return _WRITERS[out.suffix](_answers(db, names or {}), part)
+        return tables.write(part, out.suffix, COLUMNS, _answers(db, names or {}))
 
 
 def verify(path: Path) -> list[str]:
@@ -165,49 +160,6 @@ def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple
         told = (label, score, options, status, when, latency / 1e6, *rest, text)
         yield who, digest, names.get(digest), view, seed, index, *told
 
-
-def _write_csv(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
-    count = 0
-    with out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for count, row in enumerate(rows, 1):  # noqa: B007
-            writer.writerow(row)
-    return count
-
-
-def _write_jsonl(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
-    count = 0
-    with out.open("w", encoding="utf-8") as file:
-        for count, row in enumerate(rows, 1):  # noqa: B007
-            file.write(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n")
-    return count
-
-
-def _write_parquet(rows: Iterator[tuple[Field, ...]], out: Path) -> int:
-    pa, pq = files.arrow()
-    schema = pa.schema(
-        [(name, getattr(pa, kind if kind != "double" else "float64")()) for name, kind in COLUMNS.items()]
-    )
-    count = 0
-    with pq.ParquetWriter(out, schema) as writer:
-        while block := list(islice(rows, BLOCK)):
-            columns = [
-                pa.array(column, kind) for column, kind in zip(zip(*block, strict=True), schema.types, strict=True)
-            ]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-            count += len(block)
-    return count
-
-
-_WRITERS: dict[str, Writing] = {
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-    ".parquet": _write_parquet,
-}
-
-ENDINGS = tuple(_WRITERS)
-"""The endings of exported answers, which choose the format."""
 
 _RULES = {
     "whose key is not 16 bytes": "typeof(key) != 'blob' OR length(key) != 16",

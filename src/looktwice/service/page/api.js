@@ -24,7 +24,7 @@ async function refused(response) {
   return new Refused(problem ?? { status: response.status, code: "reply", detail: `The service answered ${response.status}.` });
 }
 
-async function send(path, options = {}) {
+export async function send(path, options = {}) {
   let response;
   try {
     response = await fetch(path, { ...options, headers: headers(options.headers), credentials: "omit" });

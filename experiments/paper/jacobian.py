@@ -1,0 +1,75 @@
+"""Proposition 1 with its Jacobian: what σ_*·‖J_h(x)w‖ of Equation 1 says of each picture, beside one common a.
+
+‖J_h(x)w‖ is the slope of the margin wᵀh(x) along noise of deviation 1, the root mean square over random directions u:
+central differences (wᵀh(x + εu) − wᵀh(x − εu)) / 2ε on the ONNX graph. So the norm of a gradient of 3,072 numbers takes
+2 × 64 answers a picture and has a relative standard error of 1/√128, about 9 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.special import expit, ndtr, ndtri
+from scipy.stats import spearmanr
+
+from experiments.paper.answers import Readings
+from experiments.paper.tables import Row, Study
+from looktwice.calibration.votes import Floats
+from looktwice.transfer.latent import Cumulatives, describe
+
+PICTURES = 100
+DRAWS = 50
+SIGMAS = (0.01, 0.1)
+
+
+def proposition1(study: Study) -> Iterator[Row]:
+    """One row for each strength of noise: Equation 1 with each picture's own slope, and with one a for all."""
+    rows = study.subject.labelled(study.size)[:PICTURES]
+    slope = study.answers.slopes(rows, study.size.reading)
+    for view in study.size.settings["gaussian"]:
+        sigma = float(str(view).partition(":")[2])
+        if sigma not in SIGMAS:
+            continue
+        yield {
+            "dataset": study.subject.dataset,
+            "model": study.subject.title,
+            "reading": study.size.reading,
+            "view": str(view),
+            "pictures": len(rows),
+            "draws": DRAWS,
+            **compared(study.answers.noise(view, rows, DRAWS), sigma * slope),
+        }
+
+
+def compared(found: Readings, scale: Floats) -> Row:
+    """What the scale of each picture's noise, σ_*·‖J_h(x)w‖ (n,), explains of p_A, of the softmax and of Var."""
+    common = found.plain.normal.a
+    deviation = found.noise.std(axis=1, ddof=1)
+    softmax, probit = expit(found.margin), ndtri((found.share * DRAWS + 0.5) / (DRAWS + 1))
+    centred = found.noise - found.noise.mean(axis=1, keepdims=True)
+    return {
+        "scale": float(np.median(scale)),
+        "deviation": float(np.median(deviation)),
+        "scale_deviation_spearman": float(spearmanr(scale, deviation).statistic),
+        "a": common,
+        "share": float(found.share.mean()),
+        "share_rms_jacobian": _rms(ndtr(found.margin / scale), found.share),
+        "share_rms_common": _rms(ndtr(found.margin / common), found.share),
+        "softmax_rms_jacobian": _rms(expit(scale * probit), softmax),
+        "softmax_rms_common": _rms(expit(common * probit), softmax),
+        "var": found.plain.var,
+        "var_scaled": _var(found.noise / scale[:, None]),
+        "var_centred": _var(centred),
+        "var_centred_scaled": _var(centred / scale[:, None]),
+        "var_chance": _var(np.random.default_rng(0).normal(size=found.noise.shape)),
+        "shift": float(np.mean(np.abs(found.noise.mean(axis=1)) / deviation)),
+    }
+
+
+def _var(noise: Floats) -> float:
+    return describe(Cumulatives.of(noise)).var
+
+
+def _rms(one: Floats, other: Floats) -> float:
+    return float(np.sqrt(np.mean((one - other) ** 2)))

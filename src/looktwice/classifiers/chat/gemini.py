@@ -1,0 +1,132 @@
+"""Google's Gemini, by generateContent.
+
+connector = "gemini"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from looktwice.classifiers.base import Settings
+from looktwice.classifiers.chat.lexicon import Missing, Said
+from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, ChatModel, connected, flat, given, of_name
+
+BLOCKS = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "LANGUAGE"}
+"""Why the filters of Gemini end an answer."""
+
+
+class Gemini(ChatModel):
+    """A model behind generateContent."""
+
+    usual_url: ClassVar[str] = "https://generativelanguage.googleapis.com"
+    url_variable: ClassVar[str] = "GOOGLE_GEMINI_BASE_URL"
+    key_variable: ClassVar[str] = "GEMINI_API_KEY"
+    # Twenty MB is the limit of the whole request, in base64 and with the words.
+    limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
+
+    answer: Literal["schema", "plain"] = "schema"
+    seed: int | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    media_resolution: Literal["low", "medium", "high"] | None = None
+
+    def path(self) -> str:
+        return f"/v1beta/models/{quote(self.model, safe='')}:generateContent"
+
+    def credentials(self, key: str) -> Mapping[str, str]:
+        return {"x-goog-api-key": key}
+
+    def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
+        picture = {"inlineData": {"mimeType": f"image/{KIND}", "data": PICTURE}}
+        held = self.answer == "schema"
+        resolution = self.media_resolution
+        config = given(
+            {
+                "temperature": self.temperature,
+                "seed": self.seed,
+                "maxOutputTokens": self.max_tokens,
+                "mediaResolution": f"MEDIA_RESOLUTION_{resolution.upper()}" if resolution else None,
+                "responseMimeType": "application/json" if held else None,
+                "responseSchema": _openapi(schema) if held else None,
+            }
+        )
+        contents = [{"role": "user", "parts": self.arranged(picture, {"text": text})}]
+        return {"contents": contents, **({"generationConfig": config} if config else {})}
+
+    def read(self, body: bytes) -> Said:
+        reply = _Reply.model_validate_json(body)
+        usage = _counts(reply.usage_metadata)
+        if not reply.candidates:
+            if reply.prompt_feedback and reply.prompt_feedback.block_reason:
+                return Said(Missing.BLOCKED, usage)
+            return Said(Missing.EMPTY, usage)
+        candidate = reply.candidates[0]
+        if candidate.finish_reason not in ("STOP", None):
+            return Said(Missing.BLOCKED if candidate.finish_reason in BLOCKS else Missing.CUT, usage)
+        parts = candidate.content.parts if candidate.content else None
+        return Said("".join(part.text for part in parts or () if not part.thought) or Missing.EMPTY, usage)
+
+
+def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
+    """A JSON schema in the words of Gemini: types in capitals, the order of fields told, and nothing about others."""
+    told = {name: value for name, value in schema.items() if name != "additionalProperties"}
+    told["type"] = str(schema["type"]).upper()
+    if isinstance(fields := schema.get("properties"), Mapping):
+        told |= {"properties": {name: _openapi(field) for name, field in fields.items()}, "propertyOrdering": [*fields]}
+    if isinstance(items := schema.get("items"), Mapping):
+        told["items"] = _openapi(items)
+    return told
+
+
+def _counts(usage: Mapping[str, object] | None) -> tuple[tuple[str, int], ...]:
+    """The numbers of Gemini's usage; those by modality, which it tells as a list, under its name."""
+    by_modality = {
+        name: {str(part.get("modality")): part.get("tokenCount") for part in parts if isinstance(part, Mapping)}
+        for name, parts in (usage or {}).items()
+        if isinstance(parts, list)
+    }
+    return flat({**(usage or {}), **by_modality})
+
+
+class _Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class _Part(_Camel):
+    text: str = ""
+    thought: bool = False
+
+
+class _Content(_Camel):
+    parts: tuple[_Part, ...] | None = None
+
+
+class _Candidate(_Camel):
+    content: _Content | None = None
+    finish_reason: str | None = None
+
+
+class _Feedback(_Camel):
+    block_reason: str | None = None
+
+
+class _Reply(_Camel):
+    candidates: tuple[_Candidate, ...] = ()
+    prompt_feedback: _Feedback | None = None
+    usage_metadata: dict[str, object] | None = None
+
+    @model_validator(mode="after")
+    def _holds_something(self) -> Self:
+        """Every field may be missing, but a reply without any of them is none of Gemini's."""
+        if not (self.candidates or self.prompt_feedback or self.usage_metadata):
+            raise ValueError("it holds no candidates, no feedback and no usage")
+        return self
+
+
+def connect(address: str, settings: Settings) -> ChatClassifier:
+    """`gemini:model?labels=labels.txt`, or the settings of a TOML file."""
+    return connected(Gemini, {**of_name(address), **settings})

@@ -1,0 +1,169 @@
+"""What a model said, and which label it means by it.
+
+A ledger keeps what was said; this file decides what becomes of it, so the rules can change and nothing is asked again.
+docs/chat-replies.md shows them on examples.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from looktwice.classifiers.base import NO_LABEL, Usage
+from looktwice.errors import PermanentError
+
+LONGEST = 1000
+"""Characters that are kept of what a model said; no label is longer."""
+FENCE = re.compile(r"```(?:\w+)?\s*(.*?)\s*```", re.DOTALL)
+OBJECT = re.compile(r"\{[^{}]*\}")
+REFUSAL = re.compile(
+    r"(i'm |i am |we're |we are )?(very )?(sorry|unable)\b"
+    r"|(i|we) (can(no|')t|can not|won't|will not|must decline|apologi[sz]e)\b|as an ai\b",
+    re.IGNORECASE,
+)
+"""How prose begins in which a model declines to answer."""
+
+
+class Missing(StrEnum):
+    """Why an answer holds no label."""
+
+    REFUSAL = "refusal"
+    """The model declined to answer."""
+    BLOCKED = "blocked"
+    """A filter of the vendor kept the question or the answer back."""
+    CUT = "cut"
+    """The answer ended before it was whole, at a limit of tokens for example."""
+    EMPTY = "empty"
+    """Nothing was said."""
+    UNLISTED = "unlisted"
+    """Something was said that is not one label of the list: another word, several labels, prose."""
+
+    @property
+    def word(self) -> str:
+        """What the ledger keeps of such an answer, where nothing was said that it could keep."""
+        return f"∅ {self}"
+
+
+SENTENCES = {
+    Missing.REFUSAL: "the model declined to answer",
+    Missing.BLOCKED: "a filter of the vendor kept it back",
+    Missing.CUT: "it was cut off before its end; raise max_tokens where that is set",
+    Missing.EMPTY: "it was empty",
+    Missing.UNLISTED: "it was not one label of the list",
+}
+
+
+WITHOUT_WORDS = {missing.word: missing for missing in Missing}
+
+
+class Said(NamedTuple):
+    """What a reply holds: the text of the model, or why there is none, and the vendor's count of tokens."""
+
+    text: str | Missing
+    usage: Usage = ()
+
+
+class Lexicon:
+    """Which label an answer means, if it means one."""
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        synonyms: Mapping[str, Sequence[str]],
+        without_label: Mapping[Missing, str] | None = None,
+    ) -> None:
+        """`without_label` are the labels that answers count as which hold none."""
+        self.asked = tuple(labels)
+        """The labels to choose from."""
+        self._without = without_label or {}
+        self.labels = tuple(dict.fromkeys([*labels, *self._without.values()]))
+        if unknown := set(synonyms) - set(labels):
+            raise PermanentError(f"synonyms are given for {sorted(unknown)[0]!r}, which is not a label")
+        words = [*zip(labels, labels, strict=True), *((w, label) for label, more in synonyms.items() for w in more)]
+        if twice := [word for word, count in Counter(word for word, _ in words).items() if count > 1]:
+            raise PermanentError(f"{twice[0]!r} is given twice among labels and synonyms; each must mean one label")
+        if not all(word.strip() for word in (*(word for word, _ in words), *self._without.values())):
+            raise PermanentError("a label or synonym is empty")
+        self.renames = {word: label for word, label in words if word != label}
+        self.renames |= {missing.word: label for missing, label in self._without.items()}
+        self._exact = dict(words)
+        self._loose = _unambiguous([(_plain(word), label) for word, label in words])
+
+    def label(self, word: str) -> str:
+        """The label that a word means, whatever its case and punctuation; NO_LABEL for anything else."""
+        label = self._exact.get(word) or self._loose.get(_plain(word))
+        return label or self._without.get(self.missing(word), NO_LABEL)
+
+    def why_none(self, word: str) -> str:
+        """Why a word that is no label is none, for people."""
+        return SENTENCES[self.missing(word)]
+
+    def missing(self, word: str) -> Missing:
+        """The same as a value."""
+        if told := WITHOUT_WORDS.get(word):
+            return told
+        if not _plain(word):
+            return Missing.EMPTY
+        return Missing.REFUSAL if REFUSAL.match(word.replace("’", "'")) else Missing.UNLISTED
+
+
+def _unambiguous(words: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Words that mean one label only once case and punctuation are gone: "C" and "C++" are then the same."""
+    meanings: dict[str, set[str]] = {}
+    for word, label in words:
+        meanings.setdefault(word, set()).add(label)
+    return {word: labels.pop() for word, labels in meanings.items() if word and len(labels) == 1}
+
+
+def _plain(text: str) -> str:
+    """The words of a text in lower case, without punctuation."""
+    return " ".join(re.split(r"[\W_]+", unicodedata.normalize("NFKC", text).casefold())).strip()
+
+
+# From a text to words ----------------------------------------------------------------------------------------------
+
+
+def words_of(said: str) -> list[str]:
+    """The labels of a ranked answer, the most probable first, or the text of one that names a single label."""
+    value = _json(_bare(said))
+    ranked = value.get("labels") if isinstance(value, dict) else value
+    words = [str(word) for word in ranked if isinstance(word, (str, int))] if isinstance(ranked, list) else []
+    return list(dict.fromkeys(words)) or [word_of(said)]
+
+
+def word_of(said: str) -> str:
+    """The text of an answer, out of its JSON and code fence if it has any."""
+    text = _bare(said)
+    value = _json(text)
+    if isinstance(value, dict):
+        label = value.get("label")
+        return str(label) if isinstance(label, (str, int)) else ""
+    # A label can be a number, which is JSON too: then the text itself is meant.
+    return value if isinstance(value, str) else text
+
+
+def keepable(word: str) -> str:
+    """The beginning of a text without half a character or a zero, which no ledger can keep."""
+    return word[:LONGEST].encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+def _bare(said: str) -> str:
+    """The JSON of an answer without a code fence or prose around it, where it has one object; else the text."""
+    text = said.strip()
+    fenced = FENCE.fullmatch(text)
+    text = fenced[1] if fenced else text
+    objects = OBJECT.findall(text) if _json(text) is None else []
+    return objects[0] if len(objects) == 1 and isinstance(_json(objects[0]), dict) else text
+
+
+def _json(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value

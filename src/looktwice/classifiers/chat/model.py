@@ -1,0 +1,278 @@
+"""What all chat models have in common: their settings, and the classifier that asks them.
+
+    connector = "openai"                  # or "openai-responses", "anthropic", "gemini"
+    model = "gpt-5-mini"
+    labels = ["cat", "dog"]               # or the name of a text file with one label a line
+    synonyms = { dog = ["puppy", "hound"] }
+    without_label = { refusal = "other" } # answers without a label that count as one
+    answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
+    ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
+    temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
+    price = "0.0004"                      # of one question
+    # url = "http://localhost:8000/v1"    # vLLM, Ollama and their like; openai+http://localhost:8000/v1#model
+    # key = "SERVER_KEY"                  # the environment variable that holds the key for that url
+
+The keys are read from OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY, and are never sent to a `url` of your own.
+An answer counts if it is one label or one synonym, whatever its case and punctuation. A refusal, two labels or prose
+is an answer without a label: it is paid for and counted, and nothing is guessed.
+
+A vendor is one class in one file: its settings, how a question is written for it, and how its reply is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
+from urllib.parse import parse_qs
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from yarl import URL
+
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, fingerprint
+from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, word_of, words_of
+from looktwice.classifiers.chat.prompts import LABELS, Prompts
+from looktwice.classifiers.encoding import Encoding, kind_of
+from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.settings import described, folder_of, read_labels
+from looktwice.classifiers.transport import Manners, Reply, Transport
+from looktwice.errors import PermanentError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.pictures.image import WorkingSize
+
+PICTURE, KIND = "\0", "\1"
+"""Where the base64 of the picture and the kind of its file go; JSON writes them as escapes, which no URL can hold."""
+JSON = {"content-type": "application/json"}
+READ_ONLY = {"labels", "synonyms", "without_label"}
+"""Settings that are part of the question in another form, or only say what the answers mean."""
+ADDED = {"wordings", "enumeration", "picture"}
+"""Settings that are part of a fingerprint only where they are set, so that those of older descriptions stay."""
+
+
+class ChatModel(Manners, ABC):
+    """A model of one vendor: its settings, how a question is written for it and how its reply is read."""
+
+    usual_url: ClassVar[str]
+    url_variable: ClassVar[str]
+    key_variable: ClassVar[str]
+    limits: ClassVar[Mapping[str, object]]
+    """Sides to which the server scales pictures down in any case, and bytes beyond which it refuses files."""
+
+    model: str = Field(min_length=1)
+    labels: tuple[str, ...] | str = Field(min_length=1)
+    synonyms: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="label → other words for it")
+    without_label: dict[Missing, str] = Field(
+        default_factory=dict, description="refusal, blocked, cut, empty or unlisted → the label that it counts as"
+    )
+    prompt: str = Field(default="", description="with {labels} where they are listed; a usual one if left out")
+    wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
+    ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="labels that it is to rank; 0 asks for one label")
+    answer: Literal["schema", "tool", "plain"] = "schema"
+    enumeration: bool | None = Field(default=None, description="list the labels in the schema; within limits if unset")
+    picture: Literal["first", "last"] = Field(
+        default="first", description="last puts the words first, which some servers then keep in a cache"
+    )
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    url: str | None = None
+    key: str | None = Field(default=None, description="name of the environment variable that holds the key for url")
+    encoding: Encoding = Field(default_factory=Encoding, validate_default=True)
+
+    @abstractmethod
+    def path(self) -> str:
+        """Where questions are asked, below the address of the server."""
+
+    @abstractmethod
+    def credentials(self, key: str) -> Mapping[str, str]:
+        """The headers that hold a key."""
+
+    @abstractmethod
+    def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
+        """The body of a question, with KIND and then PICTURE in place of the picture's format and content."""
+
+    @abstractmethod
+    def read(self, body: bytes) -> Said:
+        """What the model said; a ValidationError if it is no reply."""
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers of every question, apart from the key."""
+        return JSON
+
+    def usable_size(self) -> WorkingSize:
+        """How large a picture the model sees."""
+        return self.encoding.usable_size()
+
+    def enumerates(self, labels: Sequence[str]) -> bool:
+        """Whether the server takes so many labels in a schema."""
+        return True
+
+    def arranged(self, picture: Mapping[str, object], words: Mapping[str, object]) -> list[Mapping[str, object]]:
+        """The two parts of a question in their order."""
+        return [picture, words] if self.picture == "first" else [words, picture]
+
+    def base(self) -> str:
+        """Where the server is, without a slash at the end."""
+        text = (self.url or os.environ.get(self.url_variable) or self.usual_url).rstrip("/")
+        try:
+            url = URL(text)
+        except ValueError:
+            raise PermanentError(f"{text!r} is not an address; write http://host/path or https://host/path") from None
+        if url.user or url.password or url.raw_query_string:
+            raise PermanentError("the url of a chat model holds a user, password or query; name a key = … instead")
+        return text
+
+    def parts(self, prompts: Prompts) -> dict[str, object]:
+        """What could change answers, for a fingerprint."""
+        told = self.model_dump(exclude={*Manners.model_fields, *READ_ONLY, *ADDED, "encoding", "key", "ranked"})
+        told |= self.model_dump(include=ADDED - {"wordings"}, exclude_defaults=True)
+        told |= {"wordings": prompts.wordings} if prompts.wordings else {}
+        told |= {"prompt": prompts.template(AS_DESCRIBED), **({"ranked": self.ranked} if self.ranked else {})}
+        where = {"url": self.base(), "path": self.path()}
+        return {**told, **where, "labels": prompts.labels, "encoding": self.encoding.parts()}
+
+    @field_validator("prompt")
+    @classmethod
+    def _lists_the_labels(cls, prompt: str) -> str:
+        if prompt and LABELS not in prompt:
+            raise ValueError("the prompt must say {labels} where the labels are to be listed")
+        return prompt
+
+    @field_validator("key")
+    @classmethod
+    def _names_a_variable(cls, key: str | None) -> str | None:
+        if key is not None and not (key.isidentifier() and key.isascii()):
+            raise ValueError("it is the NAME of the environment variable that holds the key, not the key itself")
+        return key
+
+    @field_validator("encoding", mode="before")
+    @classmethod
+    def _within_limits(cls, told: object) -> object:
+        told = told.model_dump(exclude_unset=True) if isinstance(told, Encoding) else told
+        return {**cls.limits, **told} if isinstance(told, Mapping) else told
+
+    @model_validator(mode="after")
+    def _writes_no_secret(self) -> Self:
+        refuse_literals([("url", self.url or ""), ("model", self.model), ("prompt", self.prompt)], self.public)
+        return self
+
+
+class Asked(NamedTuple):
+    """A question as it is sent, and how it was put, which its reply is read by."""
+
+    body: bytes
+    phrasing: Phrasing
+
+
+class ChatClassifier:
+    """A language model that is shown one picture a question and must name a label."""
+
+    def __init__(self, vendor: ChatModel, lexicon: Lexicon, prompts: Prompts, secrets: Secrets) -> None:
+        key = vendor.key or (None if vendor.url else vendor.key_variable)
+        headers = {**vendor.headers(), **(vendor.credentials(secrets.read(key)) if key else {})}
+        self._vendor = vendor
+        self._prompts = prompts
+        self._secrets = secrets
+        self._transport = Transport(vendor, secrets)
+        self._door = self._transport.door("POST", vendor.base() + vendor.path(), headers)
+        self._frame = lru_cache(maxsize=32)(self._framed)
+        self.labels = lexicon.labels
+        self.names = lexicon
+        self.terms = vendor.terms(vendor.usable_size(), encoding=vendor.encoding)
+        self.fingerprint = fingerprint("chat", vendor.parts(prompts))
+
+    def words(self, phrasing: Phrasing) -> str:
+        """The text of a question; a PermanentError where it cannot be put so."""
+        return self._prompts.text(phrasing)
+
+    def prepare(self, pixels: Pixels) -> Asked:
+        return self.prepare_as(pixels, AS_DESCRIBED)
+
+    def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> Asked:
+        """One picture with the question put in these words: the body of a request."""
+        head, between, tail = self._frame(phrasing)
+        file = self._vendor.encoding.encode(self._vendor.encoding.fit(pixels))
+        return Asked(b"".join((head, kind_of(file).encode(), between, base64.b64encode(file), tail)), phrasing)
+
+    async def label(self, batch: Sequence[Asked]) -> list[Answer]:
+        return [self.read(await self._door.send(asked.body), asked.phrasing) for asked in batch]
+
+    def read(self, reply: Reply, phrasing: Phrasing) -> Answer:
+        """The answer that a reply to a question in these words holds."""
+        try:
+            said = self._vendor.read(reply.body)
+        except ValidationError:
+            pass
+        else:
+            words = [keepable(word) for word in self._words(said.text, phrasing)[:MOST_OPTIONS]]
+            options = tuple((word, None) for word in words) if len(words) > 1 else ()
+            answer = self._secrets.answer(words[0], None, reply.status, reply.body, options)
+            return replace(answer, usage=said.usage)
+        raise self._door.garbled("is not the answer of a chat model", reply)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def _words(self, said: str | Missing, phrasing: Phrasing) -> list[str]:
+        if isinstance(said, Missing):
+            return [said.word]
+        return words_of(said) if self._prompts.ranking(phrasing) else [word_of(said)]
+
+    def _framed(self, phrasing: Phrasing) -> tuple[bytes, bytes, bytes]:
+        """The body of a question before the kind of the file, between the two, and after the picture."""
+        request = self._vendor.request(self._prompts.text(phrasing), self._prompts.schema(phrasing))
+        body = json.dumps(request, ensure_ascii=False, separators=(",", ":"))
+        head, _, rest = body.partition(json.dumps(KIND)[1:-1])
+        between, _, tail = rest.partition(json.dumps(PICTURE)[1:-1])
+        return head.encode(), between.encode(), tail.encode()
+
+
+Vendor = TypeVar("Vendor", bound=ChatModel)
+
+
+def connected(vendor: type[Vendor], settings: Settings) -> ChatClassifier:
+    """The classifier that the settings of a vendor's model describe."""
+    if "labels" not in settings:
+        model = settings.get("model", "…")
+        raise PermanentError(
+            f"chat model {model!r} needs the labels it may choose from; write a TOML file with connector, "
+            f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
+        )
+    told = described(vendor, settings)
+    labels, wordings = (
+        read_labels(lines, folder_of(settings)) if isinstance(lines, str) else lines
+        for lines in (told.labels, told.wordings)
+    )
+    lexicon = Lexicon(labels or (), told.synonyms, told.without_label)
+    enumerated = told.enumerates(lexicon.asked) if told.enumeration is None else told.enumeration
+    prompts = Prompts(lexicon.asked, told.prompt, told.ranked, wordings, enumerated)
+    return ChatClassifier(told, lexicon, prompts, Secrets())
+
+
+def of_name(address: str) -> Settings:
+    """The settings in `model?labels=file`."""
+    model, _, query = address.partition("?")
+    return {"model": model, **of_query(query)} if address else {}
+
+
+def of_query(query: str) -> Settings:
+    """The settings in `labels=file&answer=plain`."""
+    return {name: values[-1] for name, values in parse_qs(query).items()}
+
+
+def given(values: Mapping[str, object]) -> dict[str, object]:
+    """Those of the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def flat(counts: object, prefix: str = "") -> Usage:
+    """The numbers of a vendor's usage, those of nested parts under `part.name`."""
+    found: list[tuple[str, int]] = []
+    for name, value in counts.items() if isinstance(counts, Mapping) else ():
+        if isinstance(value, int) and not isinstance(value, bool):
+            found.append((f"{prefix}{name}", value))
+        found += flat(value, f"{prefix}{name}.")
+    return tuple(found)

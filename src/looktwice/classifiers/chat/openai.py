@@ -1,0 +1,150 @@
+"""OpenAI's chat completions, and any server that speaks like it: vLLM, Ollama, llama.cpp, OpenRouter, LiteLLM.
+
+connector = "openai"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field
+
+from looktwice.classifiers.base import Settings
+from looktwice.classifiers.chat.lexicon import Missing, Said
+from looktwice.classifiers.chat.model import (
+    KIND,
+    PICTURE,
+    ChatClassifier,
+    ChatModel,
+    connected,
+    flat,
+    given,
+    of_name,
+    of_query,
+)
+from looktwice.errors import PermanentError
+from looktwice.pictures.image import WorkingSize
+
+OPENAI = "https://api.openai.com/v1"
+MOST_VALUES, MANY_VALUES, MOST_CHARACTERS = 1000, 250, 15_000
+"""OpenAI's limits for the values of an enumeration: so many, and of many ones so many characters in all."""
+TOOL = "answer"
+
+
+class OpenAIModel(ChatModel):
+    """What both of OpenAI's interfaces have in common."""
+
+    usual_url: ClassVar[str] = OPENAI
+    url_variable: ClassVar[str] = "OPENAI_BASE_URL"
+    key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+    def credentials(self, key: str) -> Mapping[str, str]:
+        return {"authorization": f"Bearer {key}"}
+
+    def usable_size(self) -> WorkingSize:
+        """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""
+        size = self.encoding.usable_size()
+        if self.detail == "original":
+            return size
+        return WorkingSize(long=min(512, size.long or 512)) if self.detail == "low" else replace(size, short=768)
+
+    def enumerates(self, labels: Sequence[str]) -> bool:
+        few = len(labels) <= MANY_VALUES or sum(map(len, labels)) <= MOST_CHARACTERS
+        return self.base() != OPENAI or (len(labels) <= MOST_VALUES and few)
+
+
+class Completions(OpenAIModel):
+    """A model behind chat completions."""
+
+    seed: int | None = None
+
+    def path(self) -> str:
+        return "/chat/completions"
+
+    def request(self, text: str, schema: Mapping[str, object]) -> Mapping[str, object]:
+        picture = {"url": f"data:image/{KIND};base64,{PICTURE}", "detail": self.detail}
+        form = {"name": TOOL, "strict": True, "schema": schema}
+        tool = {"name": TOOL, "description": "Gives the answer.", "strict": True, "parameters": schema}
+        content = self.arranged({"type": "image_url", "image_url": given(picture)}, {"type": "text", "text": text})
+        # OpenAI's own models count hidden thinking too, under a name that other servers may not know.
+        limit = "max_completion_tokens" if self.base() == OPENAI else "max_tokens"
+        return given(
+            {
+                "model": self.model,
+                "messages": [{"role": "user", "content": content}],
+                "temperature": self.temperature,
+                "seed": self.seed,
+                limit: self.max_tokens,
+                "response_format": {"type": "json_schema", "json_schema": form} if self.answer == "schema" else None,
+                "tools": [{"type": "function", "function": tool}] if self.answer == "tool" else None,
+                "tool_choice": {"type": "function", "function": {"name": TOOL}} if self.answer == "tool" else None,
+            }
+        )
+
+    def read(self, body: bytes) -> Said:
+        completion = _Completion.model_validate_json(body)
+        choice, usage = completion.choices[0], flat(completion.usage)
+        if choice.message.refusal:
+            return Said(Missing.REFUSAL, usage)
+        if choice.finish_reason not in ("stop", "tool_calls", None):
+            return Said(Missing.BLOCKED if choice.finish_reason == "content_filter" else Missing.CUT, usage)
+        calls = [call.function.arguments for call in choice.message.tool_calls or () if call.function.name == TOOL]
+        return Said(choice.message.content or "".join(calls) or Missing.EMPTY, usage)
+
+
+class _Function(BaseModel):
+    name: str
+    arguments: str
+
+
+class _Call(BaseModel):
+    function: _Function
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(BaseModel):
+    choices: tuple[_Choice, ...] = Field(min_length=1)
+    usage: dict[str, object] | None = None
+
+
+def connect(address: str, settings: Settings) -> ChatClassifier:
+    """`openai:model?labels=labels.txt`, or the settings of a TOML file."""
+    return connected(Completions, {**of_name(address), **settings})
+
+
+def connect_http(address: str, settings: Settings) -> ChatClassifier:
+    """`openai+http://host/v1?labels=labels.txt#model`."""
+    return connected(Completions, {**_of_url(f"http:{address}"), **settings})
+
+
+def connect_https(address: str, settings: Settings) -> ChatClassifier:
+    """`openai+https://host/v1?labels=labels.txt#model`."""
+    return connected(Completions, {**_of_url(f"https:{address}"), **settings})
+
+
+def _of_url(address: str) -> Settings:
+    """The settings in `http://host/v1?labels=file#model`."""
+    try:
+        url = urlsplit(address)
+    except ValueError:
+        url = urlsplit("")
+    if not url.fragment:
+        raise PermanentError(f"{address!r} does not name a model; write openai+http://host/v1#model")
+    return {"url": f"{url.scheme}://{url.netloc}{url.path}", "model": url.fragment, **of_query(url.query)}

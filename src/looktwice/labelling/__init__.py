@@ -1,0 +1,1 @@
+"""Truths from people: which pictures next, the labels file, and the page."""

@@ -1,0 +1,227 @@
+"""What people say about pictures: a journal of every click, and the `labels.csv` that follows from it.
+
+A click is a JSON line at the end of `labels.journal`, on disk before anything else happens; nothing in it is ever
+changed, and taking a click back is one more line. `labels.csv` is replaced as a whole after each click, so that `fit`
+can read it at any moment. A line that a crash cut off was never acknowledged, and is dropped.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, BinaryIO, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, model_validator
+
+from looktwice import files
+from looktwice.errors import DataError
+from looktwice.pictures.collection import read_truths
+
+COLUMNS = ("file", "label", "not")
+JOURNAL = ".journal"
+Says = Literal["label", "not", "unsure", "skip"]
+"""The truth is this label; it is none of these; I can't tell; ask me later."""
+LABELS = {"label": (1, 1), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
+"""How many labels each of them needs, and may have."""
+Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+Token = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
+
+
+class Click(BaseModel):
+    """One thing that somebody said about one picture."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Token
+    """Chosen by whoever clicks, so that a click that is sent twice counts once."""
+    window: Token
+    """Who clicked."""
+    file: Name
+    says: Says
+    labels: tuple[Word, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        least, most = LABELS[self.says]
+        if not least <= len(self.labels) <= most:
+            raise ValueError(f"{self.says!r} with {len(self.labels)} labels; give {least} to {most}")
+        if not all(label.isprintable() for label in self.labels):
+            raise ValueError("a label holds control characters; leave them out")
+        return self
+
+    @property
+    def truth(self) -> str | None:
+        """What the picture shows, where that was said."""
+        return self.labels[0] if self.says == "label" else None
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """What the truth is none of, where no more was said."""
+        return self.labels if self.says == "not" else ()
+
+    @property
+    def settles(self) -> bool:
+        """Whether the picture need not be shown again."""
+        return self.says != "skip"
+
+
+class Undo(BaseModel):
+    """A click taken back."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Token
+    window: Token
+    undoes: Token
+    """The id of the click."""
+
+
+class _Line(BaseModel):
+    """A line of the journal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: str
+    event: Click | Undo
+
+
+class Labels:
+    """The labels of a collection, shared by all windows of one process; another process is kept out by a lock."""
+
+    def __init__(self, out: Path) -> None:
+        """`out` is the `labels.csv`; one that somebody made by other means is taken over, and stays readable."""
+        files.ready(out, (".csv",))
+        self.out, self._journal = out, out.with_suffix(JOURNAL)
+        self._lock = Lock()
+        self._clicks: dict[str, Click] = {}
+        self._undone: dict[str, str] = {}
+        """The click that each undo took back."""
+        self._hold = files.Hold(out)
+        began = self._journal.exists()
+        try:
+            self._file: BinaryIO = self._journal.open("a+b", buffering=0)
+        except OSError as error:
+            self._hold.release()
+            raise DataError(f"{str(self._journal)!r} cannot be written ({error.strerror}); change its rights") from None
+        try:
+            self._read()
+            if began:
+                self._check_table()
+            else:
+                self._take_over()
+            files.write(out, table(self.known()))
+        except BaseException:
+            self.close()
+            raise
+
+    def known(self) -> dict[str, Click]:
+        """What holds now: the last click about each picture that was not taken back."""
+        return _standing(self._clicks.values(), self._undone.values())
+
+    def last(self, window: str) -> Click | None:
+        """The window's last click that was not taken back."""
+        gone = set(self._undone.values())
+        own = (click for click in reversed(self._clicks.values()) if click.window == window and click.id not in gone)
+        return next(own, None)
+
+    def add(self, click: Click) -> None:
+        """Put a click on disk; one that is there already changes nothing."""
+        with self._lock:
+            if click.id not in self._clicks:
+                self._append(click)
+                self._clicks[click.id] = click
+                files.write(self.out, table(self.known()))
+
+    def undo(self, identity: str, window: str) -> str | None:
+        """Take back the window's last click; the picture it was about, None where there is none."""
+        with self._lock:
+            if identity not in self._undone:
+                click = self.last(window)
+                if click is None:
+                    return None
+                self._append(Undo(id=identity, window=window, undoes=click.id))
+                self._undone[identity] = click.id
+                files.write(self.out, table(self.known()))
+            return self._clicks[self._undone[identity]].file
+
+    def close(self) -> None:
+        """Let another process go on."""
+        self._file.close()
+        self._hold.release()
+
+    def _append(self, event: Click | Undo) -> None:
+        line = _Line(at=datetime.now(UTC).isoformat(timespec="milliseconds"), event=event).model_dump_json() + "\n"
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(line.encode())
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(end)
+            what = f"{str(self._journal)!r} cannot be written ({error.strerror})"
+            raise DataError(f"{what}; this click was not kept: free some space and click again") from None
+
+    def _read(self) -> None:
+        self._file.seek(0)
+        lines = self._file.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            self._file.truncate(sum(map(len, lines[:-1])))
+            lines.pop()
+        for number, line in enumerate(lines, 1):
+            try:
+                event = _Line.model_validate_json(line).event
+            except ValidationError:
+                what = f"{str(self._journal)!r}: line {number} is not one that looktwice wrote"
+                raise DataError(f"{what}; mend it, or move the journal away to go on from {self.out.name}") from None
+            if isinstance(event, Click):
+                self._clicks[event.id] = event
+            else:
+                self._undone[event.id] = event.undoes
+
+    def _check_table(self) -> None:
+        """Refuse a table that somebody else has changed; a crash may have left it one event behind."""
+        if not self.out.exists():
+            return
+        clicks, undone = list(self._clicks.values()), list(self._undone.values())
+        found = self.out.read_text("utf-8", "replace")
+        before = (_standing(clicks[:-1], undone), _standing(clicks, undone[:-1]))
+        if found not in map(table, (_standing(clicks, undone), *before)):
+            what = f"{str(self.out)!r} was changed by other means than `looktwice label`"
+            raise DataError(f"{what}; move {self._journal.name} away to go on from the table as it is")
+
+    def _take_over(self) -> None:
+        """Labels that are there already, each as a click."""
+        for number, (file, told) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
+            says: Says = "label" if told.truth else "not" if told.excluded else "unsure"
+            labels = (told.truth,) if told.truth else told.excluded
+            click = Click(id=f"table-{number}", window="table", file=file, says=says, labels=labels)
+            self._append(click)
+            self._clicks[click.id] = click
+
+
+def table(known: Mapping[str, Click]) -> str:
+    """`labels.csv`: a row for each picture that somebody said something about, none for a skipped one.
+
+    `label` is the truth where it is known. Where it is only known what the truth is not, `not` has that label, in a row
+    for each. Both are empty where nobody could tell.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for file, click in sorted(known.items()):
+        if click.truth:
+            writer.writerow([file, click.truth, ""])
+        elif click.settles:
+            writer.writerows([file, "", label] for label in click.excluded or ("",))
+    return out.getvalue().encode("utf-8", "backslashreplace").decode()
+
+
+def _standing(clicks: Iterable[Click], undone: Iterable[str]) -> dict[str, Click]:
+    """The last of these clicks about each picture, without those that were taken back."""
+    gone = set(undone)
+    return {click.file: click for click in clicks if click.id not in gone}

@@ -1,0 +1,327 @@
+// One picture at a time: a click is kept until the service says that it is on disk, and only then the next one shows.
+
+import { keepToken, Refused, send } from "/page/api.js";
+
+const $ = (id) => document.getElementById(id);
+const WINDOW = "looktwice-window", PENDING = "looktwice-click";
+const AGAIN = 1000; // milliseconds until a click that did not get through is sent again
+const LATER = 1500; // milliseconds until the page asks what the labels are worth by now
+const MATCHES = 8;
+
+let known = []; // every label
+let state = null;
+let shown = null; // the item on the easel, as it was when it came there
+let busy = false;
+let looking = 0, weighed = ""; // the timer of looking again, and what was seen the last time
+let marked = -1; // the match that Enter takes
+const pictures = new Map(); // file → a promise of its address, for those that are shown or come next
+
+function token() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function own() {
+  if (!sessionStorage.getItem(WINDOW)) sessionStorage.setItem(WINDOW, token());
+  return sessionStorage.getItem(WINDOW);
+}
+
+async function asked(work) {
+  for (;;) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 401) throw error;
+      await newToken();
+    }
+  }
+}
+
+function newToken() {
+  const dialog = $("token-dialog");
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => { keepToken($("token").value); $("token").value = ""; resolve(); }, { once: true });
+  });
+}
+
+// Pictures
+
+function load(file) {
+  if (!pictures.has(file)) {
+    const path = `/v1/label/picture?file=${encodeURIComponent(file)}`;
+    pictures.set(file, asked(async () => URL.createObjectURL(await (await send(path)).blob())));
+    pictures.get(file).catch(() => {}); // told when it is shown
+  }
+  return pictures.get(file);
+}
+
+function forget(files) {
+  for (const [file, address] of pictures) {
+    if (files.includes(file)) continue;
+    pictures.delete(file);
+    address.then(URL.revokeObjectURL, () => {});
+  }
+}
+
+// What is shown
+
+async function show(next) {
+  state = next;
+  const item = state.items[0] ?? null;
+  $("progress").value = state.total ? state.settled / state.total : 1;
+  $("count").textContent = `${state.settled} of ${state.total}`;
+  $("notice").hidden = !state.notice;
+  $("notice").textContent = state.notice;
+  $("task").hidden = !item;
+  $("finished").hidden = Boolean(item);
+  $("undo").disabled = $("undo-last").disabled = !state.mine;
+  showWorth(state.worth);
+  state.items.forEach(({ file }) => load(file));
+  forget(state.items.map(({ file }) => file));
+  shown = item;
+  if (!item) {
+    const left = state.total - state.settled;
+    $("finished-words").textContent = left ? `Others are at the last ${left}.` : "Every picture is labelled.";
+    return;
+  }
+  await showItem(item);
+}
+
+function showWorth(worth) {
+  $("worth").hidden = !worth;
+  if (!worth) return;
+  $("worth-lines").replaceChildren(...worth.lines.map(([term, value, detail]) => {
+    const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd"), small = document.createElement("small");
+    dt.textContent = term;
+    small.textContent = detail;
+    dd.append(value, small);
+    pair.append(dt, dd);
+    return pair;
+  }));
+  $("enough").hidden = !worth.enough;
+  $("worth-note").textContent = worth.note;
+}
+
+/** Look again soon: what the labels are worth is worked out beside the clicks. */
+function lookAgain() {
+  clearTimeout(looking);
+  looking = setTimeout(async () => {
+    if (busy) return;
+    try {
+      const next = await (await send(`/v1/label/state?window=${own()}`)).json();
+      if (busy || next.items[0]?.file !== shown?.file) return;
+      state = { ...next, items: [...(shown ? [shown] : []), ...next.items.slice(1)] };
+      showWorth(state.worth);
+      if (JSON.stringify(next.worth) !== weighed) lookAgain();
+      weighed = JSON.stringify(next.worth);
+    } catch {
+      // The next click tells it.
+    }
+  }, LATER);
+}
+
+async function showItem(item) {
+  $("name").textContent = item.file;
+  $("claim").hidden = !item.claim;
+  $("question").textContent = item.claim ? "Or what is it?" : "What is it?";
+  $("not-words").textContent = item.claim ? "Wrong, don’t know what" : "None of these";
+  if (item.claim) {
+    $("claim-label").textContent = `${item.claim.label}?`;
+    $("claim-confidence").textContent = `${(100 * item.claim.confidence).toFixed(1)} % sure`;
+  }
+  $("options").replaceChildren(...item.options.map(option));
+  $("search").value = "";
+  match();
+  try {
+    const address = await load(item.file);
+    if (shown === item) $("picture").src = address;
+    $("picture").classList.toggle("coarse", await coarse($("picture")));
+  } catch (error) {
+    tell(`${item.file} cannot be shown: ${error.message}`);
+  }
+}
+
+async function coarse(image) {
+  await image.decode().catch(() => {});
+  return Math.max(image.naturalWidth, image.naturalHeight) < 200;
+}
+
+function option(label, place) {
+  const row = document.createElement("li"), button = document.createElement("button"), key = document.createElement("kbd");
+  key.textContent = String((place + 1) % 10);
+  key.setAttribute("aria-hidden", "true");
+  const words = document.createElement("span");
+  words.textContent = label;
+  button.type = "button";
+  button.append(key, words);
+  button.addEventListener("click", (event) => say(event.shiftKey ? "not" : "label", [label]));
+  row.append(button);
+  return row;
+}
+
+function tell(words) {
+  $("alert").hidden = !words;
+  $("alert").textContent = words ?? "";
+}
+
+// Clicks
+
+function say(says, labels = []) {
+  if (busy || !shown) return;
+  deliver({ path: "/v1/label/click", body: { id: token(), window: own(), file: shown.file, says, labels } });
+}
+
+function undo() {
+  if (busy || !state?.mine) return;
+  deliver({ path: "/v1/label/undo", body: { id: token(), window: own() } });
+}
+
+/** Send until it is on disk: it is kept here over a reload, and has an id, so that it never counts twice. */
+async function deliver(click) {
+  busy = true;
+  $("main").setAttribute("aria-busy", "true");
+  sessionStorage.setItem(PENDING, JSON.stringify(click));
+  const options = { method: "POST", body: JSON.stringify(click.body), headers: { "content-type": "application/json" } };
+  for (;;) {
+    try {
+      const reply = await (await asked(() => send(click.path, options))).json();
+      sessionStorage.removeItem(PENDING);
+      tell(null);
+      $("status").textContent = said(click.body);
+      remember(click.body.labels ?? []);
+      await settle(reply);
+      return;
+    } catch (error) {
+      if (!(error instanceof Refused) || (error.status && error.status < 500)) {
+        sessionStorage.removeItem(PENDING);
+        tell(error.message);
+        await settle(state);
+        return;
+      }
+      tell(`Not saved yet: ${error.message} Trying again.`);
+      await new Promise((resolve) => setTimeout(resolve, AGAIN));
+    }
+  }
+}
+
+async function settle(reply) {
+  if (reply) await show(reply);
+  busy = false;
+  $("main").setAttribute("aria-busy", "false");
+  lookAgain();
+}
+
+function said({ says, labels, file }) {
+  if (!says) return "Taken back.";
+  const words = { label: `Saved: ${labels}`, not: `Saved: not ${labels}`, unsure: "Saved: can’t tell", skip: "Skipped" };
+  return `${words[says]} (${file}).`;
+}
+
+function remember(labels) {
+  const fresh = labels.filter((label) => !known.includes(label));
+  if (fresh.length) known = [...known, ...fresh].sort((a, b) => a.localeCompare(b));
+}
+
+// Something else
+
+function found() {
+  const words = $("search").value.trim();
+  if (!words) return [];
+  const wanted = words.toLowerCase();
+  const hits = known.filter((label) => label.toLowerCase().includes(wanted));
+  hits.sort((a, b) => b.toLowerCase().startsWith(wanted) - a.toLowerCase().startsWith(wanted));
+  const best = hits.slice(0, MATCHES).map((label) => ({ label, words: label }));
+  return known.includes(words) ? best : [...best, { label: words, words: `New label: ${words}` }];
+}
+
+function match() {
+  const matches = found();
+  marked = matches.length ? 0 : -1;
+  $("matches").replaceChildren(...matches.map(({ label, words }, place) => {
+    const row = document.createElement("li");
+    row.id = `match-${place}`;
+    row.role = "option";
+    row.textContent = words;
+    row.dataset.label = label;
+    row.addEventListener("mousedown", (event) => event.preventDefault());
+    row.addEventListener("click", () => take(place));
+    return row;
+  }));
+  $("matches").hidden = !matches.length;
+  $("search").setAttribute("aria-expanded", String(matches.length > 0));
+  mark(marked);
+}
+
+function mark(place) {
+  marked = place;
+  [...$("matches").children].forEach((row, at) => row.setAttribute("aria-selected", String(at === place)));
+  if (place < 0) $("search").removeAttribute("aria-activedescendant");
+  else $("search").setAttribute("aria-activedescendant", `match-${place}`);
+}
+
+function take(place) {
+  const row = $("matches").children[place];
+  if (!row) return;
+  $("search").blur();
+  say("label", [row.dataset.label]);
+}
+
+function searching(event) {
+  const count = $("matches").children.length;
+  if (event.key === "Enter") take(marked);
+  else if (event.key === "Escape") { $("search").value = ""; match(); $("search").blur(); }
+  else if (event.key === "ArrowDown" && count) mark((marked + 1) % count);
+  else if (event.key === "ArrowUp" && count) mark((marked + count - 1) % count);
+  else return;
+  event.preventDefault();
+}
+
+// Keys
+
+function excluded() {
+  return shown.claim ? [shown.claim.label] : shown.options;
+}
+
+const KEYS = {
+  ArrowRight: () => say("skip"),
+  ArrowLeft: undo,
+  ArrowDown: () => say("unsure"),
+  ArrowUp: () => $("search").focus(),
+  Backspace: undo,
+  n: () => excluded().length && say("not", excluded()),
+  u: undo,
+  "/": () => $("search").focus(),
+  Enter: () => shown.claim && say("label", [shown.claim.label]),
+};
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || document.querySelector("dialog[open]")) return;
+  if (event.target === $("search")) return;
+  if (event.key === "Enter" && event.target instanceof HTMLButtonElement) return;
+  const digit = /^Digit(\d)$/.exec(event.code)?.[1] ?? /^[0-9]$/.exec(event.key)?.[0];
+  const label = digit && shown?.options[(Number(digit) + 9) % 10];
+  if (label) say(event.shiftKey ? "not" : "label", [label]);
+  else if (KEYS[event.key] && (shown || KEYS[event.key] === undo)) KEYS[event.key]();
+  else return;
+  event.preventDefault();
+}
+
+document.addEventListener("keydown", pressed);
+$("search").addEventListener("input", match);
+$("search").addEventListener("keydown", searching);
+$("search").addEventListener("blur", () => { $("matches").hidden = true; $("search").setAttribute("aria-expanded", "false"); });
+$("search").addEventListener("focus", match);
+$("accept").addEventListener("click", KEYS.Enter);
+$("not").addEventListener("click", KEYS.n);
+$("unsure").addEventListener("click", KEYS.ArrowDown);
+$("skip").addEventListener("click", KEYS.ArrowRight);
+for (const id of ["undo", "undo-last"]) $(id).addEventListener("click", undo);
+
+const work = await asked(async () => (await send("/v1/label/work")).json());
+known = work.labels;
+document.title = $("title").textContent = work.title;
+$("next").textContent = $("fit").textContent = work.next;
+const pending = sessionStorage.getItem(PENDING);
+if (pending) await deliver(JSON.parse(pending));
+else await settle(await asked(async () => (await send(`/v1/label/state?window=${own()}`)).json()));

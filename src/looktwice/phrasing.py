@@ -1,0 +1,55 @@
+"""How a question is put into words, for classifiers that take a prompt.
+
+Views that change the words instead of the pixels make a `Phrasing`, and the connectors of chat models follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+THIRDS = 3
+
+
+@dataclass(frozen=True)
+class LabelOrder:
+    """An order of the labels that belongs to a picture: the same on every machine, another one for other pictures.
+
+    Numbers 1 to 3 share one shuffled list that is rotated by thirds, and so do 4 to 6: over such a group every label
+    stands once in each third of the list, where their number is divisible by three.
+    """
+
+    digest: str
+    number: int
+    """1 or more."""
+
+    def of(self, labels: Sequence[Item]) -> tuple[Item, ...]:
+        """The labels in this order."""
+        group, turn = divmod(self.number - 1, THIRDS)
+        shuffled = sorted(range(len(labels)), key=lambda place: self._rank(group, place))
+        start = turn * len(labels) // THIRDS
+        return tuple(labels[place] for place in shuffled[start:] + shuffled[:start])
+
+    def _rank(self, group: int, place: int) -> bytes:
+        return blake2b(f"{self.digest} {group} {place}".encode(), digest_size=16, person=b"looktwice order").digest()
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    """What of a question's words differs from the classifier's own description; nothing by default."""
+
+    order: LabelOrder | None = None
+    wording: int = 0
+    """Which paraphrase asks, from 1; 0 is the usual one."""
+    ranked: bool = False
+    """Whether it asks for the most probable labels in their order."""
+    describe: bool = False
+    """Whether it asks for a description of the picture before the label."""
+
+
+AS_DESCRIBED = Phrasing()
+"""The words of the description, unchanged."""

@@ -1,0 +1,168 @@
+"""The table of docs/chat-replies.md: what becomes of each reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from aiohttp import web
+from conformance.chat_replica import (
+    anthropic_call,
+    anthropic_reply,
+    gemini_block,
+    gemini_reply,
+    openai_call,
+    openai_reply,
+    responses_reply,
+)
+from conformance.replica import Replica, pictures
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looktwice.classifiers.chat import anthropic, gemini, openai, responses
+from looktwice.classifiers.chat.lexicon import Lexicon, Missing, word_of
+from looktwice.classifiers.chat.model import ChatClassifier
+from looktwice.classifiers.transport import Reply
+from looktwice.errors import PassingError
+from looktwice.model import AsyncModel
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
+
+PAGE = (Path(__file__).parents[2] / "docs" / "chat-replies.md").read_text("utf-8")
+TOLD = {
+    "url": "http://127.0.0.1:9",
+    "model": "m",
+    "labels": ["cat", "dog", "T-shirt/top", "7"],
+    "synonyms": {"dog": ["puppy"], "T-shirt/top": ["tee"]},
+}
+VENDORS = {"openai": openai, "responses": responses, "anthropic": anthropic, "gemini": gemini}
+Said = Callable[[str], Mapping[str, object]]
+WHOLE: dict[str, Said] = {
+    "openai": openai_reply,
+    "responses": responses_reply,
+    "anthropic": anthropic_reply,
+    "gemini": gemini_reply,
+}
+ENDED: dict[str, Said] = {
+    "openai: a refusal": lambda said: openai_reply(None, refusal=said),
+    "openai: length": lambda said: openai_reply(said, finish="length"),
+    "openai: content_filter": lambda said: openai_reply(said, finish="content_filter"),
+    "openai: no content": lambda _: openai_reply(None),
+    "openai: a tool call": openai_call,
+    "responses: a refusal": lambda said: responses_reply(None, refusal=said),
+    "responses: incomplete, max_output_tokens": lambda said: responses_reply(said, "incomplete", "max_output_tokens"),
+    "responses: incomplete, content_filter": lambda said: responses_reply(said, "incomplete", "content_filter"),
+    "responses: no message": lambda _: responses_reply(None),
+    "anthropic: refusal": lambda said: anthropic_reply(said, stop="refusal"),
+    "anthropic: max_tokens": lambda said: anthropic_reply(said, stop="max_tokens"),
+    "anthropic: pause_turn": lambda said: anthropic_reply(said, stop="pause_turn"),
+    "anthropic: no blocks": lambda _: anthropic_reply(""),
+    "anthropic: a tool call": lambda said: anthropic_call(json.loads(said)),
+    "gemini: SAFETY": lambda said: gemini_reply(said, finish="SAFETY"),
+    "gemini: RECITATION": lambda said: gemini_reply(said, finish="RECITATION"),
+    "gemini: MAX_TOKENS": lambda said: gemini_reply(said, finish="MAX_TOKENS"),
+    "gemini: the question was blocked, PROHIBITED_CONTENT": lambda _: gemini_block("PROHIBITED_CONTENT"),
+    "gemini: no parts": lambda _: gemini_reply(None),
+}
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    number: int
+    end: str
+    said: str
+    becomes: list[tuple[str, str]]
+    """Each a label, or empty and the reason."""
+
+
+def rows() -> list[Row]:
+    found = re.findall(r"^\| (\d+) \| ([^|]*) \|([^|]*)\| ([^|]*) \|$", PAGE, re.MULTILINE)
+    return [
+        Row(int(number), end, said.strip()[1:-1].replace("\\n", "\n"), re.findall(r"`([^`]*)`|(\w+)", becomes))
+        for number, end, said, becomes in found
+    ]
+
+
+def connected(vendor: str, **settings: object) -> ChatClassifier:
+    return VENDORS[vendor].connect("", {**TOLD, **settings})
+
+
+def meant(vendor: str, reply: Mapping[str, object], phrasing: Phrasing) -> list[tuple[str, str]]:
+    """What an answer means, as the table writes it: labels, and reasons for none."""
+    classifier = connected(vendor)
+    answer = classifier.read(Reply(200, {}, json.dumps(reply).encode()), phrasing)
+    words = [word for word, _ in answer.options] or [answer.label]
+    labels = [classifier.names.label(word) for word in words]
+    return [(label, "" if label else classifier.names.missing(word)) for word, label in zip(words, labels, strict=True)]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: str(row.number))
+def test_a_reply_becomes_what_the_table_says(row: Row) -> None:
+    phrasing = Phrasing(ranked=True) if row.end == "ranked" else AS_DESCRIBED
+    replies = {row.end.partition(":")[0]: ENDED[row.end]} if row.end in ENDED else WHOLE
+    for vendor, said in replies.items():
+        assert meant(vendor, said(row.said), phrasing) == row.becomes, vendor
+
+
+def test_the_table_is_whole() -> None:
+    assert [row.number for row in rows()] == list(range(1, 60))
+    assert {row.end for row in rows()} == {"any", "ranked", *ENDED}
+    assert {reason for row in rows() for _, reason in row.becomes if reason} == {*Missing}
+
+
+def test_an_answer_without_a_label_counts_as_the_one_that_it_is_given() -> None:
+    plain, other = connected("gemini"), connected("gemini", without_label={"blocked": "other", "unlisted": "dog"})
+    blocked = Reply(200, {}, json.dumps(gemini_reply("cat", finish="SAFETY")).encode())
+    words = [other.read(blocked, AS_DESCRIBED).label, "bird", "I'm sorry", "cat"]
+    assert [plain.names.label(word) for word in words] == ["", "", "", "cat"]
+    assert [other.names.label(word) for word in words] == ["other", "dog", "", "cat"]
+    assert other.labels == (*TOLD["labels"], "other")
+    assert "other" not in other.words(AS_DESCRIBED)
+    assert other.fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (gemini_block(), "a filter of the vendor kept it back"),
+        (gemini_reply("cat", finish="MAX_TOKENS"), "raise max_tokens"),
+        (gemini_reply("I can't help with that."), "the model declined to answer"),
+        (gemini_reply("bird"), "not one label of the list"),
+    ],
+)
+async def test_a_picture_without_a_label_says_why(reply: Mapping[str, object], why: str) -> None:
+    routes = web.RouteTableDef()
+
+    @routes.post("/{rest:.*}")
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.json_response(reply)
+
+    async with (
+        Replica().running(routes) as replica,
+        AsyncModel(connected("gemini", url=replica.url), ledger="memory") as model,
+    ):
+        (unscored,) = (await model.ask([pictures()[0]], views="mirror")).unscored
+    assert why in unscored.message
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b'{"error": {"message": "no"}}', b"cat", b'{"status": "failed", "output": []}']
+)
+def test_what_is_not_the_interfaces_own_json_is_garbled(vendor: str, body: bytes) -> None:
+    with pytest.raises(PassingError) as caught:
+        connected(vendor).read(Reply(200, {}, body), AS_DESCRIBED)
+    assert caught.value.garbled
+
+
+@given(st.text(max_size=60))
+def test_whatever_is_said_is_a_label_or_has_a_reason(said: str) -> None:
+    lexicon = Lexicon(("cat", "dog"), {})
+    word = word_of(said)
+    assert lexicon.label(word) in {"cat", "dog", ""}
+    assert lexicon.missing(word) in Missing

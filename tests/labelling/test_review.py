@@ -1,0 +1,159 @@
+"""Doubtful verdicts: which come first, what people say of them, and the folder that a service fills."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+from serving import DEMO, clothes, learn_profile, serving, started
+from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, window
+from workshop import command, run
+
+from looktwice.errors import DataError
+from looktwice.pictures.collection import labelled
+from looktwice.verdicts.review import Doubt, doubtful, read
+
+__all__ = ["browser"]
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learn_profile(tmp_path_factory.mktemp("review") / "profile.json", "jury")
+
+
+@pytest.fixture(scope="module")
+def scored(profile: Path) -> Path:
+    """A folder of photos, and their verdicts in every format."""
+    folder = profile.parent
+    unpack(folder / "photos", 120)
+    for ending in ("csv", "jsonl", "parquet"):
+        done = run("score", folder / "photos", "-p", profile, "-o", folder / f"verdicts.{ending}", "--max-error", "0.1")
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def doubt(name: str, label: str, confidence: float, *votes: str, decision: str | None = None) -> Doubt:
+    return Doubt(name, label, confidence, label, votes, decision)
+
+
+def test_the_least_confident_comes_first_unless_some_mistakes_cost_more() -> None:
+    sure = doubt("sure", "mole", 0.9, "melanoma", "mole", "melanoma")
+    unsure = doubt("unsure", "mole", 0.6, "freckle", "mole", "mole")
+    agreed = doubt("agreed", "mole", 0.95, "mole", "mole", "mole")
+    assert [each.name for each in doubtful([agreed, sure, unsure], {})] == ["unsure", "sure", "agreed"]
+    assert [each.name for each in doubtful([agreed, sure, unsure], {"melanoma": 20})] == ["sure", "unsure", "agreed"]
+    assert sure.value({"melanoma": 20}) == pytest.approx(0.1 * 20)
+    assert doubt("x", "mole", 0.8, "melanoma", "freckle").value({"melanoma": 20}) == pytest.approx(0.2 * 21 / 2)
+
+
+def test_what_is_to_be_reviewed_is_what_the_verdicts_say_if_they_do() -> None:
+    told = [doubt("a", "x", 0.2, decision="accept"), doubt("b", "x", 0.9, decision="review")]
+    assert [each.name for each in doubtful(told, {})] == ["b"]
+
+
+def test_verdicts_are_read_alike_from_every_format(scored: Path) -> None:
+    found = [read(scored / f"verdicts.{ending}") for ending in ("csv", "jsonl", "parquet")]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 120
+    assert {each.decision for each in found[0]} == {"accept", "review"}
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "name,label,confidence,base,votes,decision\na,b,c,d,[],\n"])
+def test_a_file_without_verdicts_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "verdicts.csv").write_text(text)
+    if text:
+        with pytest.raises(DataError, match="holds no verdicts"):
+            read(tmp_path / "verdicts.csv")
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path / "nowhere.csv")
+    with pytest.raises(DataError, match="must end in"):
+        read(tmp_path / "verdicts.txt")
+
+
+def test_the_command_says_what_is_missing(scored: Path, tmp_path: Path) -> None:
+    done = run("review", scored / "verdicts.csv")
+    assert "where are the pictures of these verdicts?" in " ".join(done.stderr.split())
+    unpack(tmp_path / "others", 1)
+    done = run("review", scored / "verdicts.csv", tmp_path / "others")
+    assert "about a picture that is not in" in " ".join(done.stderr.split())
+    done = run("review", scored / "verdicts.csv", scored / "photos", "--cost", "melanoma")
+    assert "write for example melanoma=20" in " ".join(done.stderr.split())
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [360, 1280])
+def test_people_accept_correct_and_cannot_tell(browser: Browser, scored: Path, tmp_path: Path, width: int) -> None:
+    out = tmp_path / "corrections.csv"
+    doubts = doubtful(read(scored / "verdicts.csv"), {})
+    words = ("review", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
+    size = {"viewport": {"width": width, "height": 780}, "bypass_csp": True}
+    with started(command(*words)) as service, window(browser, service, **size) as page:
+        inspect(page)
+        expect(page.locator("#claim-label")).to_have_text(f"{doubts[0].label}?")
+        assert doubts[0].label not in offered(page)
+        names = [press(page, "Enter")]
+        corrected = offered(page)[1]
+        names.append(press(page, "2"))
+        names.append(press(page, "n"))
+        names.append(press(page, "ArrowDown"))
+        assert names == [each.name for each in doubts[:4]]
+    with out.open(newline="") as file:
+        rows = {row["file"]: (row["label"], row["not"]) for row in csv.DictReader(file)}
+    said = [(doubts[0].label, ""), (corrected, ""), ("", doubts[2].label), ("", "")]
+    assert rows == dict(zip(names, said, strict=True))
+    assert len(labelled(scored / "photos", out)) == 3
+
+
+def test_corrections_are_truths_for_evaluate_and_fit(scored: Path, tmp_path: Path) -> None:
+    truths = {f"{n:03}.png": p.truth for n, p in enumerate(labelled(DEMO / "pictures.npz")[:120])}
+    doubts = doubtful(read(scored / "verdicts.csv"), {})
+    rows = [f"{d.name},{truths[d.name]}," if n % 3 else f"{d.name},,{d.label}" for n, d in enumerate(doubts, 1)]
+    table = tmp_path / "corrections.csv"
+    table.write_text("\n".join(["file,label,not", *rows]) + "\n")
+    done = run("evaluate", scored / "photos", "--truths", table, "-p", scored / "profile.json")
+    assert done.returncode == 0, done.stderr
+    assert f"On {len(doubts)} pictures" in done.stdout
+    done = run("fit", scored / "photos", "--truths", table, "-c", DEMO / "fashion.toml", "-o", tmp_path / "p.json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_service_keeps_what_is_for_review_each_once_and_no_more_than_it_may(profile: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with serving(profile, {"reviews": 3}, review=str(folder)) as service:
+        replies = [service.post("/v1/look", picture).json() for picture in (*clothes(), *clothes()[:10])]
+        wanted = [number for number, reply in enumerate(replies[:40]) if reply["decision"] == "review"]
+        assert len(wanted) > 3
+    kept = read(folder)
+    assert len(kept) == 3
+    assert {path.name for path in folder.glob("*.png")} == {each.name for each in kept}
+    assert [(folder / each.name).read_bytes() for each in kept] == [clothes()[number] for number in wanted[:3]]
+    assert all(each.decision == "review" for each in kept)
+    with serving(profile, {"reviews": 4}, review=str(folder)) as service:
+        for picture in clothes():
+            service.form("/v1/looks", ("a.png", picture))
+    assert len(read(folder)) == 4
+
+
+@in_a_browser
+def test_the_folder_of_a_service_is_reviewed_where_it_is(browser: Browser, profile: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with serving(profile, {"reviews": 3}, review=str(folder)) as service:
+        for picture in clothes():
+            service.post("/v1/look", picture)
+        with started(command("review", folder, "--port", 0)) as reviewing, window(browser, reviewing) as page:
+            for _ in range(3):
+                press(page, "Enter")
+            expect(page.locator("#finished-words")).to_have_text("Every picture is labelled.")
+    assert {p.truth for p in labelled(folder)} == {each.label for each in read(folder)}
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path: Path, scored: Path) -> None:
+    shutil.copy(scored / "verdicts.jsonl", tmp_path / "verdicts.jsonl")
+    with (tmp_path / "verdicts.jsonl").open("a") as file:
+        file.write(json.dumps({"name": "half"})[:-1])
+    assert len(read(tmp_path)) == 120

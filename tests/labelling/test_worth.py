@@ -1,0 +1,63 @@
+"""What labels are worth so far, against the figures that a fit gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from looktwice.calibration import crossfit, metrics
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.labelling.worth import FEWEST, worth
+from looktwice.verdicts.risk import threshold
+
+
+def voted(pictures: int, hard: float = 0.3, seed: int = 0) -> LabelledVotes:
+    """Pictures of which a share is hard: there the classifier is right half the time and a view says what it likes."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(10, size=pictures)
+    unsure = rng.random(pictures) < hard
+    said = np.where(
+        unsure[:, None] & (rng.random((pictures, 4)) < 0.5), rng.integers(10, size=(pictures, 4)), truth[:, None]
+    )
+    words = [str(code) for code in range(10)]
+    return Votes.from_labels(said[:, 0].astype(str), said[:, 1:].astype(str), truth.astype(str), words)
+
+
+def test_few_labels_tell_their_number_and_from_when_on_there_is_more() -> None:
+    found = worth(voted(FEWEST - 1), 3, 0.05)
+    assert (found.labels, found.accuracy, found.more, found.enough) == (FEWEST - 1, None, None, False)
+    assert found.lines()[1][1] == f"{FEWEST} labels"
+    one_class = voted(200).take(np.flatnonzero(voted(200).truths == 1))
+    assert worth(one_class, 0, 0.05).accuracy is None
+
+
+def test_the_figures_are_those_of_a_fit() -> None:
+    votes = voted(500)
+    found, outcome = worth(votes, 0, 0.05), crossfit.cross_fit(Jury(), votes)
+    assert found.accuracy
+    assert found.accuracy[0] == (votes.base == votes.truths).mean()
+    assert found.accuracy[1] < found.accuracy[0] < found.accuracy[2]
+    assert found.ece == metrics.ece(outcome.confidence, outcome.correct)
+    assert found.max_error
+    strict = 1 - 0.05 / 5
+    accept = threshold(outcome.confidence, outcome.correct, found.max_error, strict)
+    assert accept is not None
+    assert found.accepted == (outcome.confidence >= accept).mean()
+    assert threshold(outcome.confidence, outcome.correct, found.max_error / 2, strict) is None
+
+
+@pytest.mark.parametrize("max_error", [0.05, 0.1])
+def test_so_many_more_labels_are_enough(max_error: float) -> None:
+    found = worth(voted(100), 0, max_error)
+    assert found.more
+    later = worth(voted(100 + found.more, seed=1), 0, max_error)
+    assert later.max_error is not None
+    assert later.max_error <= max_error
+    assert worth(voted(5000, seed=2), 0, max_error).enough
+
+
+def test_a_guarantee_that_the_answers_cannot_keep_is_out_of_reach() -> None:
+    found = worth(voted(400, hard=1.0), 0, 0.001)
+    assert (found.more, found.enough) == (None, False)
+    assert found.lines()[-1][1:] == ("out of reach", "even the surest answers are wrong too often")
