@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments import baselines, closed, scores, sets, stopping
+from experiments import baselines, closed, decisions, scores, sets, stopping
 from experiments.collected import CACHE
 from experiments.outputs import CLOTHES, SOURCES
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
@@ -245,6 +245,7 @@ def claimed(wishes: Wishes) -> None:
 def page(wishes: Wishes) -> None:
     """The tables of experiments/results in docs: a screen of each, and all rows on pages of their own."""
     pages.fill(ROOT / "docs", wishes.results)
+    decisions.fill(ROOT / "docs" / "method.md", wishes.results)
 
 
 TASKS: dict[str, Callable[[Wishes], None]] = {
