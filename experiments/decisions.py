@@ -1,4 +1,4 @@
-"""The tables of docs/method.md about baselines, sets and stops, from experiments/results (`python -m experiments page`)."""
+"""The tables of docs/method.md about baselines, sets and stops: `python -m experiments page`."""
 
 from __future__ import annotations
 
