@@ -70,6 +70,11 @@ bench-fleet: .venv-fleet/.installed-fleet # Ray beside one process, the driver's
 bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performance.md; WHAT="engine start" for some
 	$(BIN)/python benchmarks $(WHAT)
 
+.PHONY: experiments-quick
+experiments-quick: $(VENV)/.installed-dev # the paper's tables and the general panel, small, on the embedded pictures
+	$(BIN)/python -m experiments all --quick --results build/experiments
+	$(BIN)/python -m experiments.general quick build/experiments/general
+
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
 	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal

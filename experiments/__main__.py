@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from experiments import baselines, closed, decisions, scores, sets, stopping
-from experiments.collected import CACHE
+from experiments.collected import CACHE, MILD16
 from experiments.outputs import CLOTHES, SOURCES
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
@@ -31,9 +31,9 @@ from experiments.paper.subjects import (
 from experiments.paper.tables import RACE, Study
 from experiments.paper.writing import picture, read, write
 from looktwice.errors import DataError, LookTwiceError
-from looktwice.views import GENERAL16
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results"
 READINGS: tuple[Reading, ...] = ("looktwice", "torchvision")
 QUICK, QUICK_CIFAR = 500, 200
 """Pictures that --quick takes of the embedded ones, and of others where they are at hand."""
@@ -119,7 +119,7 @@ def _planned(size: Scale) -> int:
         (len(views) * quarter + min(RACE, len(views)) * (size.grid - quarter)) * size.grid_draws
         for views in size.settings.values()
     )
-    asked = (size.labelled + size.tested) * (1 + len(size.settings) * size.draws + min(size.draws, len(GENERAL16)))
+    asked = (size.labelled + size.tested) * (1 + len(size.settings) * size.draws + min(size.draws, len(MILD16)))
     return search + asked + len(size.settings) * size.noise * size.noise_draws
 
 
@@ -275,7 +275,7 @@ illustrations  the paper's two sources of error, on real pictures
 proposition1   Equation 1 with the Jacobian of each picture (usual models: resnet20, resnet32, resnet56)
 prescription   transform, noise and a of an open model on a closed one, against 50, 200 and 1,000 labels of its own
 claims         the paper's claims, each seen, not seen or unclear
-all            all of these, one after the other
+all            all of these, one after the other, and the pages in docs
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
@@ -325,7 +325,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     parser.add_argument("--cache", type=Path, default=CACHE, help="where answers are kept")
     told = parser.parse_args(arguments)
     ours = not told.quick and told.data is None
-    results = told.results or (ROOT / "experiments" / "results" if ours else Path("paper-results"))
+    results = told.results or (RESULTS if ours else Path("paper-results"))
     figures = told.figures or (ROOT / "docs" / "figures" if ours else results)
     return told.task, Wishes(
         models=tuple(told.model),
@@ -353,8 +353,6 @@ def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; 1 and one line on the error stream where that cannot be done."""
     task, wishes = parsed(arguments)
     try:
-        if task == "page":
-            page(wishes)
         if task == CLOSED:
             closed.main(wishes.results, closed.PAGE)
         if task == SCORES:
@@ -366,6 +364,8 @@ def main(arguments: Sequence[str]) -> int:
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
                 TASKS[name](wishes)
+        if task == "page" or (task == "all" and wishes.results == RESULTS):
+            page(wishes)
     except LookTwiceError as error:
         print(error, file=sys.stderr)
         return 1

@@ -32,6 +32,14 @@ from looktwice.pictures.datasets import open_labelled
 from looktwice.verdicts import learn
 from looktwice.views import Panel, View
 
+MILD16 = Panel.parse(
+    """
+    zoom:1.15 mirror+tone:contrast=1.4 shift:-0.06,0 mirror+zoom:1.07 turn:5 tone:contrast=0.7 shift:0.06,0 turn:-5
+    zoom:1.07 shift:0,-0.03 tone:cast=-0.15 mirror+turn:-5 mirror+zoom:0.85 zoom:0.93 shift:0,0.06 mirror
+    """
+)
+"""Sixteen mild views, the general panel of looktwice before the harder one that experiments/general.py grows."""
+MILD = MILD16[:8]
 SHARED = Path(__file__).parents[2] / "shared"
 CACHE = Path(os.environ.get("LOOKTWICE_EXPERIMENTS", Path.home() / ".cache" / "looktwice-experiments"))
 BLOCK = 16

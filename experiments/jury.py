@@ -23,7 +23,7 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-from collected import MODELS, Model, logits, there, votes
+from collected import MILD, MILD16, MODELS, Model, logits, there, votes
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
@@ -42,7 +42,7 @@ from looktwice.verdicts import stopping
 from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import Thrift
-from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel, View
+from looktwice.views import CANDIDATES, Panel, View
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -123,7 +123,7 @@ class Split:
         return measured(method, outcome, base, said.classes)
 
     def unseen(self, said: LabelledVotes) -> Iterator[Score]:
-        """The jury on those tested photos that had no part in choosing the general panel, as some had."""
+        """The jury on those tested photos that had no part in choosing the mild panel, as some had."""
         rest = np.setdiff1d(self.test, self.model.order()[: self.model.pilot])
         if len(rest) < len(self.test):
             yield replace(self, test=rest).believed("jury, photos new to its panel", Jury(), said)
@@ -144,7 +144,7 @@ class Split:
 
     def ordered(self, said: LabelledVotes) -> list[int]:
         """The eight views that tell most, in the order of their worth on the fitting part."""
-        return grow_panel(said.take(self.fit), len(GENERAL))
+        return grow_panel(said.take(self.fit), len(MILD))
 
     def white_box(self, output: Floats) -> Iterator[Score]:
         """The model's own softmax, raw and with the temperature that suits the fitting part best."""
@@ -231,22 +231,22 @@ def picked(model: Model) -> Iterator[LabelledVotes]:
 
 def tuned(model: Model, said: LabelledVotes) -> Panel:
     """What `tune` chooses by answers about pilot pictures: what it grows from them, unless that is clearly worse."""
-    plan = panels.plan(2 * model.pilot, len(CANDIDATES), len(GENERAL))
+    plan = panels.plan(2 * model.pilot, len(CANDIDATES), len(MILD))
     columns = climbed(said, plan)
     heard = said.under(columns)
-    general = [columns.index(list(CANDIDATES).index(view)) for view in GENERAL]
+    general = [columns.index(list(CANDIDATES).index(view)) for view in MILD]
     gain = panels.gain(heard, general, plan.longest)
-    grown = Panel(tuple(CANDIDATES[columns[c]] for c in grow_panel(heard, plan.longest)))
+    grown = Panel(tuple(CANDIDATES[columns[c]] for c in panels.grow(heard, plan.longest)))
     print(
         f"{model.name}: what grows on the pilot pictures gains {gain.mean:+.4f} ± {gain.error:.4f}: {grown}", flush=True
     )
-    return grown if gain.convincing() else GENERAL
+    return grown if gain.convincing() else MILD
 
 
 def climbed(said: LabelledVotes, plan: Plan) -> list[int]:
     """The candidates of the last rung, each rung deciding by the pictures that were asked about up to it."""
     columns, seen = list(range(len(said.panel))), 0
-    keep = [list(CANDIDATES).index(view) for view in GENERAL]
+    keep = [list(CANDIDATES).index(view) for view in MILD]
     for rung, following in zip(plan.rungs, plan.rungs[1:], strict=False):
         seen += rung.pictures
         heard = said.take(slice(seen)).under(columns)
@@ -272,7 +272,7 @@ def rounds(models: list[Model], work: Callable[[Model], Iterator[list[Score]]], 
 
 def own_lines(model: Model) -> Iterator[list[Score]]:
     """The jury and what needs no views, on all pictures."""
-    general, output = votes(model, GENERAL16), logits(model)
+    general, output = votes(model, MILD16), logits(model)
     for split, chosen in zip(splits(model), picked(model), strict=True):
         sizes = [size for size in SIZES if size <= len(chosen.panel)]
         yield [
@@ -281,20 +281,20 @@ def own_lines(model: Model) -> Iterator[list[Score]]:
             *(split.believed("probit, general views", Probit(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury", Jury(), general.under(range(size))) for size in SIZES),
             *(split.believed("jury, tuned views", Jury(), chosen.under(range(size))) for size in sizes),
-            *split.unseen(general.under(range(len(GENERAL)))),
+            *split.unseen(general.under(range(len(MILD)))),
             *split.white_box(output),
         ]
 
 
 def early_lines(model: Model) -> Iterator[list[Score]]:
     """The jury with the views that tell most, and the one that stops early, beside the panel that both start from."""
-    general = votes(model, GENERAL16)
+    general = votes(model, MILD16)
     for split in splits(model):
         best = general.under(split.ordered(general))
         yield [
-            split.believed("jury", Jury(), general.under(range(len(GENERAL)))),
+            split.believed("jury", Jury(), general.under(range(len(MILD)))),
             *(split.believed("jury, best of 16 views", Jury(), best.under(range(size))) for size in SIZES[:4]),
-            split.adaptive(general, len(GENERAL)),
+            split.adaptive(general, len(MILD)),
         ]
 
 
@@ -309,7 +309,7 @@ def paper_lines(model: Model) -> Iterator[list[Score]]:
     tried = [*best, *(family for family in panels if family not in best and there(model, panels[family], part))]
     paper = {family: votes(model, panels[family], part) for family in tried}
     print(f"{model.name}: {', '.join(f'{panel}' for panel in panels.values())}; tested: {tried}", flush=True)
-    general = votes(model, GENERAL, part)
+    general = votes(model, MILD, part)
     for split in splits(model, SPLITS, part):
         yield [
             *(line for family, said in paper.items() for line in _families(split, family, said)),
@@ -366,7 +366,7 @@ GUARANTEES = ("model", "guarantee", "asked", "stated", "splits", "made", "broken
 
 def guarantees(model: Model) -> list[list[str]]:
     """Thresholds and sets from the fitting part's held-out folds, against what the test part shows."""
-    said = votes(model, GENERAL)
+    said = votes(model, MILD)
     wrong: dict[float, list[tuple[float, float]]] = defaultdict(list)
     covered: dict[float, list[tuple[float, float]]] = defaultdict(list)
     for split in drawn(model):
@@ -421,7 +421,7 @@ def figures(name: str = "resnet20") -> None:
 
 
 def _split_figures(name: str) -> None:
-    split, said = splits(MODELS[name], 1)[0], votes(MODELS[name], GENERAL)
+    split, said = splits(MODELS[name], 1)[0], votes(MODELS[name], MILD)
     heard, jury = said.take(split.test), Jury().fit(said.take(split.fit))
     confidence, right = jury.confidence(heard), jury.predict(heard) == heard.truths
     _draw(f"jury-reliability-{name}", reliability_svg(metrics.reliability(confidence, right)))

@@ -1,7 +1,7 @@
 """Everything that six models say about each picture and its views, computed once and kept: what an API could return.
 
 Outputs go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, one file a model: log probabilities of all
-classes, of each picture and of the eight views of the general panel.
+classes, of each picture and of the eight views of the mild panel.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.collected import CACHE, CIFAR, IMAGENET, SHARED, STANDARD, cifar_names, demo
+from experiments.collected import CACHE, CIFAR, IMAGENET, MILD, SHARED, STANDARD, cifar_names, demo
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import Image
-from looktwice.views import GENERAL, base_question, questions, render
+from looktwice.views import base_question, questions, render
 
 SMALL = 5000
 """Small pictures of each set that are used, the first ones."""
@@ -49,7 +49,7 @@ class Source:
             names = tuple(map(str, range(1000)))
             return [p.image() for p in found], np.array([int(str(p.truth)) for p in found], np.int32), names
         if self.data == "clothes":
-            found, names = labelled(demo() / "pictures.npz"), self._classifier().labels or ()
+            found, names = labelled(demo() / "pictures.npz"), self.classifier().labels or ()
             return [p.image() for p in found], np.array([names.index(str(p.truth)) for p in found], np.int32), names
         if self.data == "cifar100":
             with (SHARED / "data" / "cifar-100-python" / "test").open("rb") as file:
@@ -65,10 +65,10 @@ class Source:
         return [Image.of(np.ascontiguousarray(each)) for each in pixels], truths, names
 
     def logs(self) -> NDArray[np.float32]:
-        """(n, 1 + 8, K): log probabilities under the picture itself and under each view of the general panel."""
+        """(n, 1 + 8, K): log probabilities under the picture itself and under each view of the mild panel."""
         path = CACHE / "outputs" / f"{self.name}.npy"
         if not path.exists():
-            classifier, (images, _, _) = self._classifier(), self.pictures
+            classifier, (images, _, _) = self.classifier(), self.pictures
             logs = np.concatenate([_asked(classifier, image)[None] for image in images])
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.with_suffix(".part").open("wb") as file:
@@ -76,7 +76,8 @@ class Source:
             os.replace(path.with_suffix(".part"), path)
         return np.load(path).astype(np.float32)
 
-    def _classifier(self) -> OnnxClassifier:
+    def classifier(self) -> OnnxClassifier:
+        """The model, asked as the product asks it."""
         if self.data == "clothes":
             classifier = connect(str(demo() / self.file))
             assert isinstance(classifier, OnnxClassifier)
@@ -93,8 +94,13 @@ class Source:
 
 def _asked(classifier: OnnxClassifier, image: Image) -> NDArray[np.float64]:
     """(1 + 8, K): log probabilities of one picture and its views."""
-    asked = [base_question(image), *questions(image, GENERAL, 0)]
-    logits = classifier.logits([classifier.prepare(pixels) for pixels in render(image, asked)]).astype(np.float64)
+    asked = [base_question(image), *questions(image, MILD, 0)]
+    return log_probabilities(classifier.logits([classifier.prepare(pixels) for pixels in render(image, asked)]))
+
+
+def log_probabilities(output: NDArray[np.generic]) -> NDArray[np.float64]:
+    """(n, K): what a model says of each class, whether it gives logits or probabilities."""
+    logits = output.astype(np.float64)
     if logits.min() >= 0 and np.allclose(logits.sum(axis=1), 1.0, atol=1e-3):
         return np.log(np.maximum(logits, 1e-12))
     top = logits.max(axis=1, keepdims=True)

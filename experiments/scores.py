@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from experiments.collected import MILD
 from experiments.outputs import SOURCES, Source
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
-from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS = 20
@@ -41,7 +41,7 @@ def heard(source: Source, logs: NDArray[np.float32], listed: int) -> LabelledVot
     evidence = Evidence(order, scores) if listed else None
     names = tuple(map(str, range(len(order))))
     first = order[:, :, 0]
-    votes = Votes(names, tuple(map(str, GENERAL)), words, first[:, 0], first[:, 1:], len(words), evidence=evidence)
+    votes = Votes(names, tuple(map(str, MILD)), words, first[:, 0], first[:, 1:], len(words), evidence=evidence)
     return votes.labelled([words[code] for code in truths])
 
 

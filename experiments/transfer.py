@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from collected import CACHE, MODELS, Model, votes
+from collected import CACHE, MILD, MODELS, Model, votes
 from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
@@ -38,7 +38,7 @@ from looktwice.plots.figures import points_svg
 from looktwice.transfer.borrow import fit_towards
 from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
 from looktwice.transfer.onnx_features import open_onnx
-from looktwice.views import GENERAL, GRIDS, Panel, View, parse
+from looktwice.views import GRIDS, Panel, View, parse
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -248,7 +248,7 @@ def jury() -> None:
 
 
 def _splits(source: Model, target: Model) -> list[dict[str, object]]:
-    teacher, pupil = votes(source, GENERAL), votes(target, GENERAL)
+    teacher, pupil = votes(source, MILD), votes(target, MILD)
     rows: list[dict[str, object]] = []
     same = source.data == target.data
     for seed in range(20):

@@ -12,14 +12,13 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-from collected import MODELS, Model, votes
+from collected import MILD, MILD16, MODELS, Model, votes
 from jury import RESULTS, write
 
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Floats, LabelledVotes
 from looktwice.verdicts import stopping
-from looktwice.views import GENERAL, GENERAL16
 
 LABELLED = (150, 300, 500, 750, 1000)
 DRAWS = 10
@@ -30,14 +29,14 @@ COLUMNS = ("model", "labelled", "tested", "draws", "log_loss", "error", *(f"brie
 
 def losses(order: list[int], fit: LabelledVotes, test: LabelledVotes) -> tuple[Floats, Floats]:
     """(8,) twice: log loss and Brier score after 1 … 8 views in this order."""
-    juries = Prefixes().fit(fit.under(order)).seated()[1 : len(GENERAL) + 1]
+    juries = Prefixes().fit(fit.under(order)).seated()[1 : len(MILD) + 1]
     found = [crossfit.outcome(jury, test.under(order[:views])) for views, jury in enumerate(juries, 1)]
     return np.array([each.nll.mean() for each in found]), np.array([each.brier.mean() for each in found])
 
 
 def line(model: Model, labelled: int) -> list[str]:
     """What ranking by so many pictures brings."""
-    said = votes(model, GENERAL16)
+    said = votes(model, MILD16)
     pictures = model.order() if model.photos else model.order()[model.pilot :]
     surprise, brier, tested = [], [], 0
     for seed in range(DRAWS):
@@ -45,7 +44,7 @@ def line(model: Model, labelled: int) -> list[str]:
         fit, test = mixed[:labelled], mixed[labelled : labelled + MOST_TESTED]
         train, others = said.take(fit), said.take(test)
         ranked, usual = (
-            losses(order, train, others) for order in (stopping.worth(train, len(GENERAL)), list(range(len(GENERAL16))))
+            losses(order, train, others) for order in (stopping.worth(train, len(MILD)), list(range(len(MILD16))))
         )
         surprise.append((ranked[0] - usual[0]).mean())
         brier.append(ranked[1] / usual[1] - 1)

@@ -20,7 +20,10 @@ MORE = """
     again turn:30,border=constant turn:30,border=edge turn:30,interpolation=nearest zoom:0.5,border=edge
     rotation:45,interpolation=nearest,border=constant affine:30,0.3,1,border=edge elastic:50,5,interpolation=nearest
     gaussian:1 tone:brightness=0.2,contrast=0.5,grey=0.3,cast=-0.4 blur:4 mirror+rotation:20 zoom:1.3+gaussian:0.1
-    rotation:10+tone:grey=0.5+rotation:10
+    rotation:10+tone:grey=0.5+rotation:10 crop:1,0.3,0.5,border=edge,interpolation=nearest crop:0.5,0,0.2
+    perspective:0.45,-0.4 perspective:-0.3,0.1,border=constant perspective:0.1,0.3,interpolation=nearest
+    occlude:0.3,fill=mean occlude:0.7,where=top,fill=mean occlude:0.2,where=bottom occlude:0.5,where=grid,fill=mean
+    posterise:7 posterise:3 resample:0.05 resample:0.9 jpeg:1 jpeg:50 jpeg:75 jpeg:95 jpeg:100 mirror+jpeg:20+turn:10
 """
 
 

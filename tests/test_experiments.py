@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import importlib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments import general
 from experiments.__main__ import main
 from experiments.collected import SHARED
 from experiments.paper import claims, drawings, grids, jacobian, pages, prescription, published, subjects, tables
@@ -21,7 +23,7 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.errors import DataError, ViewError
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.latent import read as read_features
-from looktwice.views import GRIDS, Panel
+from looktwice.views import GENERAL16, GRIDS, Panel
 
 PICTURES = 120
 FAMILIES = {"Gaussian", "Affine", "Elastic", "Rotation"}
@@ -175,6 +177,44 @@ def test_a_model_and_pictures_of_ones_own_are_taken(tmp_path: Path) -> None:
     told = ["--data", str(tmp_path / "own.npz"), "--model", subject.description, "--draws", "3"]
     assert main(["figure2", "--quick", *told, "--results", str(tmp_path), "--cache", str(tmp_path)]) == 0
     assert {row["model"] for row in read(tmp_path / "figure2.csv")} == {"fashion"}
+
+
+# The general panel ---------------------------------------------------------------------------------------------------
+
+
+def test_the_general_panel_and_its_tables_are_made_by_one_command(tmp_path: Path) -> None:
+    general.main(["quick", str(tmp_path)])
+    for name, ours in (("general", "grown on the others, 1+8"), ("general_chosen", "chosen, 1+8")):
+        rows = read(tmp_path / f"{name}.csv")
+        assert {row["model"] for row in rows} == {"first clothes", "second clothes"}
+        assert {row["method"] for row in rows} == {"softmax, temperature (1 query)", "mild panel, 1+8", ours}
+        assert all(0 < float(row["brier"]) < 1 for row in rows)
+        assert all(len(row["panel"].split()) == 8 for row in rows if row["method"] == ours)
+    grown = Panel.parse(" ".join(row["view"] for row in read(tmp_path / "general_panel.csv")))
+    source = tmp_path / "panels.py"
+    source.write_text(general.SOURCE.read_text("utf-8"), "utf-8")
+    general.regenerate(grown, source)
+    written = source.read_text("utf-8").split("GENERAL16 = Panel.parse(")[1].split('"""')[1]
+    assert Panel.parse(written) == grown
+
+
+def test_no_picture_that_grew_the_panel_is_tested(tmp_path: Path) -> None:
+    (subject, _) = general.clothes(tmp_path, pictures=40)
+    for block in range(8):
+        subject.ask(block)
+    heard = subject.heard()
+    for parity, seed in product((0, 1), range(3)):
+        fit, test = heard.unseen(parity, seed)
+        grew = {*heard.half(parity).names, *heard.votes.take(np.flatnonzero(heard.block < 3)).names}
+        assert grew.isdisjoint(heard.votes.names[row] for row in test)
+        assert set(fit).isdisjoint(test)
+        assert len(fit) + len(test) == len(heard.votes) == 40
+        assert len(test) > 0
+
+
+def test_the_shipped_panel_is_the_one_on_record() -> None:
+    recorded = [row["view"] for row in read(general.RESULTS / "general_panel.csv")]
+    assert list(map(str, GENERAL16)) == recorded
 
 
 # The parts -----------------------------------------------------------------------------------------------------------

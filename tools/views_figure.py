@@ -16,6 +16,8 @@ PANEL = Panel.parse("""
     turn:25,border=edge turn:25,border=constant tone:brightness=0.2 tone:contrast=1.6 tone:grey=1 tone:cast=0.3
     blur:2 mirror+turn:10 gaussian:0.05 gaussian:0.2 rotation:30*2
     affine:10,0.1,0.3*2 elastic:50,5*2 elastic:200,10 mirror+rotation:30
+    crop:0,0,0.6 mirror+crop:1,0.5,0.75 perspective:0.3,0 perspective:0,-0.35 posterise:4 posterise:2
+    occlude:0.4 occlude:0.5,where=left occlude:0.5,fill=mean occlude:0.5,where=grid resample:0.2 jpeg:5
 """)
 
 
@@ -29,7 +31,8 @@ def main() -> None:
         row, column = divmod(place, COLUMNS)
         left, top = GAP + column * (SIDE + GAP), row * (SIDE + CAPTION + GAP)
         sheet.paste(Pillow.fromarray(pixels), (left, top + CAPTION))
-        ImageDraw.Draw(sheet).text((left, top + 2), str(view), fill="black", font=ImageFont.load_default(10))
+        font = ImageFont.load_default(10 if len(str(view)) < 26 else 9)
+        ImageDraw.Draw(sheet).text((left, top + 2), str(view), fill="black", font=font)
     sheet.quantize(128).save(TARGET, optimize=True)
 
 

@@ -47,7 +47,7 @@ def compared(found: Readings, scale: Floats) -> Row:
     common = found.plain.normal.a
     deviation = found.noise.std(axis=1, ddof=1)
     softmax, probit = expit(found.margin), ndtri((found.share * DRAWS + 0.5) / (DRAWS + 1))
-    centred = found.noise - found.noise.mean(axis=1, keepdims=True)
+    alike = np.random.default_rng(0).normal(size=found.noise.shape)
     return {
         "scale": float(np.median(scale)),
         "deviation": float(np.median(deviation)),
@@ -60,11 +60,17 @@ def compared(found: Readings, scale: Floats) -> Row:
         "softmax_rms_common": _rms(expit(common * probit), softmax),
         "var": found.plain.var,
         "var_scaled": _var(found.noise / scale[:, None]),
-        "var_centred": _var(centred),
-        "var_centred_scaled": _var(centred / scale[:, None]),
-        "var_chance": _var(np.random.default_rng(0).normal(size=found.noise.shape)),
+        "var_chance": _var(alike),
+        "var_centred": _var(_centred(found.noise)),
+        "var_centred_scaled": _var(_centred(found.noise) / scale[:, None]),
+        "var_centred_chance": _var(_centred(alike)),
         "shift": float(np.mean(np.abs(found.noise.mean(axis=1)) / deviation)),
     }
+
+
+def _centred(noise: Floats) -> Floats:
+    """Each picture's noise less its own mean."""
+    return noise - np.asarray(noise.mean(axis=1, keepdims=True), np.float64)
 
 
 def _var(noise: Floats) -> float:

@@ -24,10 +24,11 @@ def results(rows: Rows) -> str:
     head = ("model", "method", "reading", "ballot", "S", "tested", "Acc", "ECE", "AUROC", "Brier", "Var", "KS")
     body, shown = [], set[tuple[str, str]]()
     for row in rows:
-        if row.get("paper_model") and (row["model"], row["method"]) not in shown:
-            shown.add((row["model"], row["method"]))
+        method = row["method"].partition(",")[0]
+        if row.get("paper_model") and (row["model"], method) not in shown:
+            shown.add((row["model"], method))
             theirs = [_short(row[f"paper_{metric}"]) for metric in METRICS]
-            body.append([f"*paper, {row['paper_model']}*", f"*{row['method']}*", "", "", row["paper_S"], "", *theirs])
+            body.append([f"*paper, {row['paper_model']}*", f"*{method}*", "", "", row["paper_S"], "", *theirs])
         about = [row[name] for name in ("reading", "ballot", "S", "tested")]
         body.append([row["model"], _method(row), *about, *(_beside(row, metric) for metric in METRICS)])
     return _table(head, body)
@@ -175,9 +176,10 @@ def proposition1(rows: Rows) -> str:
         "common a ": "softmax_rms_common",
         "Var": "var",
         "Var ÷ σ‖Jw‖": "var_scaled",
-        "centred": "var_centred",
-        "centred ÷ σ‖Jw‖": "var_centred_scaled",
         "chance": "var_chance",
+        "Var, centred": "var_centred",
+        "centred ÷ σ‖Jw‖": "var_centred_scaled",
+        "chance ": "var_centred_chance",
     }
     head = ("model", "reading", "σ", *columns)
     body = [

@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from scipy.stats import pearsonr
 
+from experiments.collected import MILD16
 from experiments.paper import published
 from experiments.paper.answers import Answers, Readings, draws_of
 from experiments.paper.subjects import Rows, Scale, Subject
@@ -23,7 +24,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Objective, Transfer
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
-from looktwice.views import GENERAL16, Panel, View
+from looktwice.views import Panel, View
 
 Row = dict[str, object]
 BALLOTS: tuple[Ballot, ...] = ("base", "vote")
@@ -157,8 +158,8 @@ def argmax(found: Outcome, truths: Codes, classes: int) -> Outcome:
 
 
 def _jury(study: Study, make: _Maker) -> Iterator[Row]:
-    """The general panel's first views: as many as the paper draws, or all sixteen."""
-    panel = GENERAL16[: study.size.draws]
+    """The mild panel's first views: as many as the paper draws, or all sixteen."""
+    panel = MILD16[: study.size.draws]
     parts = study.parts(panel)
     fitted, found = parts.outcome(Jury())
     yield make.row("Jury", "jury", "vote", found)

@@ -220,17 +220,23 @@ class AsyncModel:
         return self.profile
 
     async def tune(
-        self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, max_queries: int | None = None
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        max_queries: int | None = None,
+        loss: panels.LossName = "brier",
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
         `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
+        `loss` is what the views are to lower on held-out pictures.
         """
         found = _labelled(pictures, labels)
         learn.check_teachable(found)
         plan = self.plan(len(found), max_queries)
         async with self._showing(len(found)) as asker:
-            chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL)
+            chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
             _check_complete(asker)
         collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile

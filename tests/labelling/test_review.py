@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from workshop import command, run
 
 from looktwice.errors import DataError
 from looktwice.pictures.collection import labelled
+from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.review import Doubt, doubtful, read
 
 __all__ = ["browser"]
@@ -157,3 +160,33 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path, scored: Path) 
     with (tmp_path / "verdicts.jsonl").open("a") as file:
         file.write(json.dumps({"name": "half"})[:-1])
     assert len(read(tmp_path)) == 120
+
+
+@in_a_browser
+def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, scored: Path, tmp_path: Path) -> None:
+    out = tmp_path / "audit.csv"
+    truths = {f"{n:03}.png": str(p.truth) for n, p in enumerate(labelled(DEMO / "pictures.npz")[:120])}
+    accepted = [doubt for doubt in read(scored / "verdicts.csv") if doubt.decision == "accept"]
+    words = ("audit", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
+    with started(command(*words)) as service, window(browser, service, bypass_csp=True) as page:
+        expect(page.locator("#claim")).to_be_hidden()
+        expect(page.locator("#count")).to_have_text(f"0 of {len(accepted)}")
+        for _ in range(50):
+            labels, name = offered(page), page.locator("#name").inner_text()
+            press(page, str((labels.index(truths[name]) + 1) % 10))
+        expect(page.locator("#worth")).to_contain_text("Wrong among accepted")
+        inspect(page)
+        told = page.locator("#worth dd").nth(1).inner_text().split("\n")[0]
+    table = {row.name: row.truth for row in labelled(scored / "photos", out)}
+    audit = Audit.of(read(scored / "verdicts.csv"))
+    assert set(table) == set(audit.order()[:50])
+    found = audit.share({d.name: table[d.name] != d.label for d in accepted if d.name in table})
+    assert found is not None
+    assert told == f"{found.value:.1%}"
+    process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    while "Serving at" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    said = " ".join(process.communicate()[1].split())
+    assert found.line() in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def test_a_pilot_costs_at_most_half_of_asking_everything(pictures: int, candidat
     assert longest <= views[-1]
 
 
+def test_the_candidates_are_halved_from_rung_to_rung() -> None:
+    plan = panels.plan(1000, 69, 8)
+    assert [(rung.pictures, rung.views) for rung in plan.rungs] == [(83, 69), (83, 34), (83, 17), (251, 12)]
+    assert plan.pilot_queries() == 83 * (70 + 35 + 18) + 251 * 13
+
+
 @given(st.integers(10_500, 30_000))
 def test_a_plan_keeps_its_budget(budget: int) -> None:
     assert panels.plan(1000, 40, 8, budget).queries() <= budget
@@ -94,8 +101,43 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
         votes.views[:, [0, 0, 1, 2]],
         votes.classes,
     ).labelled(votes.words)
-    assert jury.grow_panel(copied, 2) in ([0, 2], [1, 2])
-    assert len(jury.grow_panel(copied, 9)) == 4
+    for grow in (panels.grow, jury.grow_panel):
+        assert grow(copied, 2) in ([0, 2], [1, 2])
+        assert len(grow(copied, 9)) == 4
+
+
+def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
+    votes = told([0.3, 0.6, 0.2], pictures=150)
+    fitted, table = jury.Jury().fit(votes), jury.tabulate(votes)
+    theta, distribution = np.array([*fitted.weights, *fitted.unnamed]), fitted.distribution(votes)
+    assert panels.brier(table, theta, votes.classes) == pytest.approx(distribution.brier(votes.truths))
+    assert panels.log_loss(table, theta, votes.classes) == pytest.approx(distribution.nll(votes.truths))
+
+
+def test_held_out_losses_are_those_of_a_jury_with_one_weight_that_never_saw_the_picture() -> None:
+    votes = told([0.3, 0.6, 0.2], pictures=300)
+    fold = jury.folds(len(votes))
+    mixed = replace(votes, views=np.sort(votes.views, axis=1))
+    assert panels.held_out(mixed, fold) == pytest.approx(panels.held_out(votes, fold), abs=1e-6)
+    one = votes.under([1])
+    expected = jury.held_out_losses(jury.tabulate(one), fold, 0.0)
+    assert panels.held_out(one, fold, panels.log_loss) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_view_that_ranks_is_chosen_by_the_brier_score_and_one_that_names_the_truth_by_the_log_loss() -> None:
+    rng = np.random.default_rng(0)
+    n, classes = 3000, 100
+    truth = rng.integers(classes, size=n).astype(np.int32)
+    right = rng.random(n) < 0.6
+    base = np.where(right, truth, (truth + 1) % classes).astype(np.int32)
+    ranks = np.where(rng.random(n) < np.where(right, 0.9, 0.25), base, (truth + 7) % classes)
+    names = np.where(rng.random(n) < 0.15, truth, base)
+    said = np.column_stack([ranks, names]).astype(np.int32)
+    words = tuple(map(str, range(classes)))
+    votes = Votes(tuple(map(str, range(n))), ("ranks", "names"), words, base, said, classes)
+    labelled = votes.labelled([words[code] for code in truth])
+    assert panels.rank(labelled, panels.brier)[0] == 0
+    assert panels.rank(labelled, panels.log_loss)[0] == 1
 
 
 def test_the_general_panel_stays_unless_another_is_convincing() -> None:

@@ -25,7 +25,9 @@ from looktwice.views import (
     FAMILIES,
     GENERAL,
     GRIDS,
+    LADDERS,
     RENDERER,
+    SEVERITY,
     Affine,
     Again,
     Between,
@@ -64,7 +66,8 @@ KINDS = """
     again mirror turn:17 shift:0.1,-0.2 zoom:1.2 zoom:0.4 tone:contrast=1.5,grey=0.5,cast=0.2 blur:1 gaussian:0.1
     rotation:30 elastic:30,3 affine:20,0.2,0.5 affine:30,0.3,1 turn:40,border=constant
     rotation:30,border=edge,interpolation=nearest mirror+turn:10 mirror+rotation:10
-    zoom:1.3+gaussian:0.05 rotation:9+tone:grey=1+rotation:9 mirror+elastic:20,4
+    crop:0,0,0.6 perspective:0.3,-0.1 occlude:0.5 occlude:0.4,where=grid,fill=mean posterise:4 resample:0.4 jpeg:10
+    mirror+crop:1,0.5,0.7 zoom:1.3+gaussian:0.05 rotation:9+tone:grey=1+rotation:9 mirror+elastic:20,4
     order:1 wording:2 ranked describe mirror+order:3 rotation:10+order:2
 """
 EACH_KIND = tuple(map(parse, KINDS.split()))
@@ -369,7 +372,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 # Panels and questions ----------------------------------------------------------------------------------------------
 
 
-@given(st.lists(any_view().filter(lambda view: view.random) | st.just(Again()), max_size=8))
+RANDOM = st.one_of([any_of(family) for family in FAMILIES if family.random])
+
+
+@given(st.lists(RANDOM | RANDOM.map(lambda view: Chain((Mirror(), view))) | st.just(Again()), max_size=8))
 def test_every_panel_is_read_back_from_its_text(views: list[View]) -> None:
     panel = Panel((*views, *views))
     assert Panel.parse(str(panel)) == panel
@@ -431,6 +437,15 @@ def test_the_grids_of_the_paper_are_complete() -> None:
     assert len(GENERAL) == 8
     assert len(set(CANDIDATES)) == len(CANDIDATES) >= 40
     assert set(GENERAL[:2]) <= set(CANDIDATES)
+
+
+def test_every_candidate_stands_once_on_a_ladder_and_has_its_rung() -> None:
+    listed = [view for ladder in LADDERS.values() for rung in ladder for view in rung]
+    assert len(set(listed)) == len(listed)
+    assert tuple(listed) == CANDIDATES
+    assert all(
+        SEVERITY[view] == place for ladder in LADDERS.values() for place, rung in enumerate(ladder, 1) for view in rung
+    )
 
 
 # Chance ------------------------------------------------------------------------------------------------------------
@@ -548,6 +563,7 @@ def test_every_view_draws_every_size(size: tuple[int, int]) -> None:
 def test_every_kind_of_view_draws_a_4k_picture() -> None:
     image = Image.of(np.tile(noisy(240, 256).pixels, (9, 15, 1)))
     views = ["mirror", "turn:10", "rotation:30", "gaussian:0.1", "elastic:50,2", "tone:grey=1", "blur:1"]
+    views += ["crop:0,0,0.6", "perspective:0.2,0", "occlude:0.5", "posterise:4", "resample:0.5", "jpeg:30"]
     assert image.pixels.shape == (2160, 3840, 3)
     for view in views:
         pixels = shown(image, view)[0]
@@ -571,11 +587,31 @@ def test_a_plain_picture_stays_plain_under_every_move(
         "affine:30,0.3,1",
         "elastic:70,2",
         "blur:2",
+        "crop:0,1,0.3",
+        "perspective:-0.45,0.45",
+        "resample:0.1",
+        "occlude:0.5,fill=mean",
     )
     assert np.array_equal(np.unique(shown(image, *moves, seed=seed).reshape(-1, 3), axis=0), [colour])
 
 
-@pytest.mark.parametrize("text", ["turn:0", "zoom:1", "shift:0,0", "tone", "mirror+mirror", "rotation:0", "gaussian:0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "turn:0",
+        "zoom:1",
+        "shift:0,0",
+        "tone",
+        "mirror+mirror",
+        "rotation:0",
+        "gaussian:0",
+        "crop:0.3,0,1",
+        "perspective:0,0",
+        "occlude:0",
+        "posterise:256",
+        "resample:1",
+    ],
+)
 def test_a_view_that_changes_nothing_changes_no_pixel(text: str) -> None:
     for image in (noisy(32, 32), noisy(31, 20)):
         assert np.array_equal(shown(image, text)[0], image.pixels)
@@ -712,6 +748,88 @@ def test_blur_agrees_with_scipy() -> None:
     image = noisy(40, 50)
     expected = ndimage.gaussian_filter(image.pixels.astype(float), (1.5, 1.5, 0), mode="mirror", truncate=4)
     assert np.abs(shown(image, Blur(1.5))[0] - expected).max() < 1.5
+
+
+def test_a_crop_shows_its_part_enlarged() -> None:
+    image = noisy(20, 40)
+    corner, middle = shown(image, "crop:1,0,0.5,interpolation=nearest", "crop:0.5,0.5,0.5,interpolation=nearest")
+    assert np.array_equal(corner, image.pixels[:10, 20:].repeat(2, axis=0).repeat(2, axis=1))
+    assert np.array_equal(middle, image.pixels[5:15, 10:30].repeat(2, axis=0).repeat(2, axis=1))
+    assert np.array_equal(shown(image, "crop:0.5,0.5,0.8")[0], shown(image, "zoom:1.25")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("crop:0,0,0.5", "upper-left-cropped"),
+        ("crop:1,0.5,0.5", "right-cropped"),
+        ("crop:0.5,0.8,0.5", "lower-cropped"),
+        ("mirror+crop:0.5,0.5,0.5", "mirrored and cropped"),
+    ],
+)
+def test_the_word_of_a_crop_says_which_part_is_shown(text: str, word: str) -> None:
+    assert parse(text).adjective == word
+
+
+def test_perspective_agrees_with_a_homography() -> None:
+    image = smooth(50, 70)
+    a, b, cy, cx = 0.3, -0.2, 24.5, 34.5
+    y, x = np.mgrid[0:50, 0:70].astype(float)
+    depth = 1 + a * (x - cx) / 35 + b * (y - cy) / 25
+    places = [(y - cy) / depth + cy, (x - cx) / depth + cx]
+    planes = [
+        ndimage.map_coordinates(plane.astype(float), places, order=1, mode="mirror")
+        for plane in image.pixels.transpose(2, 0, 1)
+    ]
+    assert np.abs(shown(image, "perspective:0.3,-0.2")[0] - np.stack(planes, axis=2)).max() < 2.5
+
+
+def test_occlusion_covers_what_it_says_and_nothing_else() -> None:
+    image = noisy(16, 24)
+    covered = {
+        "occlude:0.5": (slice(4, 12), slice(6, 18)),
+        "occlude:0.25,where=left": (slice(None), slice(0, 6)),
+        "occlude:0.25,where=right": (slice(None), slice(18, 24)),
+        "occlude:0.5,where=top": (slice(0, 8), slice(None)),
+        "occlude:0.5,where=bottom": (slice(8, 16), slice(None)),
+    }
+    for text, part in covered.items():
+        expected = image.pixels.copy()
+        expected[part] = 128
+        assert np.array_equal(shown(image, text)[0], expected), text
+    grid = shown(noisy(16, 32), "occlude:0.5,where=grid")[0]
+    cells = (grid == 128).all(axis=2).reshape(4, 4, 4, 8)
+    assert cells[:, 1:3, :, 2:6].all()
+    assert cells.sum() == 16 * 2 * 4
+    mean = np.rint(image.pixels.reshape(-1, 3).mean(axis=0))
+    assert np.array_equal(shown(image, "occlude:1,fill=mean")[0], np.broadcast_to(mean, image.pixels.shape))
+
+
+def test_posterised_pictures_have_so_many_levels_and_keep_black_and_white() -> None:
+    ramp = Image.of(np.tile(np.arange(256, dtype=np.uint8)[None, :, None], (2, 1, 3)))
+    two, four, all_of_them = shown(ramp, "posterise:2", "posterise:4", "posterise:256")
+    assert np.unique(two).tolist() == [0, 255]
+    assert np.unique(four).tolist() == [0, 85, 170, 255]
+    assert np.array_equal(two[0, 127:129, 0], [0, 255])
+    assert np.array_equal(all_of_them, ramp.pixels)
+
+
+def test_resampling_loses_what_is_fine_and_keeps_what_is_coarse() -> None:
+    fine, coarse = noisy(64, 64), smooth(64, 64)
+    assert np.array_equal(shown(fine, "resample:1")[0], fine.pixels)
+    for share in (0.5, 0.25):
+        drawn = shown(fine, f"resample:{share}")[0]
+        assert (
+            np.abs(np.diff(drawn.astype(int), axis=1)).mean() < np.abs(np.diff(fine.pixels.astype(int), axis=1)).mean()
+        )
+    assert np.abs(shown(coarse, "resample:0.5")[0].astype(int) - coarse.pixels).mean() < 3
+
+
+def test_jpeg_loses_more_the_lower_its_quality() -> None:
+    image = smooth(64, 64)
+    drawn = shown(image, "jpeg:90", "jpeg:30", "jpeg:5").astype(int)
+    lost = np.abs(drawn - image.pixels).mean(axis=(1, 2, 3))
+    assert 0 < lost[0] < lost[1] < lost[2] < 40
 
 
 def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -645,6 +645,12 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
     return total - patterns.log_possible(scores) + patterns.spread
 
 
+def chances(patterns: Patterns, theta: Floats) -> Floats:
+    """(r,): the probability of each option among those of its pattern."""
+    scores = patterns.scores(theta)
+    return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
+
+
 def widen(theta: Floats, offsets: int = 0) -> Floats:
     """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
     end = len(theta) - 2 - offsets

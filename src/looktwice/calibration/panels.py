@@ -1,21 +1,25 @@
 """Which views to ask, and how many: a plan for a paid pilot, a choice from its votes, and where to stop. Pure.
 
-A view is worth what it adds to those already chosen, so panels grow greedily by the log loss of juries on pictures
-they were not fitted on. With few labelled pictures many panels are equally good, and the luckiest of them looks better
-than it is: there a chosen panel has to beat the general one on pictures that took no part in choosing it, and clearly.
-With many it need only not be clearly worse.
+A view is worth what it adds to those already chosen, so panels grow greedily by the Brier score (or the log loss) of
+juries on pictures they were not fitted on. These juries have one weight for all views: which views are asked matters
+more than how each is weighed, and four parameters are learned from few pictures.
+
+With few labelled pictures many panels are equally good, and the luckiest of them looks better than it is: there a
+chosen panel has to beat the general one on pictures that took no part in choosing it, and clearly. With many it need
+only not be clearly worse. Both are judged on the same pictures, so that what is hard about these cancels out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from looktwice.calibration import jury
-from looktwice.calibration.jury import Places
+from looktwice.calibration.jury import Patterns, Places
 from looktwice.calibration.votes import Floats, LabelledVotes
 from looktwice.errors import FitError
 
@@ -23,8 +27,10 @@ FEWEST = 200
 """Labelled pictures below which nothing is chosen."""
 SPARE = (4, 2, 0)
 """Candidates of the last rung beyond the views that the panel may have: as many as the price allows."""
-LEAST = 0.1
-"""The least share of the pilot pictures in each of the first two rungs."""
+EARLY = 0.5
+"""The share of the pilot pictures in all rungs but the last, where the price allows it."""
+LEAST = 0.2
+"""The least such share."""
 KEPT = 0.9
 """The share of the whole gain that the knee of a curve has."""
 MANY = 200
@@ -72,7 +78,7 @@ class Plan:
 
 
 def plan(pictures: int, candidates: int, longest: int, budget: int | None = None) -> Plan:
-    """A pilot on half of the pictures, three rungs, and at most half the price of asking everything.
+    """A pilot on half of the pictures by successive halving, at most at half the price of asking everything.
 
     `longest` is the most views of a panel, `budget` the most queries of all; the pilot shrinks to keep it.
     """
@@ -87,42 +93,91 @@ def plan(pictures: int, candidates: int, longest: int, budget: int | None = None
 
 
 def _plan(pilot: int, rest: int, candidates: int, longest: int) -> Plan:
-    """The first two rungs get as many pictures as half the price of everything leaves them."""
+    """Every rung has half the candidates of the one before it; all but the last have equally many pictures."""
     for last in (min(candidates, longest + spare) for spare in SPARE):
-        middle = max(last, candidates // 2)
+        early = [candidates]
+        while early[-1] // 2 > last:
+            early.append(early[-1] // 2)
         room = (candidates + 1) / 2 - (last + 1)
-        share = min(0.25, room / (candidates + middle + 2 - 2 * (last + 1) or 1))
+        share = min(EARLY, room / (sum(early) / len(early) - last or 1))
         if share >= LEAST:
-            few = math.floor(pilot * share)
-            return Plan((Rung(few, candidates), Rung(few, middle), Rung(pilot - 2 * few, last)), rest, longest)
+            few = math.floor(pilot * share / len(early))
+            rungs = (*(Rung(few, views) for views in early), Rung(pilot - few * len(early), last))
+            return Plan(rungs, rest, longest)
     raise FitError(
         f"panels of {longest} views cannot be chosen from {candidates} for half the price of asking all; lower "
         "--max-queries"
     )
 
 
-def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int) -> list[int]:
-    """The `count` columns that go on to the next rung: those of `keep`, and those that add most, in their order."""
-    left = count - len(keep)
-    ranked = [column for column in rank(labelled) if column not in keep]
-    return sorted([*keep, *ranked[: max(0, left)]])
+# What a panel is worth ---------------------------------------------------------------------------------------------
+
+LossName = Literal["brier", "log-loss"]
+Loss = Callable[[Patterns, Floats, int], Floats]
+"""(n,): what a jury loses on each picture, from the patterns, its parameters and the number of classes."""
 
 
-def rank(labelled: LabelledVotes) -> list[int]:
-    """All columns, the one first whose jury with the base label alone is least surprised on held-out folds."""
+def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
+    """(n,): the Brier score of the whole distribution, in [0, 2]."""
+    unnamed = patterns.options[:, -2] == 1.0
+    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
+    chance = jury.chances(patterns, theta)
+    squares = np.add.reduceat(chance**2 / share, patterns.starts)
+    return squares[patterns.owner[patterns.truth]] + 1.0 - 2.0 * (chance / share)[patterns.truth]
+
+
+def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
+    """(n,): −log of the probability of each picture's truth."""
+    return jury.losses(patterns, theta)
+
+
+LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
+
+
+def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Floats:
+    """(n,): what juries with one weight for all views lose on the folds they were not fitted on."""
+    found = jury.tabulate(labelled)
+    said = found.options
+    table = replace(found, options=np.column_stack([said[:, 0], said[:, 1:-2].sum(axis=1), said[:, -2:]]))
+    losses, theta = np.zeros(len(fold)), jury.descend(table, 0.0)
+    for part in range(int(fold.max()) + 1):
+        here = fold == part
+        losses[here] = loss(table, jury.descend(table, 0.0, ~here, theta), labelled.classes)[here]
+    return losses
+
+
+def grow(labelled: LabelledVotes, longest: int, loss: Loss = brier) -> list[int]:
+    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
+    fold, panel = jury.folds(len(labelled)), list[int]()
+    for _ in range(min(longest, len(labelled.panel))):
+        left = [column for column in range(len(labelled.panel)) if column not in panel]
+        panel.append(min(left, key=lambda column: held_out(labelled.under([*panel, column]), fold, loss).sum()))
+    return panel
+
+
+# Choosing ----------------------------------------------------------------------------------------------------------
+
+
+def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int, loss: Loss = brier) -> list[int]:
+    """The `count` columns that go on to the next rung: those of `keep`, and those that tell most, in their order."""
+    ranked = [column for column in rank(labelled, loss) if column not in keep]
+    return sorted([*keep, *ranked[: max(0, count - len(keep))]])
+
+
+def rank(labelled: LabelledVotes, loss: Loss = brier) -> list[int]:
+    """All columns, the one first whose jury with the base label alone loses least on held-out folds."""
     fold = jury.folds(len(labelled))
-    tables = [jury.tabulate(labelled.under([s])) for s in range(len(labelled.panel))]
-    loss = [jury.held_out_losses(table, fold, jury.COMPARING).sum() for table in tables]
-    return np.argsort(loss, kind="stable").tolist()
+    lost = [held_out(labelled.under([column]), fold, loss).sum() for column in range(len(labelled.panel))]
+    return np.argsort(lost, kind="stable").tolist()
 
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much a chosen panel's log loss is below the general one's, on pictures it was not chosen on."""
+    """By how much a chosen panel's loss is below the general one's, on pictures it was not chosen on."""
 
     mean: float
     error: float
-    """The standard error of the mean."""
+    """The standard error of the mean of the differences, picture by picture."""
     pictures: int
     """How many it is the mean of."""
 
@@ -131,34 +186,28 @@ class Gain:
         return self.mean > (-self.error if self.pictures >= MANY else self.error)
 
 
-def gain(labelled: LabelledVotes, general: Sequence[int], longest: int) -> Gain:
+def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = brier) -> Gain:
     """What choosing is worth: on each third of the pictures, with panel and weights learned on the others."""
     fold = jury.folds(len(labelled), ROUNDS, seed=1)
     gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):
-        train, test = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        chosen = jury.grow_panel(labelled.take(train), longest)
-        ours, theirs = (_losses(labelled.under(panel), train, test) for panel in (chosen, general[:longest]))
-        gaps[test] = theirs - ours
+        here = fold == part
+        chosen = grow(labelled.take(np.flatnonzero(~here)), longest, loss)
+        ours, theirs = (held_out(labelled.under(panel), fold, loss) for panel in (chosen, general[:longest]))
+        gaps[here] = (theirs - ours)[here]
     return Gain(float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps))), len(gaps))
 
 
-def choose(labelled: LabelledVotes, general: Sequence[int], longest: int) -> tuple[list[int], Gain]:
+def choose(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = brier) -> tuple[list[int], Gain]:
     """The ordered panel of at most `longest` columns, and what choosing it gained.
 
     It is the general one, unless a panel grown from these votes is convincing.
     """
-    found = gain(labelled, general, longest)
-    return (jury.grow_panel(labelled, longest) if found.convincing() else list(general[:longest])), found
+    found = gain(labelled, general, longest, loss)
+    return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found
 
 
 def knee(losses: Sequence[float]) -> int:
     """The fewest views that bring most of what the best prefix brings; losses are means after 0, 1 … views."""
     fallen = losses[0] - np.array(losses)
     return int((fallen >= KEPT * fallen.max()).argmax())
-
-
-def _losses(labelled: LabelledVotes, train: Places, test: Places) -> Floats:
-    """(m,): log losses on the test pictures of the jury that the others teach."""
-    fitted, tested = jury.Jury().fit(labelled.take(train)), labelled.take(test)
-    return fitted.distribution(tested).nll(tested.truths)

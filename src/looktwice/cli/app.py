@@ -17,6 +17,7 @@ from looktwice.cli.options import (
     COST,
     DECIDING,
     LABELLED,
+    LOSS,
     MAX_QUERIES,
     PAPER,
     REVIEWED,
@@ -179,6 +180,7 @@ def tune(
     ask: "AskOptions",
     output: "Output",
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
+    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "brier",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
@@ -205,7 +207,7 @@ def tune(
     labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
-    _exit(tune.tune(model, labelled, max_queries, out, report, output))
+    _exit(tune.tune(model, labelled, max_queries, loss, out, report, output))
 
 
 @app.command()
@@ -360,6 +362,29 @@ def review(
     from looktwice.service import Place
 
     review(verdicts, pictures, cost or (), out, Place(host, port, token_file, tuple(allow_host or ())))
+
+
+@app.command()
+def audit(
+    verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
+    pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz.", show_default=False)],
+    out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; audit.csv beside the verdicts.")] = None,
+    seed: Annotated[int, Help(help="Seed of the choice of pictures.", min=0)] = 0,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
+) -> None:
+    """How often accepted verdicts are wrong, from few labels: a page that shows those first that tell most.
+
+    [bold]Example[/bold]
+
+      looktwice audit verdicts.csv photos/
+    """
+    from looktwice.cli.label import audit
+    from looktwice.service import Place
+
+    audit(verdicts, pictures, out, seed, Place(host, port, token_file, tuple(allow_host or ())))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`looktwice label` and `review`: people say what pictures show."""
+"""`looktwice label`, `review` and `audit`: people say what pictures show."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from looktwice.asking.progress import say
 from looktwice.cli.console import safe
 from looktwice.errors import DataError, MissingExtra
-from looktwice.labelling.desk import Asking, Claim, Desk
+from looktwice.labelling.desk import Asking, Claim, Desk, verdicts_wrong
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few, find
 from looktwice.service import PARTS, Place
 from looktwice.verdicts import review as reviewing
+from looktwice.verdicts.audit import Audit
 
 
 @dataclass(frozen=True)
@@ -62,28 +63,56 @@ def label(
 
 def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Path | None, place: Place) -> None:
     """Show the pictures of doubtful verdicts, the dearest doubt first; what people say of them is kept."""
-    folder = pictures or (verdicts if verdicts.is_dir() else None)
-    if folder is None:
-        raise DataError("where are the pictures of these verdicts? name the folder that was scored after the verdicts")
     doubts = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
-    found = {picture.name: picture for picture in find([folder])}
-    lost = [doubt.name for doubt in doubts if doubt.name not in found]
-    if lost:
-        raise DataError(f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder")
+    folder, shown = _pictures(verdicts, pictures, [doubt.name for doubt in doubts])
     if not doubts:
         say("No verdict is for review.")
         return
     out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
-    labels = Labels(out)
-    claims = {d.name: Claim(d.label, d.confidence, tuple(dict.fromkeys((d.label, d.base, *d.votes)))) for d in doubts}
-    shown = {doubt.name: found[doubt.name] for doubt in doubts}
+    claims = {doubt.name: Claim(doubt.label, doubt.confidence) for doubt in doubts}
     command = ["looktwice", "evaluate", str(folder)]
     command += ["--truths", str(out)] if out != folder / "labels.csv" else []
+    labels = Labels(out)
     say(f"Corrections of {len(shown)} verdicts go to {safe(str(out))}, every click as it is made.")
     try:
-        serve(Desk(shown, list(shown), labels, claims=claims), "Review verdicts", shlex.join(command), place)
+        desk = Desk(shown, list(shown), labels, doubts=doubts, claims=claims)
+        serve(desk, "Review verdicts", shlex.join(command), place)
     finally:
         labels.close()
+
+
+def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, place: Place) -> None:
+    """Show pictures of accepted verdicts by strata; what people say tells how often such verdicts are wrong."""
+    found = reviewing.read(verdicts)
+    audited = Audit.of(found, seed)
+    folder, shown = _pictures(verdicts, pictures, audited.order())
+    labels = Labels(out or verdicts.with_name("audit.csv"))
+    say(f"Labels go to {safe(str(labels.out))}, every click as it is made.")
+    _tell(audited, labels)
+    desk = Desk(shown, list(shown), labels, doubts=found, audit=audited)
+    try:
+        serve(desk, "Audit", shlex.join(["looktwice", "audit", str(verdicts), str(folder)]), place)
+    finally:
+        _tell(audited, labels)
+        labels.close()
+
+
+def _tell(audited: Audit, labels: Labels) -> None:
+    """Say how often accepted verdicts are wrong, as far as the labels tell."""
+    if told := audited.share(verdicts_wrong(audited, labels.known())):
+        say(told.line())
+
+
+def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tuple[Path, dict[str, Picture]]:
+    """The folder of the pictures of verdicts, and those of these names in their order."""
+    folder = pictures or (verdicts if verdicts.is_dir() else None)
+    if folder is None:
+        raise DataError("where are the pictures of these verdicts? name the folder that was scored after the verdicts")
+    found = {picture.name: picture for picture in find([folder])}
+    lost = [name for name in names if name not in found]
+    if lost:
+        raise DataError(f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder")
+    return folder, {name: found[name] for name in names}
 
 
 def _cost(text: str) -> tuple[str, float]:

@@ -25,7 +25,7 @@ LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default w
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
-VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight mild ones."
+VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight general ones."
 SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
 WORKING_SIZE = (
     "Scale larger pictures down to so many pixels of the longer side; by default what the classifier can use."
@@ -40,6 +40,7 @@ COST = "What missing a label costs, such as melanoma=20; others cost 1. The dear
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
+LOSS = "What the views are chosen to lower on held-out pictures."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 UNFAMILIAR = (

@@ -12,7 +12,7 @@ from rich.table import Table
 from looktwice import files
 from looktwice.asking.progress import say
 from looktwice.asking.session import ledger_name, run
-from looktwice.calibration.panels import Plan
+from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.inputs import check_places, complain
@@ -32,6 +32,7 @@ def tune(
     model: AsyncModel,
     pictures: Sequence[Picture],
     max_queries: int | None,
+    loss: LossName,
     out: Path,
     report: Path | None,
     output: Output,
@@ -48,7 +49,7 @@ def tune(
         async with watched(model, len(pictures), output):
             plan = model.plan(len(pictures), max_queries)
             _tell([*_lines(plan, price), *_books(model, output)], output.json)
-            return plan, None if output.dry_run else await model.tune(pictures, max_queries=max_queries)
+            return plan, None if output.dry_run else await model.tune(pictures, max_queries=max_queries, loss=loss)
 
     plan, tuned = run(work)
     if tuned is None:
@@ -66,7 +67,7 @@ def tune(
     if output.json:
         print_json({"profile": str(out), "panel": profile.panel, "gain": chosen.gain.mean, **_figures(plan)})
     else:
-        _show(profile, price, chosen)
+        _show(profile, price, chosen, loss)
         say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
     return not chosen.collected.unscored
 
@@ -167,13 +168,14 @@ def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str
     return figures.lines_svg(lines, title=title, x_label="queries a picture", y_label=label)
 
 
-def _show(profile: Profile, price: int, chosen: Selection) -> None:
+def _show(profile: Profile, price: int, chosen: Selection, loss: LossName) -> None:
     OUT.print(_curve_table(profile.curve, str(chosen.collected.panel), len(profile.views()), price))
-    gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f}"
+    score = "Brier score" if loss == "brier" else "log loss"
+    gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f} in {score}"
     if chosen.gain.convincing():
-        say(f"The chosen views gain {gain} in log loss over the general panel, on pictures they were not chosen on.")
+        say(f"The chosen views gain {gain} over the general panel, both on the same pictures, none chosen on.")
     else:
-        say(f"The general panel was kept: the best choice gains {gain} in log loss over it.")
+        say(f"The general panel was kept: the best choice gains {gain} over it, both on the same held-out pictures.")
     OUT.print(results_table(profile.results, _judged(profile, chosen)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -17,7 +17,6 @@ from looktwice.asking import session
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.desk import Desk
 from looktwice.labelling.labels import Click, Token
-from looktwice.labelling.worth import NOTE
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Place, bodies
@@ -154,8 +153,9 @@ class _Routes:
 
     def _shown(self, window: str) -> Response:
         state = self._desk.state(window)
-        told = {**asdict(state.worth), "lines": state.worth.lines(), "note": NOTE} if state.worth else None
-        return JSONResponse({**asdict(state), "worth": told})
+        worth = state.worth
+        told = {"lines": worth.lines(), "enough": worth.enough, "note": worth.note} if worth else None
+        return JSONResponse({**asdict(replace(state, worth=None)), "worth": told})
 
 
 def _drawn(picture: Picture) -> Response:

@@ -11,10 +11,12 @@ from looktwice.calibration.votes import Row, Votes
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import Queue, options
-from looktwice.labelling.worth import Worth, worth
+from looktwice.labelling.worth import Audited, Told, Worth, worth
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.learn import labelled_votes
+from looktwice.verdicts.review import Doubt
 from looktwice.views import Panel
 
 PRELOADED = 4
@@ -31,8 +33,6 @@ class Claim:
 
     label: str
     confidence: float
-    named: tuple[str, ...] = ()
-    """What the classifier said of the picture and of its views."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class State:
     """Whether the window has said something that it can take back."""
     notice: str
     """Why no views are asked any more, for people."""
-    worth: Worth | None
+    worth: Told | None
     """What the labels are worth so far; None where nothing is asked, so that nothing is known of the classifier."""
 
 
@@ -80,13 +80,19 @@ class Desk:
     vocabulary: tuple[str, ...] = ()
     """The labels that the classifier is known to give."""
     asking: Asking | None = None
+    doubts: Sequence[Doubt] = ()
+    """Verdicts that are known of the pictures."""
     claims: Mapping[str, Claim] = field(default_factory=dict)
+    """Those that people see and are to judge."""
+    audit: Audit | None = None
+    """The accepted verdicts of which the labels are to tell how often they are wrong."""
     rows: dict[str, Row] = field(default_factory=dict)
     """What was answered about each picture so far."""
     notice: str = ""
 
     def __post_init__(self) -> None:
         self._queue = Queue(self.order)
+        self._named = {doubt.name: doubt.named() for doubt in self.doubts}
         self._failed = set[str]()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -115,8 +121,8 @@ class Desk:
         """Every label that is known: those of the classifier, those that it gave, and those that people gave."""
         given = {label for click in self.labels.known().values() for label in click.labels}
         said = {label for row in self.rows.values() for label in (row.base, *row.views) if label}
-        claimed = {claim.label for claim in self.claims.values()}
-        return sorted({*self.vocabulary, *said, *given, *claimed}, key=str.casefold)
+        judged = {label for labels in self._named.values() for label in labels}
+        return sorted({*self.vocabulary, *said, *given, *judged}, key=str.casefold)
 
     def state(self, window: str) -> State:
         """What a window shows now."""
@@ -134,7 +140,9 @@ class Desk:
             len(self.pictures),
             self.labels.last(window) is not None,
             self.notice,
-            self._worth,
+            Audited(self.audit.share(verdicts_wrong(self.audit, known)), len(self.audit.doubts))
+            if self.audit
+            else self._worth,
         )
 
     async def click(self, click: Click) -> None:
@@ -165,8 +173,8 @@ class Desk:
 
     def _item(self, name: str, words: Sequence[str]) -> Item:
         claim, row = self.claims.get(name), self.rows.get(name)
-        named = claim.named if claim else [label for label in (row.base, *row.views) if label] if row else []
-        offered = options(name if row is None else row.digest, [*named], words)
+        named = [label for label in (row.base, *row.views) if label] if row else self._named.get(name, ())
+        offered = options(name if row is None else row.digest, named, words)
         return Item(name, tuple(label for label in offered if claim is None or label != claim.label), claim)
 
     async def _ask(self, asking: Asking) -> None:
@@ -196,3 +204,10 @@ class Desk:
                 self.notice = f"No more views are asked: {error}"
             if len(left) > TOGETHER:
                 self._wanted.set()
+
+
+def verdicts_wrong(audit: Audit, known: Mapping[str, Click]) -> dict[str, bool]:
+    """Whether the verdict on each labelled picture is wrong; those of which that is not known are left out."""
+    told = {doubt.name: (doubt.label, known[doubt.name]) for doubt in audit.doubts if doubt.name in known}
+    sure = {name: click.truth != label for name, (label, click) in told.items() if click.truth is not None}
+    return sure | {name: True for name, (label, click) in told.items() if label in click.excluded}

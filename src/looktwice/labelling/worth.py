@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.errors import LookTwiceError
 from looktwice.verdicts import planning
+from looktwice.verdicts.audit import Share
 from looktwice.verdicts.profile import HeldOut
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -23,10 +25,45 @@ NOTE = (
 )
 
 
+class Told(Protocol):
+    """What labels tell so far, for people."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether they are enough for what is wanted."""
+
+    @property
+    def note(self) -> str:
+        """How to read it."""
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """What it is, its value, and a remark."""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What the labels of an audit tell; None until there are some of every kind."""
+
+    share: Share | None
+    verdicts: int
+    """How many verdicts are audited."""
+    enough: ClassVar[bool] = False
+    note: ClassVar[str] = "Doubtful verdicts are shown more often than others, and weighed by how often."
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """How often accepted verdicts are wrong."""
+        if self.share is None:
+            return [("Accepted verdicts", f"{self.verdicts:,}", "more is told from some labels of every kind on")]
+        wrong = f"{self.share.low:.1%} to {self.share.high:.1%}, 95 % surely"
+        found = ("Wrong among accepted", f"{self.share.value:.1%}", wrong)
+        return [("Labels that count", f"{self.share.labels:,}", f"of {self.verdicts:,} accepted verdicts"), found]
+
+
 @dataclass(frozen=True)
 class Worth:
     """What so many labels tell; None where they are too few."""
 
+    note: ClassVar[str] = NOTE
     labels: int
     """Pictures of whose truth something is known, and about which the classifier was asked."""
     unsure: int

@@ -10,7 +10,7 @@ import numpy as np
 from looktwice.asking.asker import Asker
 from looktwice.calibration import crossfit, panels
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.panels import Gain, Plan
+from looktwice.calibration.panels import Gain, Loss, Plan
 from looktwice.calibration.paper import Gaussian
 from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
 from looktwice.errors import ViewError
@@ -37,16 +37,21 @@ class Selection:
 
 
 async def choose(
-    asker: Asker, pictures: Sequence[Picture], plan: Plan, candidates: Sequence[View], general: Panel
+    asker: Asker,
+    pictures: Sequence[Picture],
+    plan: Plan,
+    candidates: Sequence[View],
+    general: Panel,
+    loss: Loss = panels.brier,
 ) -> Selection:
     """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
 
     The general panel's views are among the candidates and stay to the last rung.
     """
     mixed = shuffled(pictures)
-    pilot = await _climb(asker, mixed, plan, tuple(candidates), general)
+    pilot = await _climb(asker, mixed, plan, tuple(candidates), general, loss)
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
-    panel, gain = panels.choose(pilot.labelled(), columns, plan.longest)
+    panel, gain = panels.choose(pilot.labelled(), columns, plan.longest, loss)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     knee = panels.knee([float(step.brier.mean()) for step in steps])
@@ -64,7 +69,7 @@ def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Pro
 
 
 async def _climb(
-    asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel
+    asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel, loss: Loss
 ) -> Collected:
     """The answers about all pilot pictures under the candidates of the last rung."""
     first, *others = plan.rungs
@@ -72,7 +77,7 @@ async def _climb(
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
-        columns = panels.survivors(heard.labelled(), keep, rung.views)
+        columns = panels.survivors(heard.labelled(), keep, rung.views, loss)
         panel = Panel(tuple(heard.panel.views[column] for column in columns))
         more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel)
         heard, asked = joined([heard, more], panel), asked + rung.pictures

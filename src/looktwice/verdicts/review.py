@@ -35,6 +35,10 @@ class Doubt:
     """The labels of the views that were asked."""
     decision: str | None
 
+    def named(self) -> tuple[str, ...]:
+        """Every label that the verdict, the classifier or a view said."""
+        return tuple(dict.fromkeys((self.label, self.base, *self.votes)))
+
     def value(self, costs: Mapping[str, float]) -> float:
         """The expected cost of leaving the verdict as it is, if missing a label costs so much, by default 1.
 

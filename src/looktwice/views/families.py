@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from looktwice.phrasing import LabelOrder, Phrasing
 from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, name_of, register, short
 from looktwice.views.draws import words
 from looktwice.views.warping import (
+    IN_PAIRS,
     LONGEST,
     Maps,
     Motion,
@@ -276,6 +277,139 @@ class Blur(View):
 
         taps = int(8 * self.sigma + 1) | 1
         out[:] = cv2.GaussianBlur(picture, (taps, taps), self.sigma, borderType=cv2.BORDER_REFLECT_101)
+
+
+@register
+@dataclass(frozen=True)
+class Crop(Sampled, Moving):
+    """A part of the picture, enlarged to its full size; 0 and 1 across are left and right, 0 and 1 down top and bottom.
+
+    A share of 0.6 shows 60 % of the width and of the height.
+    """
+
+    across: Annotated[float, Between(0, 1)]
+    down: Annotated[float, Between(0, 1)]
+    share: Annotated[float, Between(0.1, 1)]
+
+    @property
+    def adjective(self) -> str:
+        height = "" if self.down == 0.5 else "upper-" if self.down < 0.5 else "lower-"
+        side = "" if self.across == 0.5 else "left-" if self.across < 0.5 else "right-"
+        return f"{height}{side}cropped"
+
+    def motion(self, _: Floats, /) -> Motion:
+        beyond = (1 - self.share) / self.share
+        return Motion(factor=1 / self.share, right=(0.5 - self.across) * beyond, down=(0.5 - self.down) * beyond)
+
+
+@register
+@dataclass(frozen=True)
+class Perspective(Sampled):
+    """The picture seen from a side: the right and the lower edge come nearer above 0, and move away below 0."""
+
+    adjective = "tilted"
+    across: Annotated[float, Between(-0.45, 0.45)]
+    down: Annotated[float, Between(-0.45, 0.45)]
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        pieces = self._pieces(*picture.shape[:2])
+        read_through(Maps(0, pieces), picture, (self.border, self.interpolation), out[:1])
+        out[1:] = out[0]
+
+    def _pieces(self, height: int, width: int) -> Iterator[Piece]:
+        """A pixel at (u, v), from -1 to 1 about the centre, shows (u, v) / (1 + across·u + down·v)."""
+        x, y = np.arange(width) - (width - 1) / 2, np.arange(height)[:, None] - (height - 1) / 2
+        rows = max(1, LONGEST // width)
+        for row in range(0, height, rows):
+            below = y[row : row + rows]
+            depth = 1 + (2 * self.across / width) * x + (2 * self.down / height) * below
+            pairs = np.stack([x / depth + (width - 1) / 2, below / depth + (height - 1) / 2], axis=2, dtype=np.float32)
+            yield piece(row * width, pairs.reshape(1, -1, 2), IN_PAIRS, 0, self.interpolation == "nearest")
+
+
+@register
+@dataclass(frozen=True)
+class Occlude(View):
+    """A part of the picture covered by mid-grey or by its mean colour.
+
+    The share is that of both sides in the centre, of one side from an edge on, or of the sides of each of the 4 × 4
+    cells of a grid.
+    """
+
+    adjective = "partly covered"
+    share: Annotated[float, Between(0, 1)]
+    where: Literal["centre", "left", "right", "top", "bottom", "grid"] = "centre"
+    fill: Literal["grey", "mean"] = "grey"
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        height, width, _ = picture.shape
+        pixels = height * width
+        total = picture.sum(axis=(0, 1), dtype=np.int64)
+        out[:] = picture
+        out[:, self._covered(height, width)] = 128 if self.fill == "grey" else (total + pixels // 2) // pixels
+
+    def _covered(self, height: int, width: int) -> NDArray[np.bool_]:
+        """(height, width): whether a pixel is covered; its own centre decides."""
+        y, x = ((np.arange(side) + 0.5) / side for side in (height, width))
+        if self.where in ("left", "right"):
+            return np.broadcast_to((x if self.where == "left" else 1 - x) < self.share, (height, width))
+        if self.where in ("top", "bottom"):
+            return np.broadcast_to(((y if self.where == "top" else 1 - y) < self.share)[:, None], (height, width))
+        if self.where == "grid":
+            y, x = 4 * y % 1, 4 * x % 1
+        down, across = (np.abs(2 * place - 1) < self.share for place in (y, x))
+        return np.asarray(down[:, None] & across)
+
+
+@register
+@dataclass(frozen=True)
+class Posterise(View):
+    """Every channel rounded to so many levels, from black to white."""
+
+    adjective = "posterised"
+    levels: Annotated[float, Between(2, 256, whole=True)]
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        steps = int(self.levels) - 1
+        level = (np.arange(256) * steps + 127) // 255
+        out[:] = ((level * 255 + steps // 2) // steps).astype(np.uint8)[picture]
+
+
+@register
+@dataclass(frozen=True)
+class Resample(View):
+    """The picture scaled down to a share of its sides and up again, with what lies between pixels read linearly."""
+
+    adjective = "coarser"
+    share: Annotated[float, Between(0.02, 1)]
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        import cv2
+
+        height, width, _ = picture.shape
+        fewer = max(1, round(self.share * width)), max(1, round(self.share * height))
+        small = cv2.resize(picture, fewer, interpolation=cv2.INTER_LINEAR_EXACT)
+        out[:] = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR_EXACT)
+
+
+@register
+@dataclass(frozen=True)
+class Jpeg(View):
+    """What is left of the picture as JPEG (4:2:0) of a quality.
+
+    Its pixels are those of libjpeg-turbo's accurate whole-number transform, which the wheels of OpenCV bring along.
+    """
+
+    adjective = "compressed"
+    quality: Annotated[float, Between(1, 100, whole=True)]
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        import cv2
+
+        colours = cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
+        settings = [cv2.IMWRITE_JPEG_QUALITY, int(self.quality), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, colours]
+        _, file = cv2.imencode(".jpg", picture[:, :, ::-1], settings)
+        out[:] = np.asarray(cv2.imdecode(file, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
 
 
 # Views of the question -----------------------------------------------------------------------------------------------

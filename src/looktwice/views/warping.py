@@ -34,11 +34,13 @@ Sources = NDArray[np.complex128]
 LONGEST = 32_766
 """Pixels a side that cv2.remap takes; also those drawn in one call, whose maps then fit into the L2 cache."""
 
+IN_PAIRS = np.empty(0, np.float32)
+"""The y of a piece whose positions are pairs of x and y."""
+
 _LARGEST = 2**22
 """Pixels that a picture with its margin may have."""
 
 _NO_CHANCE = np.zeros((1, 4))
-_IN_PAIRS = np.empty(0, np.float32)
 _NOTHING_BETWEEN = np.empty(0, np.uint16)
 
 
@@ -213,7 +215,7 @@ def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: boo
     for view, row in product(range(0, sources.shape[1], together), range(0, height, rows)):
         points = down[view : view + together, row : row + rows, None] + across[view : view + together, None]
         pairs = points.reshape(1, -1, 1).view(np.float32)
-        yield piece((view * height + row) * width, pairs, _IN_PAIRS, margin, nearest)
+        yield piece((view * height + row) * width, pairs, IN_PAIRS, margin, nearest)
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,393 @@
+"""Which views to ask: the general panel, grown leaving one model out, and panels chosen for one model.
+
+python -m experiments.general ask       ask six models about their pictures under the views of TRIED, and keep it
+python -m experiments.general           results/general*.csv from what was kept, and the panel in views/panels.py
+python -m experiments.general page      the tables of docs/views.md, from the CSVs
+python -m experiments.general quick DIR all of it, small, on the embedded clothes, into a folder
+
+Labels go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and block of pictures; what
+is there is not asked again. Blocks are drawn from a permutation with a seed, the same for models that share their
+pictures. A panel that is tested on a model was grown on the other five, by pictures of the even blocks if it is tested
+on the odd ones, and the other way round: no tested picture took part, whatever the model. The first three blocks chose
+what is TRIED and are not tested. The panel that is shipped grows on everything. *Chosen* panels grow on the fitting
+half of each split, from all views.
+Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for each other.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.collected import CACHE, MILD
+from experiments.outputs import SOURCES, log_probabilities
+from experiments.scores import jury, white_box
+from looktwice.calibration import panels
+from looktwice.calibration.jury import folds
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.classifiers.onnx import OnnxClassifier
+from looktwice.classifiers.registry import connect
+from looktwice.pictures.collection import labelled
+from looktwice.pictures.image import Image
+from looktwice.views import Panel, Tone, View, base_question, parse, questions, render
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results"
+SOURCE = ROOT / "src" / "looktwice" / "views" / "panels.py"
+PAGE = ROOT / "docs" / "views.md"
+SPLITS = 20
+TRIED = Panel.parse(
+    f"""
+    {MILD} mirror zoom:0.7 zoom:1.3 mirror+zoom:0.85 mirror+zoom:1.3 mirror+zoom:1.8
+    turn:-20 turn:30 mirror+turn:20 mirror+turn:-30 perspective:-0.35,0 perspective:0,0.3 elastic:50,5
+    crop:0,0,0.8 crop:1,0,0.8 crop:0,1,0.8 crop:1,1,0.8 mirror+crop:0,0.5,0.75 mirror+crop:1,0.5,0.75
+    crop:0,0,0.62 crop:1,0,0.62 crop:0,1,0.62 crop:1,1,0.62
+    tone:contrast=0.4 mirror+tone:contrast=2.5 tone:cast=-0.4 tone:cast=0.3 tone:grey=1 tone:brightness=-0.3
+    resample:0.5 jpeg:30 gaussian:0.05
+    """
+)
+"""The candidates that are asked about all pictures: the mild panel, and what is harder.
+
+Of what moved more than half of the labels about the pictures of the first three blocks, only corners stayed, which tell
+something about photos. These blocks are never tested.
+"""
+SCREENED = 3
+OLD = list(range(8))
+SOFTMAX, MILDLY = "softmax, temperature (1 query)", "mild panel, 1+8"
+FIGURES = ("accuracy", "ece", "brier", "base_auroc")
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model and its pictures, asked block by block."""
+
+    name: str
+    title: str
+    data: str
+    images: list[Image]
+    truths: Codes
+    words: tuple[str, ...]
+    classifier: OnnxClassifier
+    block: int
+    """Pictures of a block."""
+    views: Panel = TRIED
+    cache: Path = CACHE / "general"
+
+    @cached_property
+    def order(self) -> Rows:
+        """The pictures' places, mixed; models that share their pictures have the same."""
+        return np.random.default_rng(2024).permutation(len(self.images))
+
+    def ask(self, block: int) -> None:
+        """Ask about one block what is not kept yet."""
+        path, views, labels = self._path(block), list[str](), np.empty((0, 0), np.int16)
+        if path.exists():
+            with np.load(path) as file:
+                views, labels = list(map(str, file["views"])), file["labels"][:, 1:]
+        missing = Panel(tuple(view for view in self.views if str(view) not in views))
+        rows = self.order[block * self.block : (block + 1) * self.block]
+        if not missing.views or not len(rows):
+            return
+        outputs = [self._outputs(self.images[row], missing) for row in rows]
+        said = np.stack([output.argmax(axis=1) for output in outputs]).astype(np.int16)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".part").open("wb") as file:
+            np.savez(
+                file,
+                rows=rows,
+                labels=np.hstack([said, labels.reshape(len(rows), -1)]),
+                logits=np.stack([output[0] for output in outputs]),
+                views=[*map(str, missing), *views],
+            )
+        os.replace(path.with_suffix(".part"), path)
+
+    def _outputs(self, image: Image, panel: Panel) -> NDArray[np.float32]:
+        """(1 + S, K): what the model says about the picture and its views, two photos or sixteen small ones a call."""
+        shown = render(image, [base_question(image), *questions(image, panel, 0)])
+        prepared = [self.classifier.prepare(pixels) for pixels in shown]
+        together = 2 if max(prepared[0].shape) > 64 else 16
+        calls = range(0, len(prepared), together)
+        return np.concatenate([self.classifier.logits(prepared[k : k + together]) for k in calls]).astype(np.float32)
+
+    def _path(self, block: int) -> Path:
+        return self.cache / self.name / f"{block:03}.npz"
+
+    def heard(self) -> Heard:
+        """What was kept, of all blocks."""
+        said, logits, rows, part = [], [], [], []
+        for block in range(-(-len(self.images) // self.block)):
+            if not self._path(block).exists():
+                continue
+            with np.load(self._path(block)) as file:
+                kept = list(file["views"])
+                said.append(file["labels"][:, [0, *(1 + kept.index(str(view)) for view in self.views)]])
+                logits.append(file["logits"])
+                rows.append(file["rows"])
+            part.append(np.full(len(rows[-1]), block))
+        labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
+        names, panel = tuple(map(str, places)), tuple(map(str, self.views))
+        votes = Votes(names, panel, self.words, labels[:, 0], labels[:, 1:], len(self.words))
+        truths = [self.words[code] for code in self.truths[places]]
+        logs = log_probabilities(np.concatenate(logits))
+        return Heard(self.name, self.title, self.data, votes.labelled(truths), logs, np.concatenate(part))
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """The answers of a model."""
+
+    name: str
+    title: str
+    data: str
+    votes: LabelledVotes
+    logs: Floats
+    """(n, K): the model's own log probabilities, which a closed classifier hides."""
+    block: Rows
+    """(n,): the block of each picture."""
+
+    def split(self, seed: int) -> tuple[Rows, Rows]:
+        """Pictures to fit and to test, half each; those that chose the candidates fit."""
+        half, screened = len(self.block) // 2, np.flatnonzero(self.block < SCREENED)
+        mixed = np.random.default_rng(seed).permutation(np.flatnonzero(self.block >= SCREENED))
+        return np.concatenate([screened, mixed[: half - len(screened)]]), mixed[half - len(screened) :]
+
+    def half(self, parity: int) -> LabelledVotes:
+        """The pictures of the even blocks (0) or of the odd ones (1)."""
+        return self.votes.take(np.flatnonzero(self.block % 2 == parity))
+
+    def unseen(self, parity: int, seed: int) -> tuple[Rows, Rows]:
+        """For a panel that one half of the pictures grew: half of the others to test, and all the rest to fit."""
+        others = np.flatnonzero((self.block % 2 != parity) & (self.block >= SCREENED))
+        test = np.random.default_rng(seed).permutation(others)[len(others) // 2 :]
+        return np.setdiff1d(np.arange(len(self.block)), test), test
+
+    def softmax(self, fit: Rows, test: Rows) -> dict[str, float]:
+        """What the model's owner has with one query: its softmax with the temperature that suits the fitting part."""
+        return white_box(self.logs, self.votes.truths, self.votes.base, fit, test)
+
+    def under(self, columns: Sequence[int], fit: Rows, test: Rows) -> dict[str, float]:
+        """The jury's figures with some of the views."""
+        return jury(self.votes.under(columns), fit, test)
+
+
+def subjects() -> list[Subject]:
+    """The six models."""
+    return [
+        Subject(name, source.title, source.data, *source.pictures, source.classifier(), _block(source.data))
+        for name, source in SOURCES.items()
+    ]
+
+
+def _block(data: str) -> int:
+    return 50 if data == "photos" else 100
+
+
+def clothes(folder: Path, pictures: int = 80) -> list[Subject]:
+    """The embedded model, as two that see other pictures: enough to see that everything runs."""
+    demo = Path(str(files("looktwice") / "demo"))
+    found, classifier = labelled(demo / "pictures.npz"), connect(str(demo / "fashion.toml"))
+    assert isinstance(classifier, OnnxClassifier)
+    views, words = Panel(TRIED.views[:12]), classifier.labels
+    parts = {"first": found[:pictures], "second": found[pictures : 2 * pictures]}
+    return [
+        Subject(
+            name,
+            f"{name} clothes",
+            name,
+            [picture.image() for picture in part],
+            np.array([words.index(str(picture.truth)) for picture in part], np.int32),
+            words,
+            classifier,
+            pictures // 8,
+            views,
+            folder / "cache",
+        )
+        for name, part in parts.items()
+    ]
+
+
+# Growing -------------------------------------------------------------------------------------------------------------
+
+
+def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int, first: Sequence[int] = ()) -> list[int]:
+    """The columns, after those of `first`, whose Brier score over some pictures of each model is least.
+
+    It is taken relative to that without views, and every set of pictures counts the same, however many models see it.
+    Random views take no part, since paid answers about fixed ones are known again under any seed, and neither does what
+    only changes colours, which shows nothing new of a grey picture.
+    """
+    fit = [column for column, view in enumerate(models[0].votes.panel) if _suits_all(parse(view))]
+    shared = Counter(each.data for each in models)
+    told = []
+    for each, part in zip(models, parts, strict=True):
+        fold = folds(len(part))
+        told.append((part, fold, 1 / shared[each.data] / panels.held_out(part.under([]), fold).mean()))
+
+    def lost(columns: list[int]) -> float:
+        return sum(weight * panels.held_out(part.under(columns), fold).mean() for part, fold, weight in told)
+
+    panel = list(first)
+    while len(panel) < min(longest, len(fit)):
+        left = [column for column in fit if column not in panel]
+        panel.append(min(left, key=lambda column: lost([*panel, column])))
+    return panel
+
+
+def _suits_all(view: View) -> bool:
+    colours = isinstance(view, Tone) and (view.cast or view.grey)
+    return not view.random and not colours
+
+
+Lines = Iterator[dict[str, str]]
+
+
+def left_out(models: Sequence[Heard], splits: int) -> Lines:
+    """For each model panels grown on the others, by half of the pictures, beside the mild one, on the other half."""
+    for each in models:
+        others = [other for other in models if other is not each]
+        grown = [grow(others, [other.half(parity) for other in others], 8) for parity in (0, 1)]
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(splits):
+            fit, test = each.unseen(seed % 2, seed)
+            found.setdefault(SOFTMAX, []).append(each.softmax(fit, test))
+            found.setdefault(MILDLY, []).append(each.under(OLD, fit, test))
+            found.setdefault("grown on the others, 1+8", []).append(each.under(grown[seed % 2], fit, test))
+        yield from _lines(each, found, grown[0])
+
+
+def chosen(models: Sequence[Heard], splits: int) -> Lines:
+    """For each model a panel grown anew on the fitting half of each split, beside the mild one."""
+    for each in models:
+        found: dict[str, list[dict[str, float]]] = {}
+        sizes = (8, 16) if each.data == "photos" else (8,)
+        counted = Counter[int]()
+        for seed in range(splits):
+            fit, test = each.split(seed)
+            found.setdefault(SOFTMAX, []).append(each.softmax(fit, test))
+            found.setdefault(MILDLY, []).append(each.under(OLD, fit, test))
+            panel = panels.grow(each.votes.take(fit), max(sizes))
+            for size in sizes:
+                counted.update(panel[:8])
+                found.setdefault(f"chosen, 1+{size}", []).append(each.under(panel[:size], fit, test))
+        yield from _lines(each, found, [column for column, _ in counted.most_common(8)])
+
+
+def _lines(each: Heard, found: dict[str, list[dict[str, float]]], panel: Sequence[int]) -> Lines:
+    """One line a method: the means over the splits, and the paired difference in Brier score to the mild panel."""
+    mild = np.array([figures["brier"] for figures in found[MILDLY]])
+    for method, splits in found.items():
+        gap = np.array([figures["brier"] for figures in splits]) - mild
+        yield {
+            "model": each.title,
+            "method": method,
+            **{key: f"{np.mean([figures[key] for figures in splits]):.4f}" for key in FIGURES},
+            "against_mild": f"{gap.mean():+.4f}",
+            "splits_better": str(int((gap < 0).sum())),
+            "splits": str(len(splits)),
+            "pictures": str(len(each.votes)),
+            "panel": " ".join(each.votes.panel[column] for column in panel)
+            if method.startswith(("grown", "chosen"))
+            else "",
+        }
+
+
+def severities(models: Sequence[Heard]) -> Lines:
+    """How often each view changes the label, on each model: what is mild and what is hard."""
+    for column, view in enumerate(models[0].votes.panel):
+        moved = {each.title: f"{(each.votes.views[:, column] != each.votes.base).mean():.3f}" for each in models}
+        yield {"view": view, **moved}
+
+
+# The files -----------------------------------------------------------------------------------------------------------
+
+
+def measure(models: Sequence[Heard], results: Path, splits: int = SPLITS) -> Panel:
+    """Write all CSVs; gives the general panel of sixteen views."""
+    write(results / "general_moved.csv", severities(models))
+    panel = Panel.parse(
+        " ".join(models[0].votes.panel[column] for column in grow(models, [each.votes for each in models], 16))
+    )
+    write(results / "general_panel.csv", ({"place": str(k), "view": str(v)} for k, v in enumerate(panel, 1)))
+    print(panel, flush=True)
+    write(results / "general.csv", left_out(models, splits))
+    write(results / "general_chosen.csv", chosen(models, splits))
+    return panel
+
+
+def write(path: Path, lines: Iterable[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = list(lines)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(told[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(told)
+    print(f"{path}: {len(told)} lines", flush=True)
+
+
+def regenerate(panel: Panel, source: Path = SOURCE) -> None:
+    """Put the panel into the source of looktwice, four views a line."""
+    lines = [" ".join(map(str, panel.views[start : start + 4])) for start in range(0, len(panel), 4)]
+    text = "\n".join(f"    {line}" for line in lines)
+    pattern = r'(GENERAL16 = Panel\.parse\(\n    """\n).*?(\n    """\n\))'
+    source.write_text(re.sub(pattern, rf"\g<1>{text}\g<2>", source.read_text("utf-8"), flags=re.DOTALL), "utf-8")
+
+
+SHOWN = {"accuracy": "accuracy", "ece": "ECE", "brier": "Brier", "base_auroc": "AUROC, base answer"}
+
+
+def page(results: Path = RESULTS, path: Path = PAGE) -> None:
+    """The tables of docs/views.md, between their marks."""
+    text = path.read_text("utf-8")
+    for name in ("general", "general_chosen"):
+        with (results / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            rows = [_cells(row) for row in csv.DictReader(file)]
+        heading = ["model", "", *SHOWN.values(), "Brier, against the mild panel", "pictures"]
+        table = ["| " + " | ".join(row) + " |" for row in (heading, ["---"] * len(heading), *rows)]
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, rest = text.split(begin)
+        text = before + begin + "\n".join([*table, end]) + rest.split(end)[1]
+    path.write_text(text, "utf-8")
+
+
+def _cells(row: dict[str, str]) -> list[str]:
+    better = f"{row['against_mild']} ({row['splits_better']} of {row['splits']} splits better)"
+    figures = [row[key].lstrip("0") for key in SHOWN]
+    return [row["model"], row["method"], *figures, "" if row["method"] == MILDLY else better, row["pictures"]]
+
+
+def main(words: Sequence[str]) -> None:
+    match words:
+        case ["ask"]:
+            found = subjects()
+            for block in range(max(-(-len(each.images) // each.block) for each in found)):
+                for each in found:
+                    each.ask(block)
+                    print(f"{each.name}: block {block}", flush=True)
+        case ["page"]:
+            page()
+        case ["quick", folder]:
+            small = clothes(Path(folder))
+            for each in small:
+                for block in range(8):
+                    each.ask(block)
+            measure([each.heard() for each in small], Path(folder), splits=2)
+        case []:
+            regenerate(measure([each.heard() for each in subjects()], RESULTS))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""An audit: strata with known chances, estimates without bias, and intervals that hold the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from looktwice.calibration.metrics import wilson
+from looktwice.errors import DataError
+from looktwice.verdicts.audit import FEWEST, Audit, share, strata
+from looktwice.verdicts.review import Doubt
+
+
+def verdicts(count: int, seed: int = 0) -> list[Doubt]:
+    """Verdicts of which most are sure."""
+    confidence = 1.0 - np.random.default_rng(seed).beta(0.3, 3.0, count).round(2) * 0.5
+    return [Doubt(str(n), "x", float(c), "x", (), None) for n, c in enumerate(confidence)]
+
+
+def test_strata_follow_the_confidence_and_never_part_equal_ones() -> None:
+    confidence = np.array([d.confidence for d in verdicts(2000)])
+    found = strata(confidence)
+    assert set(found) == set(range(5))
+    for h in range(4):
+        assert confidence[found == h].min() > confidence[found == h + 1].max()
+    assert strata(np.full(10, 0.9)).tolist() == [0] * 10
+
+
+def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
+    audit = Audit.of(verdicts(2000))
+    order = audit.order()
+    assert sorted(order) == sorted(doubt.name for doubt in audit.doubts)
+    place = dict(zip((doubt.name for doubt in audit.doubts), audit.stratum.tolist(), strict=True))
+    first = np.bincount([place[name] for name in order[: 5 * FEWEST]])
+    assert first.tolist() == [FEWEST] * 5
+    later = np.bincount([place[name] for name in order[:400]]) / audit.sizes
+    assert (np.diff(later) > 0).all()  # the more doubtful, the greater the share that is labelled
+
+
+def test_within_a_stratum_everyone_has_the_same_chance() -> None:
+    found = verdicts(300)
+    counts = np.zeros(300)
+    audit = Audit.of(found)
+    for seed in range(400):
+        counts[[int(name) for name in Audit(found, seed).order()[:100]]] += 1
+    for h, size in enumerate(audit.sizes):
+        shares = counts[audit.stratum == h] / 400
+        spread = np.sqrt(shares.mean() * (1 - shares.mean()) / 400)
+        assert shares.std() < 1.5 * spread + 1e-9, (h, size)
+
+
+def test_the_estimate_has_no_bias_and_its_interval_holds_the_truth_though_the_confidences_lie() -> None:
+    found = verdicts(3000)
+    rng = np.random.default_rng(1)
+    wrong = {d.name: bool(rng.random() < min(1.0, 2.0 * (1.0 - d.confidence) + 0.01)) for d in found}
+    true = np.mean(list(wrong.values()))
+    shares = []
+    for seed in range(300):
+        audit = Audit(found, seed)
+        told = audit.share({name: wrong[name] for name in audit.order()[:250]})
+        assert told is not None
+        shares.append((told.value, float(told.low <= true <= told.high), told.high - told.low))
+    value, covered, width = np.mean(shares, axis=0)
+    assert value == pytest.approx(true, abs=0.003)
+    assert covered >= 0.92
+    low, high = wilson(250 * true, 250)
+    assert width < 0.85 * (high - low)
+
+
+def test_labelling_everything_leaves_no_doubt_and_nothing_tells_nothing() -> None:
+    audit = Audit.of(verdicts(60))
+    wrong = {doubt.name: number % 7 == 0 for number, doubt in enumerate(audit.doubts)}
+    told = audit.share(wrong)
+    assert told is not None
+    assert (told.low, told.high, told.labels) == (told.value, told.value, 60)
+    assert told.value == pytest.approx(np.mean(list(wrong.values())))
+    assert audit.share({}) is None
+
+
+def test_one_stratum_is_a_random_sample() -> None:
+    told = share(np.array([10**9]), np.array([200]), np.array([10]))
+    low, high = wilson(10, 200)
+    assert (told.value, told.labels) == (0.05, 200)
+    np.testing.assert_allclose([told.low, told.high], [low, high], atol=1e-6)
+
+
+def test_only_accepted_verdicts_are_audited() -> None:
+    found = [Doubt("a", "x", 0.9, "x", (), "accept"), Doubt("b", "x", 0.5, "x", (), "review")]
+    assert Audit.of(found).order() == ["a"]
+    with pytest.raises(DataError, match="no verdict is accepted"):
+        Audit.of(found[1:])
