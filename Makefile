@@ -59,6 +59,16 @@ test-fleet: .venv-fleet/.installed-fleet # a Ray of two nodes, in an environment
 .venv-fleet/.installed-fleet: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-fleet fleet
 
+.PHONY: test-labelling
+test-labelling: .venv-labelling/.installed-labelling .venv-label-studio/.installed-label-studio # a real Label Studio, FiftyOne, datasets, cleanlab
+	LABEL_STUDIO=.venv-label-studio/bin/label-studio .venv-labelling/bin/python -m pytest -W default tests/with_labelling
+
+.venv-labelling/.installed-labelling: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-labelling labelling
+
+.venv-label-studio/.installed-label-studio: pyproject.toml tools/venv.sh # its versions of many libraries are its own
+	@sh tools/venv.sh .venv-label-studio label-studio
+
 .PHONY: soak-fleet bench-fleet
 soak-fleet: .venv-fleet/.installed-fleet # the driver is killed at ten moments
 	LOOKTWICE_KILLS=10 .venv-fleet/bin/python -m pytest tests/with_ray -k driver_killed
@@ -111,7 +121,7 @@ test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest librari
 
 # They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL, type checkers.
 NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py asking/test_postgres_ledger.py \
-  asking/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch
+  asking/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch with_labelling
 
 .venv-lowest/.installed-lowest: pyproject.toml tools/lowest.sh tools/lowest.py
 	sh tools/lowest.sh .venv-lowest

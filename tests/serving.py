@@ -144,5 +144,7 @@ def clothes() -> tuple[bytes, ...]:
 if __name__ == "__main__":
     limits, asking, place = (json.loads(text) for text in sys.argv[2:5])
     review = Path(place.pop("review")) if "review" in place else None
+    label_studio = place.pop("label_studio", None)
     here = Place(**{"port": 0, **place, "token_file": Path(place["token_file"]) if "token_file" in place else None})
-    run(Path(sys.argv[1]), None, DecisionOptions(), AskOptions(**asking), here, Limits(**limits), review)
+    asked = AskOptions(**asking)
+    run(Path(sys.argv[1]), None, DecisionOptions(), asked, here, Limits(**limits), review, label_studio)

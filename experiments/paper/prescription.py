@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from experiments.collected import MILD16
 from experiments.paper.answers import draws_of
 from experiments.paper.tables import Parts, Row, Study
 from looktwice.calibration import crossfit, metrics
@@ -22,7 +23,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Transfer
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Floats
-from looktwice.views import GENERAL16, View
+from looktwice.views import View
 
 LABELS = (50, 200, 1000)
 REPEATS = 20
@@ -47,7 +48,7 @@ def prescribed(source: Study, target: Study) -> Iterator[Row]:
     rows = source.subject.labelled(source.size)
     noise = source.answers.noise(view, rows[: source.size.noise], draws).plain.cumulative
     learned = Transfer(noise=noise).fit(source.answers.votes(draws_of(view, draws), rows))
-    same, panel = target.parts(draws_of(view, draws)), target.parts(GENERAL16[:draws])
+    same, panel = target.parts(draws_of(view, draws)), target.parts(MILD16[:draws])
     outcome = crossfit.outcome(learned, same.test)
     given = _fits([outcome])
     about: Row = {"open": source.subject.title, "dataset": target.subject.dataset, "closed": target.subject.title}

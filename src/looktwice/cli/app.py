@@ -16,10 +16,12 @@ from looktwice.cli.options import (
     CLASSIFIER,
     COST,
     DECIDING,
+    LABEL_STUDIO,
     LABELLED,
     LOSS,
     MAX_QUERIES,
     PAPER,
+    PREFIX,
     REVIEWED,
     SIZES,
     VERIFY,
@@ -370,6 +372,58 @@ def review(
     review(verdicts, pictures, cost or (), out, Place(host, port, token_file, tuple(allow_host or ())))
 
 
+Tool = Literal["label-studio", "fiftyone"]
+
+
+@app.command()
+def export(
+    verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
+    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
+    to: Annotated[Tool, Help(help="The tool in which people label.")] = "label-studio",
+    prefix: Annotated[str | None, Help(help=PREFIX, metavar="ADDRESS")] = None,
+    doubtful: Annotated[bool, Help("--doubtful", help="Only verdicts for review, the least confident first.")] = False,
+    profile: Annotated[Path | None, Help("--profile", "-p", help="Offer all labels that this profile knows.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where the tasks go; their configuration goes beside.")] = Path(
+        "tasks.json"
+    ),
+) -> None:
+    """Verdicts for the tool in which people already label, as predictions with their confidence.
+
+    [bold]Examples[/bold]
+
+      looktwice export verdicts.csv photos/ --to label-studio -o tasks.json
+
+      looktwice export verdicts.csv --to label-studio --prefix http://localhost:9000/photos/ --doubtful
+
+      looktwice export verdicts.csv --to fiftyone -o classifications.json
+    """
+    from looktwice.cli.exchange import ExportOptions, export
+
+    export(verdicts, pictures, to, ExportOptions(prefix, doubtful, profile, out))
+
+
+@app.command("import")
+def import_(
+    result: Annotated[Path, typer.Argument(help="What the tool exported, as JSON.", show_default=False)],
+    pictures: Annotated[Path | None, typer.Argument(help="The folder of the pictures; for FiftyOne.")] = None,
+    source: Annotated[Tool, Help("--from", help="The tool in which people labelled.")] = "label-studio",
+    out: Annotated[Path, Help("--out", "-o", help="Where the labels go; a file that is there is kept.")] = Path(
+        "labels.csv"
+    ),
+) -> None:
+    """What people said there, as a labels.csv for fit and evaluate.
+
+    [bold]Examples[/bold]
+
+      looktwice import result.json --from label-studio -o labels.csv
+
+      looktwice import truths.json photos/ --from fiftyone -o labels.csv
+    """
+    from looktwice.cli.exchange import import_labels
+
+    import_labels(result, pictures, source, out)
+
+
 @app.command()
 def audit(
     verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
@@ -633,6 +687,7 @@ def serve(
     max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
     review: Annotated[Path | None, Serve(help="Keep pictures for review here; see `looktwice review`.")] = None,
     most_reviews: Annotated[int, Serve(help="Most pictures that this folder may hold.", min=1)] = 1000,
+    label_studio: Annotated[str | None, Serve(help=LABEL_STUDIO, metavar="ADDRESS")] = None,
 ) -> None:
     """Verdicts over HTTP, and a page to look at pictures.
 
@@ -641,6 +696,8 @@ def serve(
       looktwice serve --profile profile.json
 
       looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
+
+      looktwice serve --label-studio http://localhost:8080 --port 9090
     """
     from looktwice import service
 
@@ -652,7 +709,7 @@ def serve(
         seconds=timeout,
         reviews=most_reviews,
     )
-    service.run(profile, classifier, decide, ask, place, limits, review)
+    service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
 
 
 def main() -> None:

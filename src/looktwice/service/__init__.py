@@ -40,12 +40,16 @@ def run(
     place: Place,
     limits: Limits,
     review: Path | None = None,
+    label_studio: str | None = None,
 ) -> None:
-    """Serve until a signal comes; `review` is a folder for the pictures that people are to review."""
+    """Serve until a signal comes; `review` is a folder for the pictures that people are to review.
+
+    `label_studio` is the address of the Label Studio to which it is an ML backend.
+    """
     try:
         from looktwice.service import server
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    server.run(profile, classifier, decide, ask, place, limits, review)
+    server.run(profile, classifier, decide, ask, place, limits, review, label_studio)

@@ -28,6 +28,7 @@ from looktwice.service import bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.guards import Counting, Guard, Tokens
+from looktwice.service.label_studio import Backend, Studio
 from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
@@ -54,6 +55,8 @@ class House:
     """Host names under which it is reached, besides localhost and addresses."""
     review: ReviewFolder | None = None
     """Where pictures are kept whose verdict is for review; None keeps none."""
+    studio: Studio | None = None
+    """The Label Studio to which it is an ML backend."""
 
 
 def build(house: House) -> ASGIApp:
@@ -65,6 +68,8 @@ def build(house: House) -> ASGIApp:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await dispatcher.close()
+        if house.studio:
+            await house.studio.close()
 
     app = FastAPI(
         title="looktwice",
@@ -109,6 +114,7 @@ class _Looking:
     def __init__(self, dispatcher: Dispatcher, house: House, metrics: Metrics) -> None:
         self._dispatcher, self._limits, self._metrics = dispatcher, house.limits, metrics
         self._review = house.review
+        self._studio, self._profile = house.studio, house.model.fitted()
         self._panel = dispatcher.policy.panel
         self._views = tuple(map(str, self._panel))
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
@@ -129,6 +135,8 @@ class _Looking:
         ):
             app.add_route(path, route, methods=["POST"])
             described.add_api_route(path, route, methods=["POST"], **about)
+        if self._studio:
+            Backend(self._studio, self._look, self._profile, self._limits, self._metrics).add_to(app)
         return described.routes
 
     async def look(self, request: Request) -> Response:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+from base64 import b64decode
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,13 +82,26 @@ class Tokens:
         return cls(tuple(words))
 
     def know(self, authorization: str) -> bool:
-        """Whether a header `Bearer …` holds one of them, if there are any; takes the same time whichever it is."""
+        """Whether a header `Bearer …` holds one of them, if there are any; takes the same time whichever it is.
+
+        So may the password of `Basic …`, which is all that some clients can send.
+        """
         if not self.hashes:
             return True
         scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            token = _password(token)
         presented = sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
         found = [compare_digest(presented, known) for known in self.hashes]
-        return any(found) and scheme.lower() == "bearer"
+        return any(found) and scheme.lower() in ("bearer", "basic")
+
+
+def _password(credentials: str) -> str:
+    """The password of HTTP's Basic authentication; empty where there is none."""
+    try:
+        return b64decode(credentials, validate=True).decode("utf-8", "surrogateescape").partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _words(text: str) -> list[str]:

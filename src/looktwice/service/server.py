@@ -20,6 +20,7 @@ from looktwice.model import AsyncModel
 from looktwice.service import Place
 from looktwice.service.app import House, build
 from looktwice.service.guards import Tokens, check_address
+from looktwice.service.label_studio import Studio
 from looktwice.service.limits import Limits
 from looktwice.verdicts.policy import NEVER, DecisionOptions
 from looktwice.verdicts.profile import Profile
@@ -115,15 +116,17 @@ def run(
     place: Place,
     limits: Limits,
     review: Path | None = None,
+    label_studio: str | None = None,
 ) -> None:
     """Serve a profile at a place until a signal comes."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
     if ask.batch:
         raise LookTwiceError("a service answers at once, and a batch takes up to a day; leave --batch out")
+    studio = Studio(label_studio, limits) if label_studio else None
     model = AsyncModel.load(path, classifier, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
-    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept)
+    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept, studio)
     try:
         with listen(place.host, place.port) as listening:
             session.run(lambda: serve(house, place, listening))

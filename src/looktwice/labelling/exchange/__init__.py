@@ -1,0 +1,32 @@
+"""Truths and verdicts to and from the tools in which people already label: Label Studio, FiftyOne, Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from looktwice import files
+from looktwice.errors import DataError
+from looktwice.labelling.labels import Click, table
+
+
+class Judged(Protocol):
+    """A verdict, as `Model.score` gives it or as a file has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def decision(self) -> str | None: ...
+
+
+def write_labels(out: Path, known: Mapping[str, Click]) -> None:
+    """Write what people said as a new `labels.csv`; one that is there already is never overwritten."""
+    files.ready(out, (".csv",))
+    if out.exists():
+        raise DataError(f"{str(out)!r} is there already and may hold labels; name another file or move it away")
+    files.write(out, table(known))
