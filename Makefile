@@ -90,6 +90,17 @@ soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 
 	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
+.PHONY: experiments-quick
+experiments-quick: $(VENV)/.installed-dev # the experiments about the jury, sets and stops, small, on the embedded pictures
+	for task in baselines sets stopping; do $(BIN)/python -m experiments $$task --quick || exit 1; done
+
+.PHONY: experiments-baselines
+experiments-baselines: .venv-baselines/.installed-baselines # the same with GLAD, MACE and Dawid-Skene, on the models in ../shared
+	.venv-baselines/bin/python -m experiments baselines
+
+.venv-baselines/.installed-baselines: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-baselines baselines
+
 .PHONY: docs
 docs: .venv-docs/.installed-docs # the documents as a site in build/site, which fetches nothing from elsewhere
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet

@@ -3,7 +3,7 @@
 T, a transform with its setting, is the one with the least Brier score on labelled pictures of the open model. F_n is
 its noise there, and a is fitted there. The closed model is asked S draws of T and needs no label. Beside it stand
 calibrators that were fitted on 50, 200 and 1,000 labels of the closed model, on the same votes, and the jury on as many
-queries of the general panel; fewer labels than there are were drawn 20 times.
+queries of mild views; fewer labels than there are were drawn 20 times.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def prescribed(source: Study, target: Study) -> Iterator[Row]:
             ("F_n of the open model, own a", Transfer(noise=noise), same),
             ("Φ, own a", Gaussian(), same),
             ("Probit", Probit(), same),
-            ("Jury, general panel", Jury(ballot="base"), panel),
+            ("Jury, mild views", Jury(ballot="base"), panel),
         ):
             yield about | _row(name, labels, _fitted(calibrator, parts, labels), given)
 
