@@ -61,8 +61,12 @@ def test_every_decision_option_is_in_the_table_alone_and_with_all_others() -> No
     assert names in rows
 
 
+CHAT = {"prices", "batch"}
+"""Options for chat models alone, which show at their doors in test_bills.py and test_batches.py."""
+
+
 def test_every_ask_option_is_in_the_table() -> None:
-    assert set(EFFECTS) == set(options_of(AskOptions))
+    assert set(EFFECTS) | CHAT == set(options_of(AskOptions))
 
 
 @pytest.mark.parametrize("name", ["fit", "tune", "look", "score", "evaluate", "check", "transfer", "borrow", "serve"])
