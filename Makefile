@@ -40,7 +40,7 @@ clean:
 test-servers: $(VENV)/.installed-dev .venv-sdks/.installed-sdks # real model servers, and the packages of chat models
 	sh tools/servers.sh .venv-servers
 	$(BIN)/python -m pytest tests/classifiers/test_real_servers.py
-	.venv-sdks/bin/python -m pytest tests/classifiers/test_chat_sdks.py
+	.venv-sdks/bin/python -m pytest tests/classifiers/test_chat_sdks.py tests/classifiers/test_batching.py
 
 .venv-sdks/.installed-sdks: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-sdks sdks

@@ -221,8 +221,8 @@ def clothes(folder: Path, pictures: int = 80) -> list[Subject]:
 # Growing -------------------------------------------------------------------------------------------------------------
 
 
-def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int, first: Sequence[int] = ()) -> list[int]:
-    """The columns, after those of `first`, whose Brier score over some pictures of each model is least.
+def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int) -> list[int]:
+    """The columns whose Brier score over some pictures of each model is least.
 
     It is taken relative to that without views, and every set of pictures counts the same, however many models see it.
     Random views take no part, since paid answers about fixed ones are known again under any seed, and neither does what
@@ -238,7 +238,7 @@ def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int, 
     def lost(columns: list[int]) -> float:
         return sum(weight * panels.held_out(part.under(columns), fold).mean() for part, fold, weight in told)
 
-    panel = list(first)
+    panel: list[int] = []
     while len(panel) < min(longest, len(fit)):
         left = [column for column in fit if column not in panel]
         panel.append(min(left, key=lambda column: lost([*panel, column])))

@@ -63,7 +63,7 @@ def answer(ledger: Ledger, keys: Sequence[bytes]) -> None:
 def start(player: Player, *arguments: object) -> tuple[BaseProcess, Connection]:
     """A process that runs the player, and the end of the pipe on which it tells what is on disk."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["looktwice.asking.ledger", "pytest"])
+    context.set_forkserver_preload(["looktwice.asking.ledger", "looktwice.model", "cv2", "batch_players", "pytest"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=player, args=(theirs, *arguments), daemon=True)
     process.start()

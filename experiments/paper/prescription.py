@@ -3,7 +3,7 @@
 T, a transform with its setting, is the one with the least Brier score on labelled pictures of the open model. F_n is
 its noise there, and a is fitted there. The closed model is asked S draws of T and needs no label. Beside it stand
 calibrators that were fitted on 50, 200 and 1,000 labels of the closed model, on the same votes, and the jury on as many
-queries of the general panel; fewer labels than there are were drawn 20 times.
+queries of mild views; fewer labels than there are were drawn 20 times.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from experiments.collected import MILD16
 from experiments.paper.answers import draws_of
 from experiments.paper.tables import Parts, Row, Study
 from looktwice.calibration import crossfit, metrics
@@ -22,7 +23,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Transfer
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Floats
-from looktwice.views import GENERAL16, View
+from looktwice.views import View
 
 LABELS = (50, 200, 1000)
 REPEATS = 20
@@ -47,7 +48,7 @@ def prescribed(source: Study, target: Study) -> Iterator[Row]:
     rows = source.subject.labelled(source.size)
     noise = source.answers.noise(view, rows[: source.size.noise], draws).plain.cumulative
     learned = Transfer(noise=noise).fit(source.answers.votes(draws_of(view, draws), rows))
-    same, panel = target.parts(draws_of(view, draws)), target.parts(GENERAL16[:draws])
+    same, panel = target.parts(draws_of(view, draws)), target.parts(MILD16[:draws])
     outcome = crossfit.outcome(learned, same.test)
     given = _fits([outcome])
     about: Row = {"open": source.subject.title, "dataset": target.subject.dataset, "closed": target.subject.title}
@@ -58,7 +59,7 @@ def prescribed(source: Study, target: Study) -> Iterator[Row]:
             ("F_n of the open model, own a", Transfer(noise=noise), same),
             ("Φ, own a", Gaussian(), same),
             ("Probit", Probit(), same),
-            ("Jury, general panel", Jury(ballot="base"), panel),
+            ("Jury, mild views", Jury(ballot="base"), panel),
         ):
             yield about | _row(name, labels, _fitted(calibrator, parts, labels), given)
 

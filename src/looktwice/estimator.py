@@ -60,6 +60,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         budget: Queries: a total for this ledger and classifier, or `"+500"` for so many more in each call.
         money: The same in money.
         price: The price of one query; the classifier's description where None.
+        prices: A table of prices by the token, for chat models; see `looktwice prices`.
         rate: Questions a second, at most; the classifier's own limit where None.
         concurrency: Calls at the same time, at most; the classifier's own limit where None.
         canaries: Stored answers that are asked for again in each call, to see whether the classifier is still the
@@ -70,6 +71,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores: `use` the classifier's scores and ranked lists where they help on held-out folds, or `ignore` them.
         working_size: Pixels of the longer side, to which larger pictures are scaled down; where None that of `fit`, or
             what the classifier can use.
+        batch: Ask a chat model in its vendor's batches: within a day, at a lower price; needs a ledger on disk.
         adaptive: Whether `verdicts` stops asking about a picture once further answers would hardly matter.
         max_error: `verdicts` accepts answers that are wrong at most this often; None decides nothing.
         level: How certain that guarantee is.
@@ -102,6 +104,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         budget: int | str | None = None,
         money: Money | None = None,
         price: Money | None = None,
+        prices: str | Path | None = None,
         rate: float | None = None,
         concurrency: int | None = None,
         canaries: int = 0,
@@ -110,6 +113,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         longest_wait: float = 900.0,
         scores: Scores = "use",
         working_size: int | None = None,
+        batch: bool = False,
         adaptive: bool = False,
         max_error: float | None = None,
         level: float = 0.95,
@@ -125,6 +129,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.budget = budget
         self.money = money
         self.price = price
+        self.prices = prices
         self.rate = rate
         self.concurrency = concurrency
         self.canaries = canaries
@@ -133,6 +138,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.longest_wait = longest_wait
         self.scores = scores
         self.working_size = working_size
+        self.batch = batch
         self.adaptive = adaptive
         self.max_error = max_error
         self.level = level

@@ -25,6 +25,7 @@ from looktwice.asking.asker import Asker, Estimate, Tell
 from looktwice.asking.check import Checkup
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.asking.phrased import askable
+from looktwice.asking.sender import PHONE
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, panels, paper
 from looktwice.calibration.base import Calibrator
@@ -35,8 +36,9 @@ from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
-from looktwice.verdicts import evaluate, learn, look, pilot
+from looktwice.verdicts import evaluate, frontier, learn, look, pilot
 from looktwice.verdicts.evaluate import Evaluation
+from looktwice.verdicts.frontier import Choice
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.pilot import Selection, Setting
@@ -65,6 +67,17 @@ class Tuned:
     """The answers that the profile was fitted on."""
     settings: tuple[Setting, ...] = ()
     """For the paper's search: how each setting fared on the pilot."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sized:
+    """What choosing the size of pictures along with the views found."""
+
+    tuned: Tuned
+    """The profile for the size that was taken."""
+    choices: tuple[Choice, ...]
+    """Every size with every number of views; `frontier.frontier` has those that are worth their money."""
+    taken: Choice
 
 
 class AsyncModel:
@@ -146,6 +159,11 @@ class AsyncModel:
     def asked(self) -> Progress:
         """What was asked so far, since the ledger and the classifier were opened."""
         return replace(self._asker.progress) if self._asker else Progress()
+
+    def typical_price(self) -> int:
+        """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
+        meter = self.options.meter(self.classifier)
+        return meter.quote(*self.terms.working_size.of(*PHONE)).expected if meter else self.terms.price_micros
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for and kept."""
@@ -241,6 +259,33 @@ class AsyncModel:
         collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
         self.profile = profile
         return Tuned(profile, chosen, collected)
+
+    async def tune_sizes(
+        self,
+        pictures: PicturesLike,
+        labels: Sequence[object] | None = None,
+        *,
+        sizes: Sequence[int],
+        max_queries: int | None = None,
+        loss: panels.LossName = "brier",
+    ) -> Sized:
+        """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
+
+        `sizes` are pixels of the longer side. Each takes a pilot of its own.
+        """
+        found = _labelled(pictures, labels)
+        options = self.options.settled(self.terms, self.asker.spent())
+        selections: dict[int, Selection] = {}
+        choices: list[Choice] = []
+        for size in dict.fromkeys(sizes):
+            async with AsyncModel(self.classifier, options=replace(options, working_size=size)) as model:
+                model._progress, model._on_answer = self._progress, self._on_answer
+                selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
+                price = await model.asker.price(found) or 1.0
+            choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]
+        best = frontier.taken(frontier.frontier(choices))
+        collected, self.profile = pilot.fit(selections[best.size], max(1, best.views), self.description)
+        return Sized(Tuned(self.profile, selections[best.size], collected), tuple(choices), best)
 
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
@@ -593,6 +638,7 @@ class Model:
     check = _waiting(AsyncModel.check)
     fit = _waiting(AsyncModel.fit)
     tune = _waiting(AsyncModel.tune)
+    tune_sizes = _waiting(AsyncModel.tune_sizes)
     search = _waiting(AsyncModel.search)
     look = _waiting(AsyncModel.look)
     burst = _waiting(AsyncModel.burst)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_players import entry, told
 
-from looktwice.asking.ledger import Account, Booked, Budget, Entry, Grant, Outcome, Spend, verify
+from looktwice.asking.ledger import Account, Bill, Booked, Budget, Entry, Grant, Outcome, Spend, verify
 from looktwice.asking.ledger.books import Books
 from looktwice.asking.ledger.operations import (
     Batch,
@@ -115,8 +115,8 @@ class Direct:
         assert answered.keys().isdisjoint(intent.grant.granted), "an answered question is never granted again"
         return intent.future
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
-        self.write(Record(key, answer, latency, attempts))
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
+        self.write(Record(key, answer, latency, attempts, bill))
 
     def release(self, keys: Sequence[bytes]) -> None:
         self.write(Return(keys, Outcome.UNSENT))
@@ -135,8 +135,8 @@ class Direct:
         self.write(booking)
         return booking.future
 
-    def conclude(self, booked: Booked, outcome: Outcome) -> None:
-        self.write(Conclusion(booked, outcome))
+    def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
+        self.write(Conclusion(booked, outcome, bill))
 
     def recheck(self, key: bytes, answer: Answer) -> None: ...
 

@@ -52,8 +52,9 @@ from looktwice.asking.ledger import (
     open_at,
     verify,
 )
+from looktwice.asking.ledger.protocol import MICRO, BatchLedger, Bill, Grant, Settled
 from looktwice.asking.ledger.sessions import LEASE
-from looktwice.classifiers.base import Answer, Option
+from looktwice.classifiers.base import Answer, Option, Tokens
 from looktwice.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -361,6 +362,19 @@ def test_what_the_budget_does_not_cover_is_refused_in_order(ledger: Ledger) -> N
     assert intend(ledger, range(5, 6), Budget(micros=4 * PRICE)).granted
 
 
+def test_each_question_counts_at_its_own_reserve_until_its_bill_is_known(ledger: Ledger) -> None:
+    dear, cheap, mid = (entry(n)._replace(reserve=reserve) for n, reserve in ((1, 900), (2, 100), (3, 400)))
+    budget = Budget(micros=1000)
+    grant = ledger.intend(WHO, [dear, mid, cheap], 7, budget).result(30)
+    assert (grant.granted, grant.refused) == ([dear.key, cheap.key], [mid.key]), "what the rest of the money covers"
+    ledger.record(dear.key, Answer("cat"), 0.1, 1, Bill(Tokens(100, 2), 350_500_000, 340))
+    assert ledger.intend(WHO, [mid], 7, budget).result(30).granted == [mid.key], "the bill took the reserve's place"
+    assert ledger.spent(WHO).micros == 351 + 100 + 400
+    ledger.release([mid.key])
+    ledger.flush().result(30)
+    assert ledger.spent(WHO).micros == 351 + 100
+
+
 def test_the_budget_counts_what_was_spent_before_the_ledger_was_closed(opened: Opened) -> None:
     first = opened()
     intend(first, range(5))
@@ -411,7 +425,7 @@ class Accounting(RuleBasedStateMachine):
     def open(self, queries: int | None, micros: int | None) -> None:
         self.ledger = self.new()
         self.budget = Budget(queries, micros)
-        self.queries = self.micros = 0
+        self.queries = self.micros = self.picos = 0
         self.flying: dict[bytes, int] = {}
         self.answered: set[bytes] = set()
 
@@ -425,14 +439,19 @@ class Accounting(RuleBasedStateMachine):
         self.micros += len(grant.granted) * price
         self.flying |= dict.fromkeys(grant.granted, price)
         assert self.budget.queries is None or self.queries <= self.budget.queries
-        assert self.budget.micros is None or self.micros <= self.budget.micros or not price
+        owed = self.micros + self.picos / MICRO
+        assert self.budget.micros is None or owed <= self.budget.micros or not price or not grant.granted
 
-    @rule(data=st.data())
-    def record(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), picos=st.none() | st.integers(0, 3_000_000))
+    def record(self, data: st.DataObject, picos: int | None) -> None:
         for name in self.choose(data):
-            self.ledger.record(name, Answer(label(name)), 0.01, 1)
+            bill = None if picos is None else Bill(Tokens(10, 1), picos, 1)
+            self.ledger.record(name, Answer(label(name)), 0.01, 1, bill)
             self.answered.add(name)
-            del self.flying[name]
+            price = self.flying.pop(name)
+            if picos is not None:
+                self.micros -= price
+                self.picos += picos
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -461,7 +480,9 @@ class Accounting(RuleBasedStateMachine):
     @rule(queries=st.integers(0, 4), price=st.integers(0, 3), outcome=st.none() | st.sampled_from(Outcome))
     def book(self, queries: int, price: int, outcome: Outcome | None) -> None:
         booked = self.ledger.book(WHO, queries, price, self.budget).result(30)
-        if booked and outcome:
+        if booked and queries and outcome is Outcome.ANSWERED:
+            self.ledger.conclude(booked, outcome, Bill(Tokens(10, 1), queries * price * MICRO, 1))
+        elif booked and outcome:
             self.ledger.conclude(booked, outcome)
         if booked and outcome not in (Outcome.WAIVED, Outcome.UNSENT):
             self.queries += queries
@@ -479,7 +500,7 @@ class Accounting(RuleBasedStateMachine):
 
     def check(self) -> None:
         spent = self.ledger.spent(WHO)
-        assert (spent.queries, spent.micros) == (self.queries, self.micros)
+        assert (spent.queries, spent.micros) == (self.queries, self.micros - -self.picos // MICRO)
 
 
 class AccountingInSqlite(Accounting):
@@ -641,6 +662,59 @@ def test_a_canary_is_kept_beside_the_answer(opened: Opened) -> None:
 
 
 # --- several processes
+
+
+# --- batches of a vendor
+
+
+def enter(ledger: Ledger, numbers: range, batch: int, budget: Budget = LIMITLESS, reserve: int = 100) -> Grant:
+    assert isinstance(ledger, BatchLedger)
+    wanted = [each._replace(reserve=reserve, expected=60) for each in entries(numbers)]
+    return ledger.enter_batch(WHO, batch, wanted, 0, budget).result(30)
+
+
+def test_a_batch_outlives_its_session_and_is_settled_once_whoever_tells_its_results(opened: Opened) -> None:
+    first = opened()
+    granted = enter(first, range(4), 7, Budget(micros=400)).granted
+    assert len(granted) == 4
+    first.close()
+    ours, theirs = opened(), opened()
+    assert isinstance(ours, BatchLedger)
+    assert isinstance(theirs, BatchLedger)
+    [found] = ours.open_batches(WHO)
+    assert (found.id, found.file, found.remote, set(found.keys), found.owned) == (7, None, None, set(granted), False)
+    assert found.name == "looktwice-0000000000000007"
+    assert intend(ours, range(4)).batched == granted, "nobody asks what is in a batch"
+    ours.note_batch(7, file="file-1").result(30)
+    ours.note_batch(7, remote="batch-1").result(30)
+    [found] = theirs.open_batches(WHO)
+    assert (found.file, found.remote) == ("file-1", "batch-1")
+    assert theirs.known_batches(WHO) == frozenset(["batch-1"])
+    assert theirs.known_batches("another") == frozenset()
+    bill = Bill(Tokens(10, 1), 40_500_000, 0)
+    one, two, three, four = granted
+    results = [Settled(one, Answer("cat"), bill), Settled(one, Answer("dog"), bill), Settled(two, Outcome.WAIVED)]
+    for ledger in (ours, theirs, ours):
+        ledger.settle_batch(7, results).result(30)
+    assert ours.find(granted)[one].label == "cat"
+    assert (ours.spent(WHO).queries, ours.spent(WHO).micros) == (3, 41 + 200)
+    assert set(theirs.open_batches(WHO)[0].keys) == {three, four}
+    theirs.settle_batch(7, [Settled(three, None), Settled(four, Answer("fox"))]).result(30)
+    assert not ours.open_batches(WHO)
+    spent = ours.spent(WHO)
+    assert (spent.queries, spent.micros, spent.answered) == (3, 241, 2), "of what nothing is known stays counted"
+    assert enter(ours, range(4), 8).granted == [two, three], "and is asked again"
+
+
+def test_a_batch_is_cut_to_the_budget_and_held_by_its_living_session(opened: Opened) -> None:
+    ours, theirs = opened(), opened()
+    assert isinstance(theirs, BatchLedger)
+    grant = enter(ours, range(5), 3, Budget(micros=250))
+    assert (len(grant.granted), len(grant.refused)) == (2, 3)
+    assert [found.owned for found in theirs.open_batches(WHO)] == [True]
+    theirs.settle_batch(3, [Settled(key, Outcome.UNSENT) for key in grant.granted]).result(30)
+    assert theirs.spent(WHO).micros == 0
+    assert not theirs.open_batches(WHO)
 
 
 def test_spend_is_kept_by_the_command_that_a_session_was_opened_for(where: str) -> None:

@@ -34,6 +34,7 @@ from ledger_players import (
 
 from looktwice.asking.ledger import (
     Account,
+    Bill,
     Budget,
     Entry,
     Merged,
@@ -48,7 +49,8 @@ from looktwice.asking.ledger import (
     verify,
 )
 from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
-from looktwice.classifiers.base import Answer
+from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS
+from looktwice.classifiers.base import Answer, Tokens
 from looktwice.errors import DataError, LedgerError
 
 
@@ -167,6 +169,7 @@ def test_an_older_ledger_is_brought_up_when_it_is_opened_and_keeps_its_answers(
 
 def test_a_ledger_from_before_ranked_lists_opens_keeps_its_answers_and_takes_lists(path: Path) -> None:
     granted = keep(path, range(3))
+    without_bills(path)
     tamper(path, "ALTER TABLE questions DROP COLUMN options")
     tamper(path, "PRAGMA user_version=3")
     with SqliteLedger(path) as ledger:
@@ -176,6 +179,58 @@ def test_a_ledger_from_before_ranked_lists_opens_keeps_its_answers_and_takes_lis
         ledger.flush().result()
         assert ledger.find(new)[new[0]].options == (("cat", 0.9), ("dog", 0.1))
     assert verify(path) == []
+
+
+def without_bills(path: Path) -> None:
+    """Make it a ledger from before bills by the token and batches."""
+    tamper(path, "DROP TABLE batches")
+    tamper(path, "DROP INDEX batched")
+    for column in BATCHES:
+        tamper(path, f"ALTER TABLE questions DROP COLUMN {column}")
+    for column in TOKENS:
+        tamper(path, f"ALTER TABLE questions DROP COLUMN {column}")
+    for column in BILLS:
+        tamper(path, f"ALTER TABLE spend DROP COLUMN {column}")
+    tamper(path, "PRAGMA user_version=4")
+
+
+def test_a_ledger_from_before_bills_opens_keeps_what_was_spent_and_takes_bills(path: Path) -> None:
+    granted = keep(path, range(3))
+    without_bills(path)
+    with SqliteLedger(path) as ledger:
+        assert ledger.spent(WHO).micros == 3 * PRICE
+        assert len(ledger.find(granted)) == 3
+        [new] = intend(ledger, [7]).granted
+        ledger.record(new, Answer("cat"), 0.1, 1, Bill(Tokens(100, 5, 64), 1_250_000, 2))
+        ledger.flush().result()
+        assert ledger.spent(WHO).micros == 3 * PRICE + 2, "a millionth and a quarter, rounded up"
+    assert verify(path) == []
+
+
+def test_stats_compare_estimates_with_bills_and_count_tokens_through_export_and_merge(
+    path: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.db"
+    with SqliteLedger(other) as ledger:
+        for name in intend(ledger, range(8)).granted:
+            tokens = Tokens(1000, 10, 256)
+            ledger.record(name, Answer("cat"), 0.1, 1, Bill(tokens, 250_125_000, 260))
+        booked = ledger.book(WHO, 1, 900, Budget()).result()
+        assert booked
+        ledger.conclude(booked, Outcome.ANSWERED, Bill(Tokens(7, 1), 3_000_000, 4))
+    merge(path, other)
+    merge(path, other)
+    for where in (path, other):
+        assert verify(where) == []
+        [day] = stats(where)
+        assert (day.queries, day.answered) == (9, 9)
+        assert (day.estimated, day.billed, day.micros) == (8 * 260 + 4, 2004, 2004), "8 × 250.125 + 3, to the millionth"
+        assert (day.input_tokens, day.output_tokens, day.cached_tokens) == (8007, 81, 2048)
+    export(path, tmp_path / "answers.jsonl")
+    [line, *_] = (tmp_path / "answers.jsonl").read_text().splitlines()
+    told = json.loads(line)
+    assert (told["input_tokens"], told["output_tokens"], told["cached_tokens"]) == (1000, 10, 256)
+    assert told["price_micros"] == 250
 
 
 def test_merging_and_export_keep_ranked_lists(path: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from postgres_server import Server, unbalanced
 from postgres_server import server as running_server
 
 from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
-from looktwice.asking.ledger.sql import Value
+from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS, Value
 
 
 @pytest.fixture(scope="module")
@@ -250,10 +250,13 @@ def test_a_ledger_of_the_first_version_is_brought_up(address: str) -> None:
     with PostgresLedger(address) as ledger:
         answer(ledger, intend(ledger, [1]).granted)
     told(address, "DROP TABLE paces")
+    told(address, "DROP TABLE batches")
+    told(address, f"ALTER TABLE questions {', '.join(f'DROP COLUMN {column}' for column in BATCHES)}")
     told(
         address, "ALTER TABLE spend DROP COLUMN answered, DROP COLUMN refused, DROP COLUMN waived, DROP COLUMN command"
     )
-    told(address, "ALTER TABLE questions DROP COLUMN options")
+    told(address, f"ALTER TABLE spend {', '.join(f'DROP COLUMN {column}' for column in BILLS)}")
+    told(address, f"ALTER TABLE questions {', '.join(f'DROP COLUMN {c}' for c in ('options', *TOKENS))}")
     told(address, "UPDATE version SET number = 1")
     with PostgresLedger(address) as ledger:
         assert ledger.find([entry(1).key])

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from test_jury import simulated
 from test_scored_jury import world
 
-from looktwice.calibration import jury, storage
+from looktwice.calibration import jury, panels, storage
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes
 from looktwice.errors import DataError, FitError
@@ -105,6 +105,7 @@ def test_excluding_all_but_one_label_is_the_same_as_knowing_it() -> None:
     theta = np.array([1.0, 0.6, 0.4, 0.7, -0.5, 0.3])
     np.testing.assert_allclose(other.hits(theta=theta), one.hits(), atol=1e-12)
     np.testing.assert_allclose(jury.losses(other, theta), jury.losses(one, theta))
+    np.testing.assert_allclose(panels.brier(other, theta, 4), panels.brier(one, theta, 4))
     np.testing.assert_allclose(jury.descend(other, 3.0), jury.descend(one, 3.0), atol=1e-5)
 
 

@@ -89,13 +89,13 @@ def test_the_command_says_what_is_missing(scored: Path, tmp_path: Path) -> None:
 
 
 @in_a_browser
-@pytest.mark.parametrize("width", [360, 1280])
-def test_people_accept_correct_and_cannot_tell(browser: Browser, scored: Path, tmp_path: Path, width: int) -> None:
+def test_people_accept_correct_and_cannot_tell(browser: Browser, scored: Path, tmp_path: Path) -> None:
     out = tmp_path / "corrections.csv"
     doubts = doubtful(read(scored / "verdicts.csv"), {})
     words = ("review", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
-    size = {"viewport": {"width": width, "height": 780}, "bypass_csp": True}
-    with started(command(*words)) as service, window(browser, service, **size) as page:
+    with started(command(*words)) as service, window(browser, service, bypass_csp=True) as page:
+        inspect(page)
+        page.set_viewport_size({"width": 360, "height": 780})
         inspect(page)
         expect(page.locator("#claim-label")).to_have_text(f"{doubts[0].label}?")
         assert doubts[0].label not in offered(page)

@@ -24,10 +24,14 @@ from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.verdicts.stopping import SameDecision, Thrift
-from looktwice.views import GENERAL, Panel
+from looktwice.views import Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
+MILD = Panel.parse(
+    "zoom:1.15 mirror+tone:contrast=1.4 shift:-0.06,0 mirror+zoom:1.07 turn:5 tone:contrast=0.7 shift:0.06,0 turn:-5"
+)
+"""Eight views of which each tells something about clothes."""
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +41,12 @@ def clothes() -> list[Picture]:
 
 @pytest.fixture(scope="module")
 def taught(clothes: list[Picture]) -> Collected:
-    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[:400], GENERAL))
+    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[:400], MILD))
 
 
 @pytest.fixture(scope="module")
 def tested(clothes: list[Picture]) -> Collected:
-    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[400:600], GENERAL))
+    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[400:600], MILD))
 
 
 @pytest.fixture(scope="module")
@@ -149,17 +153,17 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
     taught: Collected, misled: Collected, clothes: list[Picture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = learn.learn(taught, Jury(), MODEL, fixed=3)
-    assert str(profile.views()) == str(GENERAL[:3])
+    assert str(profile.views()) == str(MILD[:3])
     assert len(profile.restored_calibrator().weights) == 4  # type: ignore[attr-defined]
     assert profile.adaptive is not None
-    assert str(profile.adaptive.views()) == str(GENERAL)
+    assert str(profile.adaptive.views()) == str(MILD)
     assert [result.queries for result in profile.results[:3]] == [1, 1, 4]
     assert [len(verdict.votes) for verdict in verdicts(clothes[400:403], profile)] == [3, 3, 3]
     early = verdicts(clothes[400:500], profile, Policy.thrifty(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
     monkeypatch.setattr(stopping, "RANKING", 400)
-    assert set(learn.learn(misled, Jury(), MODEL, fixed=3).views()) < set(GENERAL.views[4:])
+    assert set(learn.learn(misled, Jury(), MODEL, fixed=3).views()) < set(MILD.views[4:])
 
 
 def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: Collected) -> None:
@@ -238,9 +242,9 @@ def drifted(policy: Policy, verdicts: list[Verdict]) -> bool:
     return drift.update([policy.agreement_bin(v.base, [label for _, label in v.votes]) for v in verdicts]).alarm
 
 
-def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(clothes: list[Picture], tmp_path: Path) -> None:
-    mild = Panel.parse("zoom:1.15 mirror+zoom:1.07 turn:5 turn:-5 shift:0.06,0 shift:-0.06,0")
-    profile = learn.learn(asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[:400], mild)), Jury(), MODEL)
+def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
+    profile: Profile, clothes: list[Picture], tmp_path: Path
+) -> None:
     with np.load(DEMO / "pictures.npz") as file:
         np.savez(tmp_path / "negatives.npz", images=255 - file["images"][:150])
     negatives = find([tmp_path / "negatives.npz"])
@@ -315,7 +319,7 @@ def test_a_verdict_is_explained_in_one_sentence(
     assert explain.sentence("coat", base, confidence, votes) == words
 
 
-@pytest.mark.parametrize("view", GENERAL.views, ids=str)
+@pytest.mark.parametrize("view", MILD.views, ids=str)
 def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
     assert explain.adjective(str(view)) not in ("", "changed", "unchanged")
 

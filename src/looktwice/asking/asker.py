@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
+from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Unscored
-from looktwice.asking.pace import Pace, Rate
+from looktwice.asking.pace import Pace, Polling, Rate
 from looktwice.asking.phrased import check_words, prepare
 from looktwice.asking.sender import Job, Round, Sender, settle
 from looktwice.calibration.evidence import RankedList
@@ -29,10 +30,14 @@ from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
 from looktwice.classifiers.naming import Naming, merged, names_of, why_none
 from looktwice.errors import ClassifierError, ImageError, PassingError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
 from looktwice.views import Panel, View, base_question, questions, render, renderer
+
+if TYPE_CHECKING:
+    from looktwice.asking.batches import Batches
 
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
@@ -95,7 +100,7 @@ class Estimate:
     queries: int
     """Questions that would be sent."""
     micros: int
-    """What they would cost, in millionths of the currency."""
+    """What they would cost, in millionths of the currency: by the token about, and by a price of a query exactly."""
     seconds: float | None
     """How long that takes at the allowed rate; None where nothing limits the rate."""
     unfamiliar: int = 0
@@ -105,6 +110,11 @@ class Estimate:
     """Of the largest picture, as its views are drawn."""
     question_bytes: int | None = None
     """What a question about it takes on its way to the classifier; None where that cannot be told."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """What they would come to where they are billed by the token, about."""
+    most_micros: int = 0
+    """What they can cost at the most, which a budget must cover while they are in flight."""
 
 
 @dataclass(eq=False, slots=True)
@@ -166,6 +176,7 @@ class _Open:
 
 
 _Chunk = list[_Open | Unscored]
+NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the question has no answer in a batch yet; run the same command again")
 
 
 class Asker:
@@ -182,20 +193,27 @@ class Asker:
         terms: Terms | None = None,
         rate: Rate | None = None,
         scores: Scores = "use",
+        meter: Meter | None = None,
+        polling: Polling | None = None,
     ) -> None:
-        """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own."""
+        """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own.
+
+        With `polling` it asks in the vendor's batches.
+        """
         self.classifier = classifier
         self.names = names_of(classifier)
         self.terms = terms or classifier.terms
         self.seed = seed
         self.scores = scores
         self.tell: Tell | None = None
-        self.canaries = Canaries(canaries if ledger else 0)
+        self.canaries = Canaries(canaries if ledger and not polling else 0)
         self._ledger = ledger or Unrecorded()
         if rate is None and self.terms.per_second:
             rate = Rate(self.terms.per_second)
-        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate)
+        self._meter = meter
+        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate, meter)
         self.progress = self._sender.progress
+        self._batches = batches_of(self._sender, polling) if polling else None
         self._asking: dict[bytes, Job] = {}
         self._runs = 0
         self._ordered = False
@@ -210,8 +228,8 @@ class Asker:
 
     @property
     def in_flight(self) -> int:
-        """Calls on their way now."""
-        return self._sender.gate.busy
+        """Calls on their way now, or questions in batches."""
+        return self._batches.in_flight if self._batches else self._sender.gate.busy
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
@@ -231,11 +249,11 @@ class Asker:
         If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
         """
         check_words(self.classifier, panel)
-        source = iter(pictures)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
         self._runs += 1
         try:
-            more = True
+            pictures, rounds = await self._fetch(pictures, panel, rounds, screen)
+            source, more = iter(pictures), True
             while True:
                 while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
                     if more := bool(chunk := await self._load(source, panel, screen)):
@@ -249,8 +267,7 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            halt = self._sender.halt if isinstance(pictures, Sequence) else None
-            for left in (Unscored(p.name, Cause.STOPPED, halt.message) for p in source) if halt else ():
+            for left in self._left(source) if isinstance(pictures, Sequence) else ():
                 self._count(left)
                 yield left
         except BaseException:
@@ -264,9 +281,16 @@ class Asker:
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
 
+    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
+        """The pictures that are not asked about, where something stopped it."""
+        halt = self._sender.halt
+        return (Unscored(picture.name, Cause.STOPPED, halt.message) for picture in source) if halt else iter(())
+
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier."""
         try:
+            if self._batches:
+                await self._batches.close()
             await self.classifier.close()
         finally:
             self._decoders.shutdown(wait=False)
@@ -279,6 +303,16 @@ class Asker:
     def room(self) -> int | None:
         """How many more queries the budget covers; None if nothing limits them."""
         return self._sender.room()
+
+    def money_left(self) -> int | None:
+        """How much more money the budget has, in millionths; None if nothing limits it."""
+        return self._sender.money_left()
+
+    async def price(self, pictures: Sequence[Picture]) -> float:
+        """What a question costs in the mean over these pictures, in millionths; unreadable ones are left out."""
+        chunk = await self._load(iter(pictures), Panel(()), None)
+        quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, _Open)]
+        return sum(quotes) / max(1, len(quotes))
 
     def blocked(self) -> str | None:
         """Why nothing can be asked now, for people; None if a question would be sent.
@@ -293,10 +327,17 @@ class Asker:
         check_words(self.classifier, panel)
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
+        cost = Counter[str]()
         largest: Image | None = None
         while chunk := await self._load(source, panel, screen):
             new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
-            hits += sum(job.answer is not None for d in new.keys() - seen for job in new[d].jobs)
+            for item in (new[digest] for digest in new.keys() - seen):
+                hits += sum(job.answer is not None for job in item.jobs)
+                for quote in (self.quote(item.image, job.question.phrasing) for job in item.jobs if not job.answer):
+                    cost["micros"] += quote.expected
+                    cost["most_micros"] += quote.most
+                    cost["input_tokens"] += quote.tokens.input
+                    cost["output_tokens"] += quote.tokens.output
             total += len(chunk)
             causes = [item.cause for item in chunk if isinstance(item, Unscored)]
             unreadable += causes.count(Cause.UNREADABLE)
@@ -309,9 +350,8 @@ class Asker:
         asked = len(seen) * (1 + len(panel))
         queries = asked - hits
         seconds = queries / self.terms.per_second if self.terms.per_second else None
-        estimate = Estimate(
-            total, unreadable, asked, hits, queries, queries * self.terms.price_micros, seconds, unfamiliar
-        )
+        micros = cost.pop("micros", 0)
+        estimate = Estimate(total, unreadable, asked, hits, queries, micros, seconds, unfamiliar, **cost)
         return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
 
     def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
@@ -377,7 +417,7 @@ class Asker:
         for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
             if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
-                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label))
+                self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label, self.quote(item.image)))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
         while todo:
             await self._round(todo)
@@ -392,7 +432,10 @@ class Asker:
         jobs = [job for _, claimed in work for job in claimed]
         own.left = len(jobs)
         try:
-            if jobs:
+            if jobs and self._batches:
+                for job in jobs:
+                    job.settle(self._batches.failures.get(job.entry.key) or self._sender.halt or NOT_IN_A_BATCH)
+            elif jobs:
                 await self._ask(work, jobs)
                 await own.wait()
         finally:
@@ -450,23 +493,90 @@ class Asker:
                 for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
                     try:
                         job.prepared = prepare(self.classifier, pixels, job.question.phrasing)
+                        if self._meter:
+                            height, width, _ = pixels.shape
+                            job.quote = self._meter.quote(height, width, job.question.phrasing)
                     except ImageError as error:
                         unfit.append((job, Failure(Cause.UNFIT, str(error))))
         return unfit
 
+    # Batches -------------------------------------------------------------------------------------------------------
+
+    async def _fetch(
+        self, source: Iterable[Picture], panel: Panel, rounds: Rounds | None, screen: Screen | None
+    ) -> tuple[Iterable[Picture], Rounds | None]:
+        """Have all questions answered in the ledger first, where it asks in batches; views in at most two rounds."""
+        batches = self._batches
+        if batches is None:
+            return source, rounds
+        pictures = source if isinstance(source, Sequence) else list(source)
+        rounds = rounds and Rounds(rounds.first, partial(_all_or_nothing, rounds.more, len(panel)))
+        for first in (True, False) if rounds else (True,):
+            await batches.fetch(partial(self._unanswered, batches, pictures, panel, rounds, screen, first))
+        if self._sender.fatal:
+            raise self._sender.fatal
+        self.progress.hits -= batches.answered  # which are about to be found there
+        batches.answered = 0
+        return pictures, rounds
+
+    async def _unanswered(
+        self,
+        batches: Batches,
+        pictures: Sequence[Picture],
+        panel: Panel,
+        rounds: Rounds | None,
+        screen: Screen | None,
+        first: bool,
+    ) -> AsyncIterator[list[Job]]:
+        """The questions of the first or the second round that the ledger has no answer to, prepared."""
+        source, seen = iter(pictures), set[bytes]()
+        while chunk := await self._load(source, panel, screen):
+            work = []
+            for item in (item for item in chunk if isinstance(item, _Open)):
+                wanted = item.jobs
+                if rounds:
+                    item.asked = min(1 + rounds.first, len(item.jobs))
+                    wanted = item.jobs[: item.asked]
+                    if not first:
+                        wanted = item.jobs[item.asked :] if item.further(rounds) else []
+                jobs = [job for job in wanted if job.answer is None and job.entry.key not in seen]
+                jobs = [job for job in jobs if job.entry.key not in batches.failures]
+                seen.update(job.entry.key for job in jobs)
+                work.append((item.image, jobs))
+            unfit = await asyncio.to_thread(self._prepare, work)
+            batches.failures |= {job.entry.key: failure for job, failure in unfit}
+            yield [job for _, jobs in work for job in jobs if job.prepared is not None]
+
     # Canaries ------------------------------------------------------------------------------------------------------
 
-    async def _ask_again(self, key: bytes, prepared: object) -> str | None:
+    async def _ask_again(self, canary: Canary) -> str | None:
         """One more answer to a question that has one; None where the budget ends or the run is stopped."""
-        answer = None if self.stopped else await self.probe(prepared)
+        answer = None if self.stopped else await self.probe(canary.prepared, canary.quote)
         if answer is None:
             return None
-        self._ledger.recheck(key, answer)
+        self._ledger.recheck(canary.key, answer)
         return self.names.label(answer.label)
 
-    async def probe(self, prepared: object) -> Answer | None:
+    async def probe(self, prepared: object, quote: Quote) -> Answer | None:
         """One answer that is paid for but not kept; None where the budget does not cover it."""
-        return await self._sender.probe(prepared)
+        return await self._sender.probe(prepared, quote)
+
+    def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """What a question about this picture costs, put so."""
+        height, width, _ = image.pixels.shape
+        return self._sender.meter.quote(height, width, phrasing)
+
+
+def batches_of(sender: Sender, polling: Polling) -> Batches:
+    """The batches of the classifier behind a sender."""
+    from looktwice.asking.batches import Batches  # which loads the connectors of chat models
+
+    return Batches(sender, polling)
+
+
+def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:
+    """All the other views where a rule asks for any more: batches take too long for a third round."""
+    return views if more(row) else 0
 
 
 @lru_cache(maxsize=4096)

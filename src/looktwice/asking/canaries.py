@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from looktwice.asking.meter import Quote
 from looktwice.errors import ChangedError
 
 REPEATS = 8
 """How often a picture is asked about once its answer differs: chance alone seldom says the same so often."""
-
-Ask = Callable[[bytes, object], Awaitable[str | None]]
-"""Asks one prepared picture again, under its key; None where the budget does not cover it."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,11 @@ class Canary:
     key: bytes
     prepared: object
     label: str
+    quote: Quote
+
+
+Ask = Callable[[Canary], Awaitable[str | None]]
+"""Asks a question again; None where the budget does not cover it."""
 
 
 @dataclass
@@ -69,7 +72,7 @@ class Canaries:
         )
 
     async def _again(self, ask: Ask, canary: Canary) -> str | None:
-        label = await ask(canary.key, canary.prepared)
+        label = await ask(canary)
         if label is not None:
             self.asked += 1
             self.flipped += label != canary.label

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
+from looktwice.asking.meter import Quote
 from looktwice.classifiers.base import Answer, size_in_bytes
+from looktwice.classifiers.prices import tokens_of
 from looktwice.errors import BudgetError
 from looktwice.pictures.image import Image
 
@@ -41,6 +43,10 @@ class Checkup:
     """What a question about it takes on its way; None where that cannot be told."""
     scores: tuple[tuple[float | None, int], ...] = ()
     """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
+    tokens: tuple[int, int] = (0, 0)
+    """Those that a question and its answer were expected to come to, where it is billed by the token."""
+    billed: tuple[tuple[int, int], ...] = ()
+    """Those that each of them came to, by the classifier's own count."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -61,13 +67,14 @@ async def examine(asker: Asker, image: Image) -> Checkup:
     """Ask about one picture three times, each on the bill; a ClassifierError says what is wrong."""
     classifier, terms = asker.classifier, asker.terms
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
-    timed = [await _timed(asker, prepared) for _ in range(TIMES)]
+    quote = asker.quote(image)
+    timed = [await _timed(asker, prepared, quote) for _ in range(TIMES)]
     answers = [(asker.names.label(answer.label), seconds) for answer, seconds in timed]
     return Checkup(
         classifier.fingerprint,
         tuple(label or None for label, _ in answers),
         median(seconds for _, seconds in answers),
-        terms.price_micros,
+        quote.expected,
         terms.batch,
         terms.concurrency,
         terms.per_second,
@@ -77,12 +84,14 @@ async def examine(asker: Asker, image: Image) -> Checkup:
         image.pixels.shape[0],
         size_in_bytes(prepared),
         tuple((answer.score, len(answer.options)) for answer, _ in timed),
+        quote.tokens[:2],
+        tuple(tokens[:2] for answer, _ in timed if (tokens := tokens_of(dict(answer.usage)))),
     )
 
 
-async def _timed(asker: Asker, prepared: object) -> tuple[Answer, float]:
+async def _timed(asker: Asker, prepared: object, quote: Quote) -> tuple[Answer, float]:
     started = time.perf_counter()
-    answer = await asker.probe(prepared)
+    answer = await asker.probe(prepared, quote)
     if answer is None:
         raise BudgetError("the budget does not cover three questions; raise --budget")
     return answer, time.perf_counter() - started

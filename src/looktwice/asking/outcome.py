@@ -66,7 +66,11 @@ class Progress:
     answered: int = 0
     retries: int = 0
     micros: int = 0
-    """Money spent by this run, in millionths of the currency."""
+    """Money spent by this run, in millionths of the currency; of what is in flight the most that it can cost."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input that were read from a cache."""
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(*map(add, astuple(self), astuple(other)))

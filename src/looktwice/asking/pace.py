@@ -9,6 +9,21 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 
+@dataclass(frozen=True)
+class Polling:
+    """How patiently batches are waited for; all in seconds but the tries."""
+
+    soonest: float = 5.0
+    latest: float = 120.0
+    """Between two looks at a batch: at first, and at the most."""
+    grace: float = 60.0
+    """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
+    tries: int = 4
+    """How often a question is sent that expired or failed in a way that may pass."""
+    faults: int = 20
+    """How often in a row the vendor may fail to tell how a batch stands."""
+
+
 class Rate:
     """At most `burst` questions at once and `per_second` on average, in every window of time.
 

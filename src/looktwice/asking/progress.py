@@ -60,10 +60,16 @@ class Purse:
         self._progress = asker.progress
         self._price = asker.terms.price_micros
         self._room = asker.room()
+        self._money = asker.money_left()
 
     def words(self) -> list[str]:
         """Money where a question has a price, else questions; nothing where nothing is limited."""
-        left = None if self._room is None else max(0, self._room - self._progress.sent)
+        progress = self._progress
+        if progress.input_tokens:
+            tokens = f"{progress.input_tokens:,} + {progress.output_tokens:,} tokens"
+            rest = "" if self._money is None else f", {max(0, self._money - progress.micros) / 1e6:.4f} left"
+            return [tokens, f"{progress.micros / 1e6:.4f} spent{rest}"]
+        left = None if self._room is None else max(0, self._room - progress.sent)
         if not self._price:
             return [] if left is None else [f"{left} left"]
         spent = f"{self._progress.micros / 1e6:.4f} spent"

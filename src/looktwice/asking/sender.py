@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 
-from looktwice.asking.ledger.protocol import Budget, Entry, Grant, Ledger, Outcome
+from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Entry, Grant, Ledger, Outcome
 from looktwice.asking.ledger.sessions import LEASE
+from looktwice.asking.meter import FlatMeter, Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import Gate, Pace, Pressure, Rate
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms
@@ -31,9 +32,16 @@ PRESSURE = (429, 503)
 INTERNAL = 500
 SOONEST, LATEST = 0.05, 1.0
 """Seconds after which a question that another session has is looked for again: at first, and at the most."""
+PHONE = (3024, 4032)
+"""Height and width of a phone's photo, whose price stands for that of questions of which no more is known."""
 RENEWAL = LEASE / 3
 LONGEST_HOLD = 86_400.0
 """Seconds for which the lease of one question is renewed: as long as the longest timeout that can be set."""
+
+
+IN_A_BATCH = Failure(
+    Cause.STOPPED, "the question is in a batch whose results are not here; run with --batch to fetch them"
+)
 
 
 class Round:
@@ -64,6 +72,8 @@ class Job:
     answer: Answer | Failure | None = None
     round: Round | None = None
     prepared: object = None
+    quote: Quote | None = None
+    """What it costs, where it has a price of its own."""
     attempts: int = 0
     """How often it was sent."""
     refusals: int = 0
@@ -102,13 +112,18 @@ class Sender:
         pace: Pace,
         budget: Budget,
         rate: Rate | None,
+        meter: Meter | None = None,
     ) -> None:
         self.classifier = classifier
         self.ledger = ledger
         self.progress = Progress()
         self.rate = rate
         self.gate = Gate(terms.concurrency)
-        self.price = terms.price_micros
+        self.meter = meter or FlatMeter(terms.price_micros)
+        self.typical = self.meter.quote(*terms.working_size.of(*PHONE))
+        """What a question costs of which no more is known."""
+        self._owed = 0
+        """What the bills of this run were rounded up by, in picos."""
         self.fatal: ClassifierError | None = None
         self.halt: Failure | None = None
         """Why nothing more is sent, once that is so."""
@@ -116,7 +131,7 @@ class Sender:
         self._ahead = terms.concurrency * terms.batch
         """Questions that are entered and not yet sent, at most: after a crash they count as maybe paid."""
         self._pace = pace
-        self._budget = budget
+        self.budget = budget
         self._pressure = Pressure(terms.concurrency)
         self._due: deque[Job] = deque()
         self._entering = self._waiting = self._resting = 0
@@ -127,6 +142,8 @@ class Sender:
         self._senders = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
+        self._exhausted: str | None = None
+        """What the budget was when it first refused a question."""
         self._come_back: datetime | None = None
         """When the classifier can be asked again, by its own word."""
         self._stopping = asyncio.Event()
@@ -151,9 +168,14 @@ class Sender:
 
     def room(self) -> int | None:
         """How many more queries the budget covers; None if nothing limits them."""
-        if self._budget == Budget():
+        if self.budget == Budget():
             return None
-        return self._budget.room(self.ledger.spend(self.classifier.fingerprint), self.price)
+        return self.budget.room(self.ledger.spend(self.classifier.fingerprint), self.typical.most)
+
+    def money_left(self) -> int | None:
+        """How much more money the budget has, in millionths; None if nothing limits it."""
+        _, micros = self.budget.left(self.ledger.spend(self.classifier.fingerprint))
+        return None if micros == sys.maxsize else micros
 
     def blocked(self) -> str | None:
         """Why nothing can be asked now; None if a question would be sent."""
@@ -165,10 +187,10 @@ class Sender:
             spend = self.ledger.spend(self.classifier.fingerprint)
         except LedgerError as error:
             return str(error)
-        if self._budget.room(spend, self.price):
+        if self.budget.room(spend, self.typical.most):
             return None
-        whole = replace(self._budget, queries_per_day=None, micros_per_day=None)
-        if whole.room(spend, self.price):
+        whole = replace(self.budget, queries_per_day=None, micros_per_day=None)
+        if whole.room(spend, self.typical.most):
             return "the budget of this day is spent; the next day begins at midnight in UTC"
         return "the budget is spent; raise it to go on"
 
@@ -191,30 +213,33 @@ class Sender:
             self._renewal = None
         await asyncio.wrap_future(self.ledger.flush())
 
-    async def probe(self, prepared: object) -> Answer | None:
+    async def probe(self, prepared: object, quote: Quote) -> Answer | None:
         """One answer that is paid for but not kept; None where the budget does not cover it, or nothing may be sent."""
-        booking = self.ledger.book(self.classifier.fingerprint, 1, self.price, self._budget)
+        booking = self.ledger.book(self.classifier.fingerprint, 1, quote.most, self.budget)
         booked = await asyncio.wrap_future(booking)
         if booked is None:
             return None
         outcome: Outcome | None = Outcome.UNSENT
+        bill = None
         try:
             async with self.gate:
                 await self._turn(1)
                 if self.halt:
                     return None
-                self._spend(1)
+                self._spend(1, quote.most)
                 outcome = None
                 (answer,) = await self.classifier.label([prepared])
-                outcome = Outcome.ANSWERED
+                outcome, bill = Outcome.ANSWERED, self.meter.bill(answer, quote)
+                self.count(bill, quote.most)
                 return answer
         except ClassifierError as error:
-            self._spend(0 if error.billed else -1)
+            if not error.billed:
+                self._spend(-1, -quote.most)
             outcome = _outcome(error)
             raise
         finally:
             if outcome:
-                self.ledger.conclude(booked, outcome)
+                self.ledger.conclude(booked, outcome, bill)
                 await asyncio.wrap_future(self.ledger.flush())
 
     # From due to ready -----------------------------------------------------------------------------------------------
@@ -233,9 +258,9 @@ class Sender:
 
     async def _enter(self, jobs: list[Job]) -> None:
         """Enter questions, durably, and let senders take those that may be sent now."""
-        entries = [job.entry for job in jobs]
+        entries = [job.entry._replace(reserve=job.quote.most) if job.quote else job.entry for job in jobs]
         try:
-            intent = self.ledger.intend(self.classifier.fingerprint, entries, self.price, self._budget)
+            intent = self.ledger.intend(self.classifier.fingerprint, entries, self.typical.most, self.budget)
             grant = await asyncio.wrap_future(intent)
         except Exception as error:
             self._entering -= len(jobs)
@@ -253,7 +278,13 @@ class Sender:
         for key, answer in grant.answered.items():
             self.progress.hits += 1
             by_key[key].settle(answer)
-        settle([by_key[key] for key in grant.refused], Failure(Cause.BUDGET, self._exhausted))
+        settle([by_key[key] for key in grant.batched], IN_A_BATCH)
+        refused = [by_key[key] for key in grant.refused]
+        if refused and refused[0].quote and self._held:  # bills are lower than reserves, so there may be room soon
+            self._start(self._later(refused, SOONEST))
+        elif refused:
+            self._exhausted = self._exhausted or self.why_refused(refused)
+            settle(refused, Failure(Cause.BUDGET, self._exhausted))
         if elsewhere := [by_key[key] for key in grant.held]:
             wait = min(job.look_again for job in elsewhere)
             for job in elsewhere:
@@ -263,10 +294,14 @@ class Sender:
             self._senders += 1
             self._start(self._send_all())
 
-    @cached_property
-    def _exhausted(self) -> str:
-        """What the budget was when it first refused a question."""
-        return self._budget.exhausted(self.ledger.spent(self.classifier.fingerprint), self.price)
+    def why_refused(self, jobs: list[Job]) -> str:
+        """What the budget was when it refused these questions."""
+        price = max(self._most(job) for job in jobs)
+        return self.budget.exhausted(self.ledger.spent(self.classifier.fingerprint), price)
+
+    def _most(self, job: Job) -> int:
+        """What a question costs at the most."""
+        return (job.quote or self.typical).most
 
     def _hold(self, keys: list[bytes]) -> None:
         loop = asyncio.get_running_loop()
@@ -284,7 +319,7 @@ class Sender:
     async def _later(self, jobs: list[Job], seconds: float) -> None:
         """Let questions be due again after a while."""
         self._resting += len(jobs)
-        await self._sleep(seconds)
+        await self.pause(seconds)
         self._resting -= len(jobs)
         if self.halt:
             settle(jobs, self.halt)
@@ -324,7 +359,7 @@ class Sender:
                     self._let_go(jobs, Outcome.UNSENT)
                     settle(jobs, self.halt)
                     return
-                self._spend(len(jobs))
+                self._spend(len(jobs), sum(map(self._most, jobs)))
                 for job in jobs:
                     job.attempts += 1
                 self._enter_more()
@@ -340,9 +375,19 @@ class Sender:
             self.end(error)
             settle(jobs, Failure(Cause.CLASSIFIER, str(error)))
 
-    def _spend(self, questions: int) -> None:
+    def _spend(self, questions: int, micros: int) -> None:
         self.progress.sent += questions
-        self.progress.micros += questions * self.price
+        self.progress.micros += micros
+
+    def count(self, bill: Bill | None, counted: int) -> None:
+        """Show a bill in place of what was counted when the question was sent."""
+        if bill:
+            micros = -(-(bill.picos - self._owed) // MICRO)
+            self._owed += micros * MICRO - bill.picos
+            self.progress.micros += micros - counted
+            self.progress.input_tokens += bill.tokens.input
+            self.progress.output_tokens += bill.tokens.output
+            self.progress.cached_tokens += bill.tokens.cached
 
     async def _turn(self, questions: int) -> None:
         """Wait until the pace lets a call with so many questions go."""
@@ -351,9 +396,9 @@ class Sender:
         if self.rate:
             wait = max(wait, await self.rate.reserve(questions) - time.monotonic())
         if wait > 0:
-            await self._sleep(wait)
+            await self.pause(wait)
 
-    async def _sleep(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Wait so long, or until the asker is stopped."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
@@ -366,7 +411,9 @@ class Sender:
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             kept = answer if answer.raw is None else replace(answer, raw=None)
-            self.ledger.record(job.entry.key, kept, latency, job.attempts)
+            bill = self.meter.bill(answer, job.quote or self.typical)
+            self.count(bill, self._most(job))
+            self.ledger.record(job.entry.key, kept, latency, job.attempts, bill)
             self._held.pop(job.entry.key, None)
             job.settle(kept)
 
@@ -387,7 +434,7 @@ class Sender:
     def _take_back(self, jobs: list[Job], error: ClassifierError) -> None:
         """Let go of questions whose call failed, and give back to the budget what is not billed."""
         if not error.billed:
-            self._spend(-len(jobs))
+            self._spend(-len(jobs), -sum(map(self._most, jobs)))
         self._let_go(jobs, _outcome(error))
 
     def blame(self, error: PassingError) -> None:

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Self, TypedDict, TypeVar, get_args
 
 from looktwice.asking.asker import Asker, Scores
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
-from looktwice.asking.pace import Moments, Pace, SharedRate
-from looktwice.classifiers.base import AnyClassifier, Terms
+from looktwice.asking.meter import Meter, TokenMeter
+from looktwice.asking.pace import Moments, Pace, Polling, SharedRate
+from looktwice.classifiers.base import AnyClassifier, Metered, Terms
+from looktwice.classifiers.prices import read_table
 from looktwice.errors import BudgetError, LookTwiceError
 from looktwice.pictures.image import WorkingSize
 
@@ -46,6 +49,8 @@ class AskOptions:
     """The same in money: 25, or `"+2.50"`."""
     price: Money | None = None
     """The price of one query; the classifier's description where None."""
+    prices: str | Path | None = None
+    """A table of prices by the token, for chat models; see `looktwice prices`."""
     rate: float | None = None
     """Questions a second, at most; the classifier's own limit where None."""
     concurrency: int | None = None
@@ -65,6 +70,8 @@ class AskOptions:
     working_size: int | None = None
     """Pixels of the longer side, to which larger pictures are scaled down; the profile's where None, or what the
     classifier can use."""
+    batch: bool = False
+    """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
     command: str = "Python"
     """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
 
@@ -95,11 +102,24 @@ class AskOptions:
         queries = _total(self.budget, int, spent.queries if spent else 0, "budget")
         money = _total(self.money, micros, spent.micros if spent else 0, "money")
         daily = None if self.money_per_day is None else micros(self.money_per_day)
-        if (money, daily) != (None, None) and terms.price_micros == 0:
+        if (money, daily) != (None, None) and terms.price_micros == 0 and self.prices is None:
             raise BudgetError(
-                "a limit in money needs the price of a query: give --price, or a price in the classifier's description"
+                "a limit in money needs the price of a query: give --price, a price in the classifier's description, "
+                "or for a chat model a table of prices by the token with --prices"
             )
         return Budget(queries, money, self.per_day, daily)
+
+    def meter(self, classifier: AnyClassifier) -> Meter | None:
+        """What says the price of each question, where not all have the same."""
+        if self.prices is None:
+            return None
+        if self.price is not None:
+            raise BudgetError("give --price for one price a query, or --prices for a table by the token, not both")
+        if not isinstance(classifier, Metered):
+            raise BudgetError(
+                "a table of prices is for chat models, which are billed by the token; give --price instead"
+            )
+        return TokenMeter(classifier, read_table(Path(self.prices)).of(classifier.model), self.batch)
 
     def settled(self, terms: Terms, spent: Spend | None) -> Self:
         """The same with totals in place of what is relative to the ledger as it is now."""
@@ -115,6 +135,7 @@ class AskKeywords(TypedDict, total=False):
     budget: int | str | None
     money: Money | None
     price: Money | None
+    prices: str | Path | None
     rate: float | None
     concurrency: int | None
     canaries: int
@@ -124,6 +145,7 @@ class AskKeywords(TypedDict, total=False):
     longest_wait: float
     scores: Scores
     working_size: int | None
+    batch: bool
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
@@ -132,6 +154,7 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
     `seed` is that of the random views where the options name none.
     """
     terms = options.terms(classifier)
+    meter = options.meter(classifier)
     place = ledger_place(terms, options)
     ledger = open_at(place, options.command) if place else None
     try:
@@ -147,7 +170,19 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
     pace = Pace(longest_wait=options.longest_wait)
-    return Asker(classifier, ledger, pace, budget, seed, options.canaries, terms, rate, options.scores)
+    return Asker(
+        classifier,
+        ledger,
+        pace,
+        budget,
+        seed,
+        options.canaries,
+        terms,
+        rate,
+        options.scores,
+        meter,
+        Polling() if options.batch else None,
+    )
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

@@ -311,6 +311,12 @@ class Patterns:
             hits += np.bincount(self.possible[part], self.shares(theta)[part], len(hits))
         return hits
 
+    def kinds(self) -> Places:
+        """(n,): the pattern of each picture."""
+        option = np.where(self.truth == UNKNOWN, 0, self.truth)
+        option[self.doubtful] = self.possible
+        return self.owner[option]
+
     def shares(self, theta: Floats) -> Floats:
         """(m,): the probability of each option of the doubtful pictures, given that it is one of those that may be."""
         scores = _apply(self.options, theta)[self.possible] + self.left
@@ -540,10 +546,7 @@ def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
 def losses(patterns: Patterns, theta: Floats) -> Floats:
     """(n,): −log of the probability of each picture's truth, over all classes."""
     scores = _apply(patterns.options, theta)
-    known = patterns.truth != UNKNOWN
-    option = np.where(known, patterns.truth, 0)
-    option[patterns.doubtful] = patterns.possible
-    total = _log_totals(patterns, scores)[patterns.owner[option]]
+    total = _log_totals(patterns, scores)[patterns.kinds()]
     return total - patterns.log_possible(scores) + patterns.spread
 
 

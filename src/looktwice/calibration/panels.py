@@ -118,12 +118,17 @@ Loss = Callable[[Patterns, Floats, int], Floats]
 
 
 def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]."""
+    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
     unnamed = patterns.options[:, -2] == 1.0
     share = np.where(unnamed, classes - np.rint(np.exp(patterns.options[:, -1])), 1.0)
     chance = jury.chances(patterns, theta)
     squares = np.add.reduceat(chance**2 / share, patterns.starts)
-    return squares[patterns.owner[patterns.truth]] + 1.0 - 2.0 * (chance / share)[patterns.truth]
+    true = (chance / share)[np.where(patterns.truth == jury.UNKNOWN, 0, patterns.truth)]
+    if len(patterns.possible):
+        left = patterns.shares(theta) * (chance / share)[patterns.possible]
+        told = np.bincount(patterns.doubtful, left, len(true))
+        true = np.where(patterns.truth == jury.UNKNOWN, told, true)
+    return squares[patterns.kinds()] + 1.0 - 2.0 * true
 
 
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
@@ -142,7 +147,7 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Float
     losses, theta = np.zeros(len(fold)), jury.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
         here = fold == part
-        losses[here] = loss(table, jury.descend(table, 0.0, table.hits(~here), theta), labelled.classes)[here]
+        losses[here] = loss(table, jury.descend(table, 0.0, ~here, theta), labelled.classes)[here]
     return losses
 
 

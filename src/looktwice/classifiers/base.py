@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.phrasing import Phrasing
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.image import PHOTO, WorkingSize
 
 Pixels = NDArray[np.uint8]
@@ -54,6 +54,36 @@ class Prompted(Protocol):
 
     def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> object:
         """One picture as the classifier takes it, with the question put so."""
+
+
+class Weight(NamedTuple):
+    """What of a question is billed, as far as it can be told before it is sent."""
+
+    characters: int
+    """Of its words, and of the schema that its answer must follow."""
+    bytes: int
+    """Of all that is sent but the picture."""
+    height: int
+    width: int
+    """Of the picture as it is sent."""
+    detail: str | None
+    """How closely the model is told to look at it."""
+    output: int
+    """Tokens of an answer, about."""
+    most_output: int | None
+    """Tokens after which an answer is cut off, where that is set."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """What a classifier has besides that is billed by the token."""
+
+    @property
+    def model(self) -> str:
+        """The name under which it is billed."""
+
+    def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
+        """What a question about a picture of this size comes to, put so."""
 
 
 @runtime_checkable
@@ -123,6 +153,18 @@ Option = tuple[str, float | None]
 
 Usage = tuple[tuple[str, int], ...]
 """What an answer took by the classifier's own count, under its own names: `(("input_tokens", 300), …)`."""
+
+
+class Tokens(NamedTuple):
+    """The tokens that a question and its reply are billed for."""
+
+    input: int = 0
+    """Of the question, those from a cache included."""
+    output: int = 0
+    cached: int = 0
+    """Those of the input that were read from a cache."""
+    written: int = 0
+    """Those of the input that were written to a cache, where that has a price of its own."""
 
 
 @dataclass(frozen=True, slots=True)

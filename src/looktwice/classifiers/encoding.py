@@ -79,7 +79,7 @@ class Encoding(BaseModel):
     def fit(self, pixels: Pixels) -> Pixels:
         """The picture scaled into the limits of sides and pixels."""
         height, width = pixels.shape[:2]
-        target = self._target(height, width)
+        target = self.target(height, width)
         if target == (height, width):
             return pixels
         return _scaled(pixels, *target)
@@ -103,7 +103,8 @@ class Encoding(BaseModel):
             data = _file(pixels, kind, quality)
         return data
 
-    def _target(self, height: int, width: int) -> tuple[int, int]:
+    def target(self, height: int, width: int) -> tuple[int, int]:
+        """The height and width to which such a picture is scaled."""
         size = self._smaller(height, width)
         if self.min_side is None or min(size) >= self.min_side:
             return size

@@ -23,6 +23,7 @@ from looktwice.cli.options import (
     PAPER,
     PREFIX,
     REVIEWED,
+    SIZES,
     VERIFY,
     VIEWS,
     WANTED,
@@ -185,6 +186,7 @@ def tune(
     loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "brier",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
+    sizes: Annotated[list[int] | None, Help("--size", help=SIZES, min=1)] = None,
     out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
         "profile.json"
     ),
@@ -201,6 +203,8 @@ def tune(
 
       looktwice tune photos/ -c model.toml --max-queries 5 --budget +20000
 
+      looktwice tune photos/ -c model.toml --size 256 --size 512 --size 1024 --prices prices.toml
+
       looktwice tune photos/ -c model.toml --paper rotation --draws 20
     """
     from looktwice.cli import inputs, tune
@@ -209,6 +213,8 @@ def tune(
     labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
+    if sizes:
+        _exit(tune.tune_sizes(model, labelled, sizes, max_queries, loss, out, output))
     _exit(tune.tune(model, labelled, max_queries, loss, out, report, output))
 
 
@@ -487,6 +493,19 @@ def check(
     from looktwice.model import AsyncModel
 
     _exit(check(AsyncModel(classifier, options=ask), picture, output))
+
+
+@app.command()
+def prices() -> None:
+    """Print a table of prices by the token, to be compared with your vendor's page and given to --prices.
+
+    [bold]Example[/bold]
+
+      looktwice prices > prices.toml
+    """
+    from looktwice.classifiers.prices import example
+
+    typer.echo(example(), nl=False)
 
 
 books = typer.Typer(

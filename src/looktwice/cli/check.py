@@ -33,6 +33,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
         "determinism": steady,
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
+        **({"tokens": _tokens(found)} if any(found.tokens) or found.billed else {}),
         "limits": f"{found.concurrency} calls at a time, {found.batch} pictures a call{rate}",
         "classes": "unknown" if found.classes is None else str(found.classes),
         "working size": found.working_size,
@@ -43,6 +44,13 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     for heading, value in facts.items():
         OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
     return None not in found.labels
+
+
+def _tokens(found: Checkup) -> str:
+    """What was expected of questions and answers, and what they came to by the classifier's own count."""
+    expected = "{:,} + {:,} expected, ".format(*found.tokens) if any(found.tokens) else ""
+    told = ", ".join(f"{asked:,} + {said:,}" for asked, said in dict.fromkeys(found.billed))
+    return f"{expected}{told or 'none'} by its own count (question + answer)"
 
 
 def _scores(found: Checkup) -> str:

@@ -55,9 +55,12 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
         return
     hours = "" if total.seconds is None else f", at least {total.seconds / 3600:.1f} hours at the allowed rate"
     unfamiliar = f" and {total.unfamiliar} unlike the labelled ones" if total.unfamiliar else ""
+    tokens = f", about {total.input_tokens:,} + {total.output_tokens:,} tokens" if total.input_tokens else ""
+    most = f" (at most {total.most_micros / 1e6:.4f})" if total.input_tokens else ""
     say(
         f"{total.pictures} pictures, {total.unreadable} of them unreadable{unfamiliar}: {total.questions} questions, "
-        f"of which the ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{hours}"
+        f"of which the ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{most}"
+        f"{tokens}{hours}"
         f". The largest shows {total.width} x {total.height} px{taking(total.question_bytes)}. Nothing was asked. "
         f"Ledger: {safe(ledger or 'none')}"
     )

@@ -19,6 +19,10 @@ from looktwice.files import ready
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize
 
+BILLS = ("estimated", "billed", "tokens in (cached)", "out")
+AMOUNTS = ("billed", "estimated", "input_tokens", "output_tokens", "cached_tokens")
+"""The columns of queries that were billed by the token, and what they are sums of."""
+
 By = Literal["day", "classifier", "command"]
 
 COUNTS = {"asked": "asked", "answered": "answered", "refused": "refused", "unknown": "unknown", "counted": "queries"}
@@ -36,11 +40,12 @@ def stats(path: Path | None, by: By | None, json: bool) -> None:
         print_json([_record(group, columns) for group in groups.values()])
         return
     table = Table(title=f"Ledger {path or default_path()}", title_justify="left")
-    for heading in (*columns, *COUNTS, "money"):
+    billed = any(day.input_tokens for day in days)
+    for heading in (*columns, *COUNTS, "money", *(BILLS if billed else ())):
         table.add_column(heading, justify="left" if heading in columns else "right")
     for key, group in groups.items():
-        table.add_row(*key, *_amounts(group))
-    table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days), style="bold")
+        table.add_row(*key, *_amounts(group, billed))
+    table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days, billed), style="bold")
     OUT.print(table)
 
 
@@ -63,13 +68,17 @@ def _record(group: Sequence[DayCost], columns: Sequence[By]) -> dict[str, object
         **who,
         **when,
         **why,
-        **{name: sum(getattr(day, name) for day in group) for name in (*COUNTS.values(), "micros")},
+        **{name: sum(getattr(day, name) for day in group) for name in (*COUNTS.values(), "micros", *AMOUNTS)},
     }
 
 
-def _amounts(days: Sequence[DayCost]) -> list[str]:
+def _amounts(days: Sequence[DayCost], billed: bool) -> list[str]:
     counts = [sum(getattr(day, name) for day in days) for name in COUNTS.values()]
-    return [*map(str, counts), f"{sum(day.micros for day in days) / 1e6:.4f}"]
+    amounts = [*map(str, counts), f"{sum(day.micros for day in days) / 1e6:.4f}"]
+    if billed:
+        cost, expected, asked, said, cached = (sum(getattr(day, name) for day in days) for name in AMOUNTS)
+        amounts += [f"{expected / 1e6:.4f}", f"{cost / 1e6:.4f}", f"{asked:,} ({cached:,})", f"{said:,}"]
+    return amounts
 
 
 def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> None:

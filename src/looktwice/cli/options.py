@@ -24,6 +24,8 @@ LABELLED = "Labelled pictures: one folder a class, a folder with labels.csv, an 
 LEDGER = "Where answers are kept: a path, postgresql://…, or off. By default with the project, or with your data."
 ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files, and s3:// or gs:// addresses."
 BUDGET = "Most queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
+PRICES = "A table of prices by the token, for chat models; `looktwice prices` prints one to start from."
+BATCH = "Ask a chat model in its vendor's batches: within a day, at a lower price; stopping early takes two rounds."
 LONGEST_WAIT = "Seconds of the longest wait that the classifier may ask for; beyond it the run stops, saved."
 VIEWS = "The views to ask, such as 'mirror zoom:1.15', or none for one query a picture; by default eight general ones."
 SCORES = "Use the classifier's own scores and ranked lists where they help on held-out folds, or ignore them."
@@ -42,6 +44,9 @@ COST = "What missing a label costs, such as melanoma=20; others cost 1. The dear
 ADAPTIVE = "Learn 16 views, so that look --adaptive can ask more about unsure pictures and fewer about the others."
 DECIDING = "Let --adaptive stop by whether an answer would still be accepted at this error, not by the Brier score."
 MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, and fewer where more add little."
+SIZES = (
+    "A size to try, in pixels of the longer side, for each time it is given: smaller pictures may pay for more looks."
+)
 LOSS = "What the views are chosen to lower on held-out pictures."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
@@ -75,6 +80,7 @@ def _asking(
     budget: Annotated[str | None, Ask(help=BUDGET)] = None,
     money: Annotated[str | None, Ask(help="The same in money: 25, or +2.50.")] = None,
     price: Annotated[str | None, Ask(help="What one query costs, if the description does not say.")] = None,
+    prices: Annotated[Path | None, Ask(help=PRICES)] = None,
     rate: Annotated[float | None, Ask(help="Most questions a second.", min=0.001)] = None,
     concurrency: Annotated[int | None, Ask(help="Most calls at the same time.", min=1)] = None,
     canaries: Annotated[int, Ask(help="Stored answers to ask for again, to see if the classifier changed.", min=0)] = 3,
@@ -83,12 +89,13 @@ def _asking(
     longest_wait: Annotated[float, Ask(help=LONGEST_WAIT, min=0)] = 900.0,
     scores: Annotated[Literal["use", "ignore"], Ask(help=SCORES)] = "use",
     working_size: Annotated[int | None, Ask(help=WORKING_SIZE, min=1)] = None,
+    batch: Annotated[bool, Ask("--batch", help=BATCH)] = False,
 ) -> "AskOptions":
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
-        ledger, budget, money, price, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait, scores,
-        working_size, command=str(context.info_name),
+        ledger, budget, money, price, prices, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
+        scores, working_size, batch, command=str(context.info_name),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.inputs import check_places, complain
-from looktwice.model import AsyncModel, Tuned
+from looktwice.errors import DataError
+from looktwice.model import AsyncModel, Sized, Tuned
 from looktwice.pictures.collection import Picture
 from looktwice.plots import figures
 from looktwice.plots.figures import Line
 from looktwice.report import ReportInputs, write
-from looktwice.verdicts import pilot
+from looktwice.verdicts import frontier, pilot
 from looktwice.verdicts.learn import check_teachable
 from looktwice.verdicts.pilot import Selection
 from looktwice.verdicts.profile import Profile, Result
@@ -41,7 +43,7 @@ def tune(
 
     Whether every picture was scored.
     """
-    price = model.terms.price_micros
+    price = model.typical_price()
     check_places(out, report=report)
     files.ready(out.with_suffix(".svg"))
 
@@ -72,6 +74,66 @@ def tune(
     return not chosen.collected.unscored
 
 
+def tune_sizes(
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    sizes: Sequence[int],
+    max_queries: int | None,
+    loss: LossName,
+    out: Path,
+    output: Output,
+) -> bool:
+    """Choose the size of pictures along with the views, and show what each costs; whether every picture was scored."""
+    check_places(out)
+    chart = out.with_suffix(".svg")
+    files.ready(chart)
+    if output.dry_run:
+        raise DataError(
+            "tuning over sizes asks one pilot for each; see what one takes with --working-size and --dry-run"
+        )
+
+    async def work() -> Sized:
+        async with watched(model, len(sizes) * len(pictures), output):
+            return await model.tune_sizes(pictures, sizes=sizes, max_queries=max_queries, loss=loss)
+
+    sized = run(work)
+    profile, chosen = sized.tuned.profile, sized.tuned.chosen
+    complain(chosen.collected.unscored)
+    profile.save(out)
+    lines = [
+        Line(
+            f"{size} px",
+            np.array([choice.micros / 1e3 for choice in sized.choices if choice.size == size]),
+            np.array([choice.brier for choice in sized.choices if choice.size == size]),
+        )
+        for size in dict.fromkeys(sizes)
+    ]
+    files.write(
+        chart,
+        figures.lines_svg(lines, title="Brier score against money", x_label="per 1,000 pictures", y_label="Brier"),
+    )
+    if output.json:
+        print_json({"profile": str(out), "panel": profile.panel, "taken": asdict(sized.taken),
+                    "choices": [asdict(choice) for choice in sized.choices]})  # fmt: skip
+    else:
+        OUT.print(_frontier_table(sized))
+        OUT.print(results_table(profile.results, _judged(profile, chosen)))
+        say(f"Profile: {out}   Frontier: {chart}")
+    return not chosen.collected.unscored
+
+
+def _frontier_table(sized: Sized) -> Table:
+    title = "What is worth its money, on the pilot pictures"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("longer side", "queries", COLUMNS["brier"], "per 1,000"):
+        table.add_column(heading, justify="right")
+    for choice in frontier.frontier(sized.choices):
+        mark, style = (" ◀ taken", "bold") if choice == sized.taken else ("", None)
+        cells = (f"{choice.size} px{mark}", str(1 + choice.views), f"{choice.brier:.3f}", f"{choice.micros / 1e3:,.2f}")
+        table.add_row(*cells, style=style)
+    return table
+
+
 def search(
     model: AsyncModel,
     pictures: Sequence[Picture],
@@ -86,7 +148,7 @@ def search(
     check_places(out, report=report)
     check_teachable(pictures, pilot.SEARCHED)
     queries = pilot.search_queries(len(pictures), len(grid), draws)
-    _tell([_cost("The search", queries, model.terms.price_micros), *_books(model, output)], output.json)
+    _tell([_cost("The search", queries, model.typical_price()), *_books(model, output)], output.json)
     if output.dry_run:
         if output.json:
             print_json({"queries": queries})

@@ -8,8 +8,8 @@ from hashlib import sha256
 
 import numpy as np
 
-LEASE = 900.0
-"""Seconds that a picture is kept for the window that it was given to; then somebody else may get it."""
+LEASE = 120.0
+"""Seconds after its last sign of life that the pictures of a window are kept for it; then others may get them."""
 BUTTONS = 10
 """Labels that are offered at once: those of the keys 1 to 9, and 0."""
 FEWEST = 5

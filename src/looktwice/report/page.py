@@ -189,8 +189,9 @@ def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
 
 
 def _total(days: Sequence[DayCost]) -> dict[str, int]:
-    counts = ("queries", "micros", "answered", "refused", "unknown")
-    return {key: sum(getattr(day, key) for day in days) for key in counts}
+    counts = ("queries", "micros", "answered", "refused", "unknown", "estimated", "billed")
+    tokens = ("input_tokens", "output_tokens", "cached_tokens")
+    return {key: sum(getattr(day, key) for day in days) for key in (*counts, *tokens)}
 
 
 # To do it again ------------------------------------------------------------------------------------------------------

@@ -121,6 +121,8 @@ def run(
     """Serve a profile at a place until a signal comes."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
+    if ask.batch:
+        raise LookTwiceError("a service answers at once, and a batch takes up to a day; leave --batch out")
     studio = Studio(label_studio, limits) if label_studio else None
     model = AsyncModel.load(path, classifier, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None

@@ -34,6 +34,8 @@ class Selection:
     """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
     knee: int
     """Views after which the rest add little, by the pilot pictures."""
+    losses: tuple[float, ...] = ()
+    """Mean Brier scores of the pilot pictures after 0, 1 … views."""
 
 
 async def choose(
@@ -54,9 +56,10 @@ async def choose(
     panel, gain = panels.choose(pilot.labelled(), columns, plan.longest, loss)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
-    knee = panels.knee([float(step.brier.mean()) for step in steps])
+    losses = tuple(float(step.brier.mean()) for step in steps)
     rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel)
-    return Selection(joined([chosen, rest], chosen.panel).distinct(), len(chosen.votes), gain, knee)
+    whole = joined([chosen, rest], chosen.panel).distinct()
+    return Selection(whole, len(chosen.votes), gain, panels.knee(losses), losses)
 
 
 def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Profile]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from looktwice.asking.ledger.maintain import DayCost, export, forget, stats, verify
 from looktwice.asking.ledger.memory import MemoryLedger, Unrecorded, of_this_process
 from looktwice.asking.ledger.merging import Merged, merge
-from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Ledger, Outcome, Spend, key
+from looktwice.asking.ledger.protocol import Account, Bill, Booked, Budget, Entry, Grant, Ledger, Outcome, Spend, key
 from looktwice.asking.ledger.sqlite import SqliteLedger, default_path
 
 POSTGRES = ("postgresql://", "postgres://")
@@ -28,6 +28,7 @@ def open_at(place: str, command: str | None = None) -> Ledger:
 
 __all__ = [
     "Account",
+    "Bill",
     "Booked",
     "Budget",
     "DayCost",

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.asking.ledger.operations import Batch, Intent, Record
-from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT, Booked, Grant, Outcome, Spend
+from looktwice.asking.ledger.operations import Batch, Intent, Record, Settlement
+from looktwice.asking.ledger.protocol import CUT, MICRO, RAW_LIMIT, Bill, Booked, Grant, Outcome, Spend
 from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
-from looktwice.asking.ledger.sql import Known, Row, Tables, pack, pack_options
+from looktwice.asking.ledger.sql import BatchRow, Known, Row, Tables, pack, pack_options
+from looktwice.classifiers.base import Answer
 
 DAY = 86_400
+NO_TOKENS = (None, None, None)
 
 
 class Stamp(NamedTuple):
@@ -31,9 +33,24 @@ class Tally(NamedTuple):
     answered: int = 0
     refused: int = 0
     waived: int = 0
+    picos: int = 0
+    """What the bills come to beyond whole millionths."""
+    estimated: int = 0
+    """What was expected of the queries that have a bill, in millionths."""
+    billed: int = 0
+    """What they cost, in whole millionths each."""
+    input: int = 0
+    output: int = 0
+    cached: int = 0
 
     def __add__(self, other: tuple[int, ...]) -> Tally:  # type: ignore[override]
         return Tally(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
+def _settled(bill: Bill, price: int, answered: int) -> Tally:
+    """What a bill adds to the spend, in place of the price that was counted before."""
+    micros, picos = divmod(bill.picos, MICRO)
+    return Tally(0, micros - price, answered, 0, 0, picos, bill.estimated, micros, *bill.tokens[:3])
 
 
 def _tally(outcome: Outcome, queries: int, price: int) -> Tally:
@@ -61,15 +78,17 @@ class Books:
         self._classifiers: dict[str, int] = {}
         self._spends: dict[int, Spend] = {}
         """What was spent on each classifier, with today's part; right while `_day` and `_version` are."""
-        self._changes: dict[tuple[int, int], Tally] = {}
-        """What is to be added to the spend, by classifier and day."""
+        self._changes: dict[tuple[int, int, Session], Tally] = {}
+        """What is to be added to the spend, by classifier, day and session."""
+        self._sending: set[int] = set()
+        """The batches that this session is about to send."""
         self._day = -1
         self._version = -1
         self._beaten: float | None = None
 
     def due(self, now: float) -> bool:
         """Whether others must hear that we live: there is something in flight, and the last sign is old."""
-        return bool(self.stamps) and self._late(now)
+        return bool(self.stamps or self._sending) and self._late(now)
 
     def write(self, batch: Batch, now: float) -> None:
         """Commit a batch: it is on disk when this returns, and nothing of it is if this raises."""
@@ -77,9 +96,16 @@ class Books:
         self._beaten = now if late else self._beaten
         for key in (*(record.key for record in batch.records), *batch.returned, *batch.surrendered):
             self.stamps.pop(key, None)
+        for note in batch.notes:
+            if note.remote:
+                self._sending.discard(note.batch)
+        self._sending.difference_update(settlement.batch for settlement in batch.settlements)
         for intent in batch.intents:
-            stamp = Stamp(intent.classifier, self._day, intent.price)
-            self.stamps.update(dict.fromkeys(intent.grant.granted, stamp))
+            if intent.batch is not None:
+                self._sending.add(intent.batch)
+                continue
+            for key in intent.grant.granted:
+                self.stamps[key] = Stamp(intent.classifier, self._day, intent.price_of(key))
 
     def close(self) -> None:
         """Strike the session off and let go of the database."""
@@ -92,7 +118,7 @@ class Books:
 
     def _write(self, batch: Batch, now: float) -> bool:
         """Whether a sign of life was written with the batch."""
-        self.tables.begin(spending=bool(batch.asked()))
+        self.tables.begin(spending=bool(batch.asked() or batch.settlements))
         try:
             self._apply(batch, now)
             if late := self._late(now):
@@ -119,6 +145,10 @@ class Books:
         self._return(batch.returned)
         self.tables.let_go(self._session.id, [*batch.returned, *batch.surrendered])
         self.tables.renew(self._session.id, at, batch.renewed)
+        for note in batch.notes:
+            self.tables.note_batch(note.batch, at, note.file, note.remote)
+        for settlement in batch.settlements:
+            self._settle(settlement, at, batch.raw)
         self._grant(batch.intents, at, now)
         for booking in batch.bookings:
             fingerprint, queries, price = booking.fingerprint, booking.queries, booking.price
@@ -126,8 +156,9 @@ class Books:
             if queries <= booking.budget.room(self._spend(classifier), price):
                 booking.booked = Booked(fingerprint, self._day, queries, price)
                 self._count_loose(classifier, self._day, Tally(queries, queries * price))
-        for (fingerprint, day, queries, price), outcome in batch.conclusions:
-            self._count_loose(self._classifier(fingerprint), day, _tally(outcome, queries, price))
+        for (fingerprint, day, queries, price), outcome, bill in batch.conclusions:
+            tally = _settled(bill, queries * price, queries) if bill else _tally(outcome, queries, price)
+            self._count_loose(self._classifier(fingerprint), day, tally)
         self.tables.check(batch.checks)
         for fingerprint, description in batch.introductions:
             self.tables.describe(self._classifier(fingerprint), description)
@@ -146,16 +177,54 @@ class Books:
                     int(latency * 1e6),
                     attempts,
                     at,
+                    *(bill.tokens[:3] if bill else NO_TOKENS),
                 )
-                for key, answer, latency, attempts in records
+                for key, answer, latency, attempts, bill in records
             ]
         )
         replies = [(record.key, record.answer.raw) for record in records if raw and record.answer.raw is not None]
         cut = RAW_LIMIT - len(CUT)
         self.tables.keep_replies([(key, r if len(r) <= RAW_LIMIT else r[:cut] + CUT) for key, r in replies])
-        sent = Counter(stamp[:2] for record in records if (stamp := self.stamps.get(record.key)))
-        for (classifier, day), answered in sent.items():
+        unbilled: Counter[tuple[int, int]] = Counter()
+        settled = []
+        for key, _, _, _, bill in records:
+            if not (stamp := self.stamps.get(key)):
+                continue
+            if bill is None:
+                unbilled[stamp[:2]] += 1
+            else:
+                self._count(stamp.classifier, stamp.day, tally := _settled(bill, stamp.price, 1))
+                settled.append((tally.micros, key))
+        self.tables.settle(settled)
+        for (classifier, day), answered in unbilled.items():
             self._count(classifier, day, Tally(answered=answered))
+
+    def _settle(self, settlement: Settlement, at: int, raw: bool) -> None:
+        """Enter the results of a batch, counted for the session and the day that sent it.
+
+        What has no place in the batch any more was told before, by us or by another session.
+        """
+        batch, waiting = self.tables.batch(settlement.batch), self.tables.in_batch(settlement.batch)
+        told = [result for key, result in settlement.results.items() if key in waiting]
+        if batch is None or not told:
+            return
+        sender = Session(batch.session, "", 0, "", batch.command)
+        answers, changes, back = [], [], []
+        for key, result, billed in told:
+            reserved, expected = waiting[key]
+            if isinstance(result, Answer):
+                bill = billed and billed._replace(estimated=expected)
+                answers.append(Record(key, result, (at - batch.at) / 1000, 1, bill))
+                tally = _settled(bill, reserved, 1) if bill else Tally(answered=1)
+                changes.append((tally.micros, key))
+            else:
+                tally = _tally(result, 1, reserved) if result else Tally()
+                back += [(reserved, key)] if tally.queries else []
+            self._count(batch.classifier, batch.day, tally, sender)
+        self.tables.take_out_of_batch([key for key, _, _ in told])
+        self.tables.settle(changes)
+        self._answer(answers, at, raw)
+        self.tables.give_back(back)
 
     def _return(self, returned: Mapping[bytes, Outcome]) -> None:
         """Count what became of questions that got no answer; those that are not billed are given back."""
@@ -175,17 +244,24 @@ class Books:
         again = []
         for intent in intents:
             self._decide(intent, known, held)
-            classifier, price, session = intent.classifier, intent.price, self._session.id
+            classifier, session = intent.classifier, self._session.id if intent.batch is None else None
             for granted in intent.grant.granted:
+                price = intent.price_of(granted)
                 if granted in known:
                     again.append((price, session, at, granted))
                     continue
-                key, digest, view, seed, index = intent.entries[granted]
+                key, digest, view, seed, index, *_ = intent.entries[granted]
                 if view not in self._views:
                     self._views[view] = self.tables.view(view)
                 fresh.append((key, classifier, pack(digest), self._views[view], seed, index, price, at, session))
         self.tables.ask(fresh)
         self.tables.ask_again(again)
+        for intent in intents:
+            if intent.batch is not None and intent.grant.granted:
+                sender = (self._session.id, self._day, self._session.command)
+                self.tables.enter_batch(BatchRow(intent.batch, intent.classifier, *sender, at, None, None))
+                rows = [(intent.batch, intent.price_of(k), intent.entries[k].expected, k) for k in intent.grant.granted]
+                self.tables.put_in_batch(rows)
 
     def _held(self, known: dict[bytes, Known], at: int, now: float) -> set[bytes]:
         """Those of these questions that another living session has in flight, and whose lease is not over."""
@@ -199,30 +275,38 @@ class Books:
 
     def _decide(self, intent: Intent, known: dict[bytes, Known], in_flight: set[bytes]) -> None:
         intent.classifier = self._classifier(intent.fingerprint)
-        room = intent.budget.room(self._spend(intent.classifier), intent.price)
+        queries, micros = intent.budget.left(self._spend(intent.classifier))
         grant = intent.grant = Grant()
         granted, answered, held, refused = grant.granted, grant.answered, grant.held, grant.refused
+        spent = 0
         for key in intent.entries:
-            row = known.get(key)
+            row, price = known.get(key), intent.price_of(key)
             if row and row.label is not None:
                 answered[key] = row.answer()
+            elif row and row.batch is not None:
+                grant.batched.append(key)
             elif key in in_flight:
                 held.append(key)
-            elif len(granted) < room:
+            elif queries > 0 and price <= max(0, micros):
                 granted.append(key)
+                queries, micros = queries - 1, micros - price
+                spent += price
             else:
                 refused.append(key)
-        self._count(intent.classifier, self._day, Tally(len(granted), len(granted) * intent.price))
+        self._count(intent.classifier, self._day, Tally(len(granted), spent))
 
     def _count_loose(self, classifier: int, day: int, tally: Tally) -> None:
         """Count what belongs to no question."""
         self._count(classifier, day, tally)
-        if tally.queries:
+        if tally.queries or tally.micros:
             self.tables.book(classifier, tally.queries, tally.micros)
 
-    def _count(self, classifier: int, day: int, tally: Tally) -> None:
-        self._changes[classifier, day] = self._changes.get((classifier, day), Tally()) + tally
-        if old := self._spends.get(classifier):
+    def _count(self, classifier: int, day: int, tally: Tally, session: Session | None = None) -> None:
+        change = (classifier, day, session or self._session)
+        self._changes[change] = self._changes.get(change, Tally()) + tally
+        if tally.picos:
+            self._spends.pop(classifier, None)  # only the tables know the sum of what is less than a millionth
+        elif old := self._spends.get(classifier):
             today = int(day == self._day)
             self._spends[classifier] = Spend(
                 old.queries + tally.queries,
@@ -239,8 +323,8 @@ class Books:
         return self._spends[classifier]
 
     def _save_changes(self) -> None:
-        session, command = self._session.id, self._session.command
-        self.tables.count([(who, day, session, *more, command) for (who, day), more in self._changes.items()])
+        changes = self._changes.items()
+        self.tables.count([(who, day, by.id, *more, by.command) for (who, day, by), more in changes])
         self._changes.clear()
 
     def _late(self, now: float) -> bool:

@@ -35,6 +35,9 @@ COLUMNS: tables.Columns = {
     "attempts": "whole",
     "sends": "whole",
     "price_micros": "whole",
+    "input_tokens": "whole",
+    "output_tokens": "whole",
+    "cached_tokens": "whole",
     "raw": "text",
 }
 """What is exported of an answer.
@@ -60,6 +63,14 @@ class DayCost:
     """Sent, and no reply has come."""
     command: str = "unknown"
     """`fit`, `score` and so on, or `Python`; not known of what was spent before it was kept."""
+    estimated: int = 0
+    """What was expected, before they were sent, of the queries that have a bill by the token; in millionths."""
+    billed: int = 0
+    """What these cost."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input that were read from a cache."""
 
     @property
     def asked(self) -> int:
@@ -71,8 +82,11 @@ def stats(path: Path) -> list[DayCost]:
     """The cost of each classifier by day and command, oldest first."""
     with _snapshot(path) as db:
         rows = db.execute(
-            "SELECT fingerprint, description, day, SUM(queries), SUM(micros), SUM(answered), SUM(refused),"
-            " SUM(queries + waived - answered - refused), COALESCE(command, 'unknown') AS by_whom"
+            "SELECT fingerprint, description, day, SUM(queries), SUM(micros) + CAST(ROUND(SUM(picos) / 1e6) AS INT),"
+            " SUM(answered), SUM(refused), SUM(queries + waived - answered - refused),"
+            " COALESCE(command, 'unknown') AS by_whom,"
+            " SUM(estimated), SUM(billed) + CAST(ROUND(SUM(picos) / 1e6) AS INT),"
+            " SUM(input_tokens), SUM(output_tokens), SUM(cached_tokens)"
             " FROM spend JOIN classifiers ON id = classifier"
             " GROUP BY day, classifier, by_whom ORDER BY day, fingerprint, by_whom"
         ).fetchall()
@@ -105,7 +119,7 @@ def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) ->
     """How many answers were deleted: all of a classifier, or those about some pictures. What they cost stays counted.
 
     The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
-    Questions that a living session has in flight stay.
+    Questions that a living session has in flight stay, and those in a batch.
     """
     with explained(path), closing(writable(path)) as db:
         with transaction(db):
@@ -150,7 +164,8 @@ def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple[Field, ...]]:
     rows = db.execute(
         "SELECT fingerprint, digest, name, seed, number, label, score, options, status, at, latency, attempts, sends,"
-        " micros, raw FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
+        " micros, input_tokens, output_tokens, cached_tokens, raw"
+        " FROM questions q JOIN classifiers c ON c.id = q.classifier JOIN views v ON v.id = q.view"
         " LEFT JOIN replies r ON r.key = q.key WHERE label IS NOT NULL"
     )
     for who, packed, view, seed, index, label, score, options, status, at, latency, *rest, raw in rows:
@@ -170,7 +185,8 @@ _RULES = {
     "with a negative price": "micros < 0",
     "with an answer but no attempt": "label IS NOT NULL AND (attempts IS NULL OR attempts < 1 OR latency IS NULL)",
     "with an answer that is not a text": "typeof(label) NOT IN ('text', 'null')",
-    "answered and still in flight": "label IS NOT NULL AND session IS NOT NULL",
+    "answered and still in flight": "label IS NOT NULL AND (session IS NOT NULL OR batch IS NOT NULL)",
+    "of an unknown batch": "batch IS NOT NULL AND batch NOT IN (SELECT id FROM batches)",
 }
 
 
@@ -226,7 +242,7 @@ def _choose(db: sqlite3.Connection, classifier: int, digests: Sequence[str] | No
     alive = ", ".join(map(str, living))
     chosen = (
         "INSERT OR IGNORE INTO gone SELECT key FROM questions WHERE classifier = ?"  # noqa: S608
-        f" AND (label IS NOT NULL OR COALESCE(session, 0) NOT IN ({alive}))"
+        f" AND (label IS NOT NULL OR (batch IS NULL AND COALESCE(session, 0) NOT IN ({alive})))"
     )
     if digests is None:
         db.execute(chosen, (classifier,))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
 from typing import TypeVar
 
-from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome
+from looktwice.asking.ledger.protocol import MICRO, Account, Bill, Booked, Budget, Entry, Grant, Outcome
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.classifiers.base import Answer
 
@@ -24,6 +24,7 @@ class Unrecorded:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._sent: dict[bytes, tuple[str, int]] = {}
+        self._rest: dict[str, int] = {}
         self._lock = Lock()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
@@ -31,23 +32,32 @@ class Unrecorded:
 
     def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
         with self._lock:
-            return _done(self._grant(fingerprint, [entry.key for entry in entries], price_micros, budget))
+            prices = {each.key: price_micros if each.reserve is None else each.reserve for each in entries}
+            return _done(self._grant(fingerprint, prices, budget))
 
-    def _grant(self, fingerprint: str, keys: Sequence[bytes], price: int, budget: Budget) -> Grant:
-        room = budget.room(self.spent(fingerprint), price)
-        keys = list(dict.fromkeys(keys))
-        granted, refused = keys[:room], keys[room:]
-        self._count(fingerprint, len(granted), price)
-        self._sent.update(dict.fromkeys(granted, (fingerprint, price)))
-        return Grant(granted, refused=refused)
+    def _grant(self, fingerprint: str, prices: Mapping[bytes, int], budget: Budget) -> Grant:
+        grant, spent = Grant(), 0
+        queries, micros = budget.left(self.spent(fingerprint))
+        for key, price in prices.items():
+            if len(grant.granted) < queries and price <= max(0, micros - spent):
+                grant.granted.append(key)
+                spent += price
+                self._sent[key] = (fingerprint, price)
+            else:
+                grant.refused.append(key)
+        self._count(fingerprint, len(grant.granted), spent)
+        return grant
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
-        self._sent.pop(key, None)
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
+        fingerprint, price = self._sent.pop(key, ("", 0))
+        if bill and fingerprint:
+            with self._lock:
+                self._settle(fingerprint, bill, price)
 
     def release(self, keys: Sequence[bytes]) -> None:
         with self._lock:
             for fingerprint, price in [self._sent.pop(key) for key in keys if key in self._sent]:
-                self._count(fingerprint, -1, price)
+                self._count(fingerprint, -1, -price)
 
     def refuse(self, keys: Sequence[bytes], billed: bool) -> None:
         if billed:
@@ -66,13 +76,16 @@ class Unrecorded:
         with self._lock:
             if queries > budget.room(self.spent(fingerprint), price_micros):
                 return _done(None)
-            self._count(fingerprint, queries, price_micros)
+            self._count(fingerprint, queries, queries * price_micros)
         return _done(Booked(fingerprint, 0, queries, price_micros))
 
-    def conclude(self, booked: Booked, outcome: Outcome) -> None:
-        if outcome in (Outcome.UNSENT, Outcome.WAIVED):
-            with self._lock:
-                self._count(booked.fingerprint, -booked.queries, booked.price_micros)
+    def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
+        cost = booked.queries * booked.price_micros
+        with self._lock:
+            if bill:
+                self._settle(booked.fingerprint, bill, cost)
+            elif outcome in (Outcome.UNSENT, Outcome.WAIVED):
+                self._count(booked.fingerprint, -booked.queries, -cost)
 
     def recheck(self, key: bytes, answer: Answer) -> None:
         pass
@@ -92,9 +105,16 @@ class Unrecorded:
     def close(self) -> None:
         pass
 
-    def _count(self, fingerprint: str, queries: int, price: int) -> None:
+    def _settle(self, fingerprint: str, bill: Bill, price: int) -> None:
+        """Count a bill in place of the price that was counted; what it was rounded up by is carried on."""
+        owed = bill.picos - self._rest.get(fingerprint, 0)
+        whole = -(-owed // MICRO)
+        self._rest[fingerprint] = whole * MICRO - owed
+        self._count(fingerprint, 0, whole - price)
+
+    def _count(self, fingerprint: str, queries: int, micros: int) -> None:
         spent = self.spent(fingerprint)
-        queries, micros = spent.queries + queries, spent.micros + queries * price
+        queries, micros = spent.queries + queries, spent.micros + micros
         self._accounts[fingerprint] = Account(queries, micros, queries, micros, spent.answered, spent.unanswered)
 
 
@@ -104,6 +124,8 @@ class Memory:
 
     answers: dict[bytes, Answer] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
+    rest: dict[str, int] = field(default_factory=dict)
+    """What each classifier's bills were rounded up by, in picos."""
     flying: dict[bytes, tuple[MemoryLedger, float]] = field(default_factory=dict)
     """Who has which question in flight, and until when, by the monotonic clock."""
     turns: dict[str, float] = field(default_factory=dict)
@@ -117,25 +139,26 @@ class MemoryLedger(Unrecorded):
     def __init__(self, memory: Memory) -> None:
         super().__init__()
         self._memory, self._accounts, self._lock = memory, memory.accounts, memory.lock
+        self._rest = memory.rest
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
         answers = self._memory.answers
         return {key: answers[key] for key in keys if key in answers}
 
-    def _grant(self, fingerprint: str, keys: Sequence[bytes], price: int, budget: Budget) -> Grant:
-        answered, flying, now = self.find(keys), self._memory.flying, time.monotonic()
-        leases = {key: flying[key] for key in keys if key in flying and key not in answered}
+    def _grant(self, fingerprint: str, prices: Mapping[bytes, int], budget: Budget) -> Grant:
+        answered, flying, now = self.find([*prices]), self._memory.flying, time.monotonic()
+        leases = {key: flying[key] for key in prices if key in flying and key not in answered}
         held = [key for key, (who, until) in leases.items() if who is not self and now < until]
         taken = {*answered, *held}
-        grant = super()._grant(fingerprint, [key for key in keys if key not in taken], price, budget)
+        grant = super()._grant(fingerprint, {key: prices[key] for key in prices if key not in taken}, budget)
         flying.update(dict.fromkeys(grant.granted, (self, now + LEASE)))
         return Grant(grant.granted, answered, held, grant.refused)
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
         with self._lock:
             self._memory.answers.setdefault(key, answer)
         self._land([key])
-        super().record(key, answer, latency, attempts)
+        super().record(key, answer, latency, attempts, bill)
 
     def release(self, keys: Sequence[bytes]) -> None:
         self._land(keys)

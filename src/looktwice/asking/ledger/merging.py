@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from looktwice.asking.ledger.maintain import transaction
-from looktwice.asking.ledger.sql import Value
+from looktwice.asking.ledger.sql import COUNTED, TOKENS, Value
 from looktwice.asking.ledger.sqlite import explained, readable, writable
 from looktwice.errors import LedgerError
 
@@ -19,15 +19,14 @@ BLOCK = 2_000
 
 _CHUNK = """CREATE TEMP TABLE chunk(
     key BLOB PRIMARY KEY, classifier, digest, view, seed, number, sends, micros, at,
-    label, score, options, status, latency, attempts, raw, more_sends DEFAULT 0, more_micros DEFAULT 0,
+    label, score, options, status, latency, attempts, input_tokens, output_tokens, cached_tokens, raw,
+    more_sends DEFAULT 0, more_micros DEFAULT 0,
     fresh DEFAULT 0, taken DEFAULT 0
 ) WITHOUT ROWID"""
 
-_COLUMNS = (
-    "key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status, latency, attempts"
-)
+_ANSWER = ("label", "score", "options", "status", "latency", "attempts", *TOKENS)
 
-_SPEND = "classifier, day, session, queries, micros, answered, refused, waived, command"
+_COLUMNS = f"key, classifier, digest, view, seed, number, sends, micros, at, {', '.join(_ANSWER)}"
 
 _STEPS = (
     # What the chunk changes: it takes each answer that we lack, or that is older than ours.
@@ -41,8 +40,7 @@ _STEPS = (
     " WHERE s.classifier = classifiers.id",
     f"INSERT INTO questions({_COLUMNS}) SELECT {_COLUMNS} FROM chunk WHERE true"  # noqa: S608
     " ON CONFLICT DO UPDATE SET sends = MAX(sends, excluded.sends), micros = MAX(micros, excluded.micros)",
-    "UPDATE questions SET label = c.label, score = c.score, options = c.options, status = c.status,"
-    " latency = c.latency, attempts = c.attempts, at = c.at, session = NULL"
+    f"UPDATE questions SET {', '.join(f'{column} = c.{column}' for column in _ANSWER)}, at = c.at, session = NULL"  # noqa: S608
     " FROM chunk c WHERE c.key = questions.key AND c.taken",
     "DELETE FROM replies WHERE key IN (SELECT key FROM chunk WHERE taken)",
     "INSERT INTO replies SELECT key, raw FROM chunk WHERE taken AND raw IS NOT NULL",
@@ -89,6 +87,10 @@ class Source:
 
 
 def _merge(db: sqlite3.Connection, source: Source) -> Merged:
+    if any(source.rows("SELECT 1 FROM questions WHERE batch IS NOT NULL LIMIT 1")):
+        raise LedgerError(
+            "the other ledger waits for the results of a batch; run its command again to fetch them, then merge"
+        )
     with transaction(db):
         classifiers = _classifiers(db, source)
         views = _ids(db, source, "views", "name")
@@ -96,8 +98,7 @@ def _merge(db: sqlite3.Connection, source: Source) -> Merged:
     db.execute(_CHUNK)
     added = known = 0
     rows = source.rows(
-        "SELECT q.key, classifier, digest, view, seed, number, sends, micros, at, label, score, options, status,"
-        " latency, attempts, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"
+        f"SELECT q.{_COLUMNS}, raw FROM questions q LEFT JOIN replies r ON r.key = q.key ORDER BY q.key"  # noqa: S608
     )
     while chunk := list(islice(rows, BLOCK)):
         renumbered = [(key, classifiers[who], digest, views[view], *rest) for key, who, digest, view, *rest in chunk]
@@ -135,12 +136,12 @@ def _classifiers(db: sqlite3.Connection, source: Source) -> dict[Value, int]:
 def _spend(db: sqlite3.Connection, source: Source, classifiers: dict[Value, int]) -> None:
     """Take over the spend, for now as spent on no question: the questions follow."""
     _loosen(db, -1)
+    columns = f"classifier, day, session, {', '.join(COUNTED)}, command"
     db.executemany(
-        f"INSERT INTO spend({_SPEND}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"  # noqa: S608
-        " SET queries = MAX(queries, excluded.queries), micros = MAX(micros, excluded.micros),"
-        " answered = MAX(answered, excluded.answered), refused = MAX(refused, excluded.refused),"
-        " waived = MAX(waived, excluded.waived), command = COALESCE(command, excluded.command)",
-        [(classifiers[who], *rest) for who, *rest in source.rows(f"SELECT {_SPEND} FROM spend")],  # noqa: S608
+        f"INSERT INTO spend({columns}) VALUES ({', '.join('?' * (len(COUNTED) + 4))}) ON CONFLICT DO UPDATE"  # noqa: S608
+        f" SET {', '.join(f'{column} = MAX({column}, excluded.{column})' for column in COUNTED)},"
+        " command = COALESCE(command, excluded.command)",
+        [(classifiers[who], *rest) for who, *rest in source.rows(f"SELECT {columns} FROM spend")],  # noqa: S608
     )
     _loosen(db, 1)
 

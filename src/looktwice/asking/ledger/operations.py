@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from looktwice.asking.ledger.protocol import Booked, Budget, Entry, Grant, Outcome
+from looktwice.asking.ledger.protocol import Bill, Booked, Budget, Entry, Grant, Outcome, Settled
 from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
@@ -23,6 +23,13 @@ class Intent:
     future: Future[Grant] = field(default_factory=Future)
     grant: Grant = field(default_factory=Grant)
     classifier: int = 0
+    batch: int | None = None
+    """The batch that they go into."""
+
+    def price_of(self, key: bytes) -> int:
+        """What a question counts as until its bill is known."""
+        reserve = self.entries[key].reserve
+        return self.price if reserve is None else reserve
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +51,7 @@ class Record(NamedTuple):
     answer: Answer
     latency: float
     attempts: int
+    bill: Bill | None = None
 
 
 class Return(NamedTuple):
@@ -70,6 +78,7 @@ class Conclusion(NamedTuple):
 
     booked: Booked
     outcome: Outcome
+    bill: Bill | None = None
 
 
 class Check(NamedTuple):
@@ -88,6 +97,25 @@ class Introduction(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class BatchNote:
+    """What the vendor calls a batch and its file; neither where it is only about to be sent."""
+
+    batch: int
+    file: str | None
+    remote: str | None
+    future: Future[None] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """What became of questions of a batch."""
+
+    batch: int
+    results: Mapping[bytes, Settled]
+    future: Future[None] = field(default_factory=Future)
+
+
+@dataclass(slots=True, eq=False)
 class Flush:
     """A wish to know when all before is on disk."""
 
@@ -98,10 +126,24 @@ class Stop(NamedTuple):
     """The last operation."""
 
 
-Operation = Record | Intent | Booking | Return | Surrender | Renewal | Conclusion | Check | Introduction | Flush | Stop
+Operation = (
+    Record
+    | Intent
+    | Booking
+    | Return
+    | Surrender
+    | Renewal
+    | Conclusion
+    | Check
+    | Introduction
+    | BatchNote
+    | Settlement
+    | Flush
+    | Stop
+)
 
 
-AWAITED = (Intent, Booking, Flush)
+AWAITED = (Intent, Booking, BatchNote, Settlement, Flush)
 """What somebody waits for, and may withdraw."""
 
 
@@ -119,14 +161,26 @@ class Batch:
         self.conclusions: list[Conclusion] = []
         self.checks: list[Check] = []
         self.introductions: list[Introduction] = []
+        self.notes: list[BatchNote] = []
+        self.settlements: list[Settlement] = []
         self.flushes: list[Flush] = []
+        self._seldom: dict[type[Operation], list[Any]] = {
+            Booking: self.bookings,
+            Conclusion: self.conclusions,
+            Check: self.checks,
+            Introduction: self.introductions,
+            BatchNote: self.notes,
+            Settlement: self.settlements,
+            Flush: self.flushes,
+        }
         self.raw = True
         """Whether raw replies are kept."""
         self.stop = False
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.keys or self.bookings or self.conclusions or self.checks or self.introductions)
+        others = (self.bookings, self.conclusions, self.checks, self.introductions, self.notes, self.settlements)
+        return bool(self.keys) or any(others)
 
     def add(self, operation: Operation) -> bool:
         """Whether it is in; it is left out if it is about a question that another one is about."""
@@ -138,6 +192,8 @@ class Batch:
                 keys = operation.entries
             case Return() | Surrender() | Renewal():
                 keys = operation.keys
+            case Settlement():
+                keys = operation.results
         if not self.keys.isdisjoint(keys):
             return False
         if not isinstance(operation, AWAITED) or operation.future.set_running_or_notify_cancel():
@@ -158,8 +214,8 @@ class Batch:
     def fail(self, error: LedgerError) -> None:
         """Tell everybody who waits that it did not work."""
         self.refuse(error)
-        for flush in self.flushes:
-            flush.future.set_exception(LedgerError(*error.args))
+        for future in self._told():
+            future.set_exception(LedgerError(*error.args))
 
     def resolve(self) -> None:
         """Tell everybody who waits that it is on disk."""
@@ -167,8 +223,13 @@ class Batch:
             intent.future.set_result(intent.grant)
         for booking in self.bookings:
             booking.future.set_result(booking.booked)
-        for flush in self.flushes:
-            flush.future.set_result(None)
+        for future in self._told():
+            future.set_result(None)
+
+    def _told(self) -> list[Future[None]]:
+        """Those who only wait for it to be on disk."""
+        notes, settlements, flushes = self.notes, self.settlements, self.flushes
+        return [*(n.future for n in notes), *(s.future for s in settlements), *(f.future for f in flushes)]
 
     def _put(self, operation: Operation) -> None:
         match operation:
@@ -176,21 +237,13 @@ class Batch:
                 self.records.append(operation)
             case Intent():
                 self.intents.append(operation)
-            case Booking():
-                self.bookings.append(operation)
             case Return():
                 self.returned |= dict.fromkeys(operation.keys, operation.outcome)
             case Surrender():
                 self.surrendered += operation.keys
             case Renewal():
                 self.renewed += operation.keys
-            case Conclusion():
-                self.conclusions.append(operation)
-            case Check():
-                self.checks.append(operation)
-            case Introduction():
-                self.introductions.append(operation)
-            case Flush():
-                self.flushes.append(operation)
             case Stop():
                 self.stop = True
+            case _:
+                self._seldom[type(operation)].append(operation)

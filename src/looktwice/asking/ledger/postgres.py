@@ -13,7 +13,7 @@ from functools import cache
 
 from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
 from looktwice.asking.ledger.sessions import Session
-from looktwice.asking.ledger.sql import ANSWERED_BEFORE, Known, Row, Tables, Value
+from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, Tables, Value
 from looktwice.errors import LedgerError, MissingExtra
 
 try:
@@ -90,7 +90,26 @@ def _options(db: Connection) -> None:
     db.execute("ALTER TABLE questions ADD COLUMN options TEXT")
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands, _options]
+def _bills(db: Connection) -> None:
+    """Tokens and what they come to, as in the SQLite ledger."""
+    for column in TOKENS:
+        db.execute(f"ALTER TABLE questions ADD COLUMN {column} BIGINT".encode())
+    for column in BILLS:
+        db.execute(f"ALTER TABLE spend ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0".encode())
+
+
+def _batches(db: Connection) -> None:
+    """Questions that are given to a vendor many at a time, as in the SQLite ledger."""
+    db.execute(
+        "CREATE TABLE batches(id BIGINT PRIMARY KEY, classifier INTEGER NOT NULL, session BIGINT NOT NULL,"
+        " day INTEGER NOT NULL, command TEXT, at BIGINT NOT NULL, file TEXT, remote TEXT)"
+    )
+    for column in BATCHES:
+        db.execute(f"ALTER TABLE questions ADD COLUMN {column} BIGINT".encode())
+    db.execute("CREATE INDEX batched ON questions(batch) WHERE batch IS NOT NULL")
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands, _options, _bills, _batches]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -202,7 +221,7 @@ class PostgresTables(Tables):
         if not keys:
             return {}
         rows = self._db.execute(
-            "SELECT key, label, score, options, status, session, at FROM questions WHERE key = ANY(%b)",
+            "SELECT key, label, score, options, status, session, batch, at FROM questions WHERE key = ANY(%b)",
             (list(keys),),
             binary=True,
         ).fetchall()
@@ -216,12 +235,11 @@ class PostgresTables(Tables):
         self._enter(f"INSERT INTO questions({columns}, sends) SELECT {columns}, 1 FROM", columns, types, packed)
 
     def answer(self, rows: Sequence[Row]) -> None:
-        columns = "key, label, score, options, status, latency, attempts, at"
-        types = ("bytea", "text", "float8", "text", "int4", "int8", "int4", "int8")
+        columns = ("label", "score", "options", "status", "latency", "attempts", "at", *TOKENS)
+        types = ("bytea", "text", "float8", "text", "int4", "int8", "int4", "int8", *["int8"] * len(TOKENS))
         self._enter(
-            "UPDATE questions SET label = new.label, score = new.score, options = new.options, status = new.status,"
-            " latency = new.latency, attempts = new.attempts, at = new.at, session = NULL FROM",
-            columns,
+            f"UPDATE questions SET {', '.join(f'{column} = new.{column}' for column in columns)}, session = NULL FROM",  # noqa: S608
+            f"key, {', '.join(columns)}",
             types,
             rows,
             " WHERE questions.key = new.key AND questions.label IS NULL",

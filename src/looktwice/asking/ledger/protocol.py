@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
 from sys import maxsize
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import Answer, Tokens
 
 RAW_LIMIT = 65_536
 """Bytes kept of a raw reply; a longer one is cut and ends with `CUT`."""
@@ -26,6 +26,10 @@ class Entry(NamedTuple):
     view: str
     seed: int
     index: int  # type: ignore[assignment]  # a tuple's method of that name is of no use here
+    reserve: int | None = None
+    """The most that it can cost, in millionths, where that is its own; else the price that it is intended at."""
+    expected: int = 0
+    """What it is expected to cost, which is compared with its bill if it goes in a batch."""
 
 
 def key(fingerprint: str, digest: str, view: str, seed: int, index: int, renderer: str) -> bytes:
@@ -104,6 +108,16 @@ class Budget:
         rooms = [(most - spent) // price for most, spent, price in limits if most is not None and price]
         return max(0, min(rooms, default=maxsize))
 
+    def left(self, spend: Spend) -> tuple[int, int]:
+        """How many more queries, and how much more money in millionths; `sys.maxsize` where nothing limits it."""
+        queries = ((self.queries, spend.queries), (self.queries_per_day, spend.queries_today))
+        money = ((self.micros, spend.micros), (self.micros_per_day, spend.micros_today))
+        left = [
+            min((most - spent for most, spent in limits if most is not None), default=maxsize)
+            for limits in (queries, money)
+        ]
+        return left[0], left[1]
+
     def exhausted(self, spend: Spend, price_micros: int) -> str:
         """Which limit leaves no room for a query at this price, how much of it is spent, and what to do."""
         wait, price = "or wait for midnight UTC, and run again", price_micros
@@ -120,6 +134,20 @@ class Budget:
         return "the budget is spent; run again to go on"
 
 
+class Bill(NamedTuple):
+    """What a reply costs by the tokens in it."""
+
+    tokens: Tokens
+    picos: int
+    """Its exact price, in millionths of a millionth of the currency."""
+    estimated: int
+    """What was expected of it before it was sent, in millionths."""
+
+
+MICRO = 1_000_000
+"""Picos in a millionth of the currency."""
+
+
 @dataclass(frozen=True)
 class Grant:
     """What became of each question that somebody intends to ask."""
@@ -132,6 +160,8 @@ class Grant:
     """Another session that is alive has it in flight: look again later."""
     refused: list[bytes] = field(default_factory=list)
     """The budget does not cover it."""
+    batched: list[bytes] = field(default_factory=list)
+    """It is in a batch whose results have not been fetched."""
 
 
 class Outcome(Enum):
@@ -155,6 +185,37 @@ class Booked(NamedTuple):
     price_micros: int
 
 
+@dataclass(frozen=True)
+class OpenBatch:
+    """Questions that were given to a vendor as one batch, or were about to be, and whose results are not all here."""
+
+    id: int
+    file: str | None
+    """The vendor's name of the file with its questions, once that is known to be there."""
+    remote: str | None
+    """The vendor's name of the batch, once that is known to be there."""
+    keys: tuple[bytes, ...]
+    """The questions that have no result yet."""
+    at: float
+    """When it was last about to be sent, in seconds since 1970."""
+    owned: bool
+    """Whether the session that made it, or is about to, is alive and another one."""
+
+    @property
+    def name(self) -> str:
+        """What we call it at the vendor."""
+        return f"looktwice-{self.id:016x}"
+
+
+class Settled(NamedTuple):
+    """What became of a question of a batch."""
+
+    key: bytes
+    result: Answer | Outcome | None
+    """An answer, what became of it without one, or None where nothing is known: it stays counted."""
+    bill: Bill | None = None
+
+
 class Ledger(Protocol):
     """What was asked and what came back; safe to use from any thread. Every method may raise LedgerError."""
 
@@ -165,6 +226,8 @@ class Ledger(Protocol):
     def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
         """What may be sent, as soon as that is on disk; each grant counts one query and its price as spent.
 
+        The price of a question with a reserve is that, until its bill is recorded.
+
         A grant is a lease: the question is held against other sessions until it is recorded, released, refused or given
         up, and no longer than `LEASE` seconds after the grant or the last `renew`. A question that this session sent
         before is granted again and counts again. Given twice in one call it is one.
@@ -172,8 +235,11 @@ class Ledger(Protocol):
         """
         ...
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
-        """Queue the answer to a question that was granted; it is on disk after the next commit. Latency in seconds."""
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
+        """Queue the answer to a question that was granted; it is on disk after the next commit. Latency in seconds.
+
+        A bill takes the place of the price that was counted with the grant.
+        """
         ...
 
     def release(self, keys: Sequence[bytes]) -> None:
@@ -196,8 +262,11 @@ class Ledger(Protocol):
         """Count queries that belong to no stored question, on disk before they go; None if not all are covered."""
         ...
 
-    def conclude(self, booked: Booked, outcome: Outcome) -> None:
-        """Say what became of booked queries; what was not sent or is not billed is given back."""
+    def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
+        """Say what became of booked queries; what was not sent or is not billed is given back.
+
+        A bill takes the place of the price that was booked.
+        """
         ...
 
     def recheck(self, key: bytes, answer: Answer) -> None:
@@ -222,4 +291,34 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Write what is queued and let go of the file; closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class BatchLedger(Ledger, Protocol):
+    """A ledger that outlives its process, and so can remember which questions are in which batch."""
+
+    def enter_batch(
+        self, fingerprint: str, batch: int, entries: Sequence[Entry], price_micros: int, budget: Budget
+    ) -> Future[Grant]:
+        """Like `intend`, for questions that go into a batch of this number together.
+
+        What is granted is held against everybody until `settle_batch`, whether or not this session lives.
+        """
+        ...
+
+    def note_batch(self, batch: int, file: str | None = None, remote: str | None = None) -> Future[None]:
+        """Remember what the vendor calls the file and the batch, or with neither that it is about to be sent."""
+        ...
+
+    def settle_batch(self, batch: int, results: Sequence[Settled]) -> Future[None]:
+        """Enter results of a batch, each the first time that it is told."""
+        ...
+
+    def open_batches(self, fingerprint: str) -> list[OpenBatch]:
+        """The batches that have questions without a result, oldest first."""
+        ...
+
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        """What the vendor calls every batch that was ever noted."""
         ...

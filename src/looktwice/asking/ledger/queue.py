@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 from looktwice.asking.ledger.books import DAY, Books
 from looktwice.asking.ledger.operations import (
     Batch,
+    BatchNote,
     Booking,
     Check,
     Conclusion,
@@ -24,11 +25,23 @@ from looktwice.asking.ledger.operations import (
     Record,
     Renewal,
     Return,
+    Settlement,
     Stop,
     Surrender,
 )
-from looktwice.asking.ledger.protocol import Account, Booked, Budget, Entry, Grant, Outcome, Spend
-from looktwice.asking.ledger.sessions import BEAT, Session
+from looktwice.asking.ledger.protocol import (
+    Account,
+    Bill,
+    Booked,
+    Budget,
+    Entry,
+    Grant,
+    OpenBatch,
+    Outcome,
+    Settled,
+    Spend,
+)
+from looktwice.asking.ledger.sessions import BEAT, Session, living
 from looktwice.asking.ledger.sql import Tables
 from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
@@ -52,7 +65,9 @@ class Writer(Thread):
     def __init__(self, tables: Tables, name: str, command: str | None = None) -> None:
         super().__init__(name=name, daemon=True)
         self._tables = tables
-        self._books = Books(tables, Session.here(command))
+        session = Session.here(command)
+        self.session = session.id
+        self._books = Books(tables, session)
         self._queue: SimpleQueue[Operation] = SimpleQueue()
         self._awaited = Event()
         self._left_over: Operation | None = None
@@ -160,6 +175,21 @@ class Reader:
     def spent(self, fingerprint: str) -> Account:
         return self.read(lambda: self._account(self._tables.find_classifier(fingerprint)))
 
+    def open_batches(self, fingerprint: str, session: int) -> list[OpenBatch]:
+        return self.read(lambda: self._open_batches(self._tables.find_classifier(fingerprint), session))
+
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        return self.read(lambda: self._tables.known_batches(fingerprint))
+
+    def _open_batches(self, classifier: int | None, session: int) -> list[OpenBatch]:
+        found = [] if classifier is None else self._tables.open_batches(classifier)
+        alive = living(self._tables.sessions(), time.time()) - {session}
+        return [
+            OpenBatch(b.id, b.file, b.remote, tuple(keys), b.at / 1000, b.session in alive)
+            for b in found
+            if (keys := self._tables.in_batch(b.id))
+        ]
+
     def close(self) -> None:
         with self._turn:
             self._tables.close()
@@ -204,19 +234,23 @@ class QueuedLedger:
         return self._reader.find(keys)
 
     def intend(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Future[Grant]:
-        _check_price(price_micros)
-        if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:]):
-            raise LedgerError("a seed or index is too large to be kept; use one below 2**63")
-        intent = Intent(fingerprint, {entry.key: entry for entry in entries}, price_micros, budget)
+        intent = self._intent(fingerprint, entries, price_micros, budget)
         self._put_awaited(intent)
         return intent.future
 
-    def record(self, key: bytes, answer: Answer, latency: float, attempts: int) -> None:
+    def _intent(self, fingerprint: str, entries: Sequence[Entry], price_micros: int, budget: Budget) -> Intent:
+        for price in {price_micros, *(entry.reserve or 0 for entry in entries)}:
+            _check_price(price)
+        if any(not -LARGEST <= number < LARGEST for entry in entries for number in entry[3:5]):
+            raise LedgerError("a seed or index is too large to be kept; use one below 2**63")
+        return Intent(fingerprint, {entry.key: entry for entry in entries}, price_micros, budget)
+
+    def record(self, key: bytes, answer: Answer, latency: float, attempts: int, bill: Bill | None = None) -> None:
         if self._closed or self._writer.failure or not self._writer.sent(key):
             self._usable()
             raise LedgerError(f"an answer came to question {key.hex()}, which this session has not in flight")
         self._check_text(answer.label)
-        self._writer.put(Record(key, answer, latency, attempts))
+        self._writer.put(Record(key, answer, latency, attempts, bill))
 
     def release(self, keys: Sequence[bytes]) -> None:
         self._put(Return(tuple(keys), Outcome.UNSENT))
@@ -236,12 +270,41 @@ class QueuedLedger:
         self._put_awaited(booking)
         return booking.future
 
-    def conclude(self, booked: Booked, outcome: Outcome) -> None:
-        self._put(Conclusion(booked, outcome))
+    def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
+        self._put(Conclusion(booked, outcome, bill))
 
     def recheck(self, key: bytes, answer: Answer) -> None:
         self._check_text(answer.label)
         self._put(Check(key, time.time_ns(), answer.label))
+
+    def enter_batch(
+        self, fingerprint: str, batch: int, entries: Sequence[Entry], price_micros: int, budget: Budget
+    ) -> Future[Grant]:
+        intent = self._intent(fingerprint, entries, price_micros, budget)
+        intent.batch = batch
+        self._put_awaited(intent)
+        return intent.future
+
+    def note_batch(self, batch: int, file: str | None = None, remote: str | None = None) -> Future[None]:
+        note = BatchNote(batch, file, remote)
+        self._put_awaited(note)
+        return note.future
+
+    def settle_batch(self, batch: int, results: Sequence[Settled]) -> Future[None]:
+        for result in results:
+            if isinstance(result.result, Answer):
+                self._check_text(result.result.label)
+        settlement = Settlement(batch, {each.key: each for each in reversed(results)})
+        self._put_awaited(settlement)
+        return settlement.future
+
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        self._usable()
+        return self._reader.known_batches(fingerprint)
+
+    def open_batches(self, fingerprint: str) -> list[OpenBatch]:
+        self._usable()
+        return self._reader.open_batches(fingerprint, self._writer.session)
 
     def introduce(self, fingerprint: str, description: str) -> None:
         self._check_text(description)

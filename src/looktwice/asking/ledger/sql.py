@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from looktwice.asking.ledger.operations import Check
-from looktwice.asking.ledger.protocol import Spend
+from looktwice.asking.ledger.protocol import MICRO, Spend
 from looktwice.asking.ledger.sessions import Session
 from looktwice.classifiers.base import NO_LABEL, Answer, Option
 from looktwice.errors import LedgerError
@@ -26,6 +26,21 @@ ANSWERED_BEFORE = (
 """Takes over the answers that a ledger had before it counted them by session: each day's go to one of its sessions, the
 same one in every copy of the ledger."""
 
+TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
+"""The columns of a question that hold the tokens of its answer."""
+
+BILLS = ("picos", "estimated", "billed", *TOKENS)
+"""The columns of the spend that come from bills by the token; see `Tally`."""
+
+COUNTED = ("queries", "micros", "answered", "refused", "waived", *BILLS)
+"""The columns of the spend that are sums."""
+
+_COUNT = (
+    f"INSERT INTO spend(classifier, day, session, {', '.join(COUNTED)}, command)"  # noqa: S608
+    f" VALUES ({', '.join('?' * (len(COUNTED) + 4))}) ON CONFLICT(classifier, day, session) DO UPDATE"
+    f" SET {', '.join(f'{column} = spend.{column} + excluded.{column}' for column in COUNTED)}"
+)
+
 T = TypeVar("T")
 Value = bytes | str | int | float | None
 Row = tuple[Value, ...]
@@ -39,12 +54,30 @@ class Known(NamedTuple):
     options: str | None
     status: int | None
     session: int | None
+    batch: int | None
     at: int
     """When it was answered, or else granted or renewed last, in milliseconds."""
 
     def answer(self) -> Answer:
         """The answer to a question that has one."""
         return Answer(self.label or NO_LABEL, self.score, self.status, options=unpack_options(self.options))
+
+
+class BatchRow(NamedTuple):
+    """A batch as the table has it."""
+
+    id: int
+    classifier: int
+    session: int
+    day: int
+    command: str | None
+    at: int
+    file: str | None
+    remote: str | None
+
+
+BATCHES = ("batch", "reserved", "expected")
+"""The columns of a question that is in a batch: which, and its prices, which take the place of a session's memory."""
 
 
 class Tables(ABC):
@@ -106,7 +139,7 @@ class Tables(ABC):
 
     @abstractmethod
     def answer(self, rows: Sequence[Row]) -> None:
-        """Enter answers where there are none: key, label, score, options, status, latency, attempts, at."""
+        """Enter answers where there are none: key, label, score, options, status, latency, attempts, at, tokens."""
 
     @abstractmethod
     def execute(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
@@ -141,6 +174,61 @@ class Tables(ABC):
             "DELETE FROM questions WHERE key = ? AND sends = 0 AND label IS NULL", [(key,) for _, key in rows]
         )
 
+    def settle(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Change what questions cost, now that their bills are known: micros more, key."""
+        self.execute_many("UPDATE questions SET micros = micros + ? WHERE key = ?", rows)
+
+    def enter_batch(self, batch: BatchRow) -> None:
+        """Remember a batch that is about to be sent."""
+        self.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", batch)
+
+    def put_in_batch(self, rows: Sequence[Row]) -> None:
+        """Say that questions are in a batch: batch, reserved, expected, key."""
+        self.execute_many(
+            "UPDATE questions SET batch = ?, reserved = ?, expected = ?, session = NULL WHERE key = ?", rows
+        )
+
+    def take_out_of_batch(self, keys: Sequence[bytes]) -> None:
+        """Say that questions are in no batch any more."""
+        self.execute_many(
+            "UPDATE questions SET batch = NULL, reserved = NULL, expected = NULL WHERE key = ?", [(k,) for k in keys]
+        )
+
+    def note_batch(self, batch: int, at: int, file: str | None, remote: str | None) -> None:
+        """Remember what the vendor calls a batch and its file."""
+        self.execute(
+            "UPDATE batches SET at = ?, file = COALESCE(?, file), remote = COALESCE(?, remote) WHERE id = ?",
+            (at, file, remote, batch),
+        )
+
+    def batch(self, batch: int) -> BatchRow | None:
+        """A batch, if it is known."""
+        rows = self.execute("SELECT * FROM batches WHERE id = ?", (batch,))
+        return BatchRow(*rows[0]) if rows else None  # type: ignore[arg-type]
+
+    def open_batches(self, classifier: int) -> list[BatchRow]:
+        """The batches of a classifier that have questions without a result, oldest first."""
+        rows = self.execute(
+            "SELECT * FROM batches WHERE classifier = ? AND id IN"
+            " (SELECT batch FROM questions WHERE batch IS NOT NULL) ORDER BY at, id",
+            (classifier,),
+        )
+        return [BatchRow(*row) for row in rows]  # type: ignore[arg-type]
+
+    def known_batches(self, fingerprint: str) -> frozenset[str]:
+        """What the vendor calls the batches of a classifier."""
+        rows = self.execute(
+            "SELECT remote FROM batches JOIN classifiers c ON c.id = classifier"
+            " WHERE fingerprint = ? AND remote IS NOT NULL",
+            (fingerprint,),
+        )
+        return frozenset(str(remote) for (remote,) in rows)
+
+    def in_batch(self, batch: int) -> dict[bytes, tuple[int, int]]:
+        """The questions of a batch that have no result yet: what is reserved for each, and what is expected."""
+        rows = self.execute("SELECT key, reserved, expected FROM questions WHERE batch = ?", (batch,))
+        return {bytes(key): (_whole(reserved), _whole(expected)) for key, reserved, expected in rows}  # type: ignore[arg-type]
+
     def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
         """Hold questions from this moment on, those that the session still holds."""
         self.execute_many(
@@ -173,22 +261,18 @@ class Tables(ABC):
         self.execute("UPDATE classifiers SET description = ? WHERE id = ?", (description, classifier))
 
     def count(self, rows: Sequence[Row]) -> None:
-        """Add to what was spent: classifier, day, session, queries, micros, answered, refused, waived, command."""
-        self.execute_many(
-            "INSERT INTO spend(classifier, day, session, queries, micros, answered, refused, waived, command)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(classifier, day, session) DO UPDATE"
-            " SET queries = spend.queries + excluded.queries, micros = spend.micros + excluded.micros,"
-            " answered = spend.answered + excluded.answered, refused = spend.refused + excluded.refused,"
-            " waived = spend.waived + excluded.waived",
-            rows,
-        )
+        """Add to what was spent: classifier, day, session, what is in `COUNTED`, command."""
+        self.execute_many(_COUNT, rows)
 
     def spend(self, classifier: int, day: int) -> Spend:
-        """What was spent on a classifier, in all and on one day, counted from 1970."""
-        sums = "SELECT CAST(COALESCE(SUM(queries), 0) AS BIGINT), CAST(COALESCE(SUM(micros), 0) AS BIGINT) FROM spend"
-        everything = self.execute(f"{sums} WHERE classifier = ?", (classifier,))
-        today = self.execute(f"{sums} WHERE classifier = ? AND day = ?", (classifier, day))
-        return Spend(*map(_whole, everything[0]), *map(_whole, today[0]))
+        """What was spent on a classifier, in all and on one day, counted from 1970; rounded up to a millionth."""
+        columns = ", ".join(f"CAST(COALESCE(SUM({column}), 0) AS BIGINT)" for column in ("queries", "micros", "picos"))
+        sums = []
+        for condition, values in (("", (classifier,)), (" AND day = ?", (classifier, day))):
+            statement = f"SELECT {columns} FROM spend WHERE classifier = ?{condition}"  # noqa: S608
+            queries, micros, picos = map(_whole, self.execute(statement, values)[0])
+            sums += [queries, micros + -(-picos // MICRO)]
+        return Spend(*sums)
 
     def counts(self, classifier: int) -> tuple[int, int]:
         """How many questions have their answer, and how many have none."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
-from looktwice.asking.ledger.sql import ANSWERED_BEFORE, Known, Row, Tables, Value
+from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, Tables, Value
 from looktwice.errors import LedgerError
 
 APPLICATION = int.from_bytes(b"look", "big")
@@ -93,7 +93,26 @@ def _options(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE questions ADD COLUMN options TEXT")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options]
+def _bills(db: sqlite3.Connection) -> None:
+    """The tokens of answers that are paid by the token, and what they come to; `micros` are then those of the bill."""
+    for column in TOKENS:
+        db.execute(f"ALTER TABLE questions ADD COLUMN {column} INTEGER")
+    for column in BILLS:
+        db.execute(f"ALTER TABLE spend ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+
+
+def _batches(db: sqlite3.Connection) -> None:
+    """Questions that are given to a vendor many at a time; `at` is in milliseconds."""
+    db.execute(
+        "CREATE TABLE batches(id INTEGER PRIMARY KEY, classifier INTEGER NOT NULL, session INTEGER NOT NULL,"
+        " day INTEGER NOT NULL, command TEXT, at INTEGER NOT NULL, file TEXT, remote TEXT)"
+    )
+    for column in BATCHES:
+        db.execute(f"ALTER TABLE questions ADD COLUMN {column} INTEGER")
+    db.execute("CREATE INDEX batched ON questions(batch) WHERE batch IS NOT NULL")
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options, _bills, _batches]
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 
@@ -471,7 +490,7 @@ def _blocks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @cache
 def _looking(rows: int) -> str:
-    return f"SELECT key, label, score, options, status, session, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
+    return f"SELECT key, label, score, options, status, session, batch, at FROM questions WHERE key IN ({_marks(rows)})"  # noqa: S608
 
 
 @cache
@@ -484,11 +503,10 @@ def _asking(rows: int) -> str:
 
 @cache
 def _answering(rows: int) -> str:
-    columns = "key, label, score, options, status, latency, attempts, at"
+    columns = ("label", "score", "options", "status", "latency", "attempts", "at", *TOKENS)
     return (
-        f"WITH new({columns}) AS (VALUES {_values(_marks(8), rows)})"  # noqa: S608
-        " UPDATE questions SET label = new.label, score = new.score, options = new.options, status = new.status,"
-        " latency = new.latency, attempts = new.attempts, at = new.at, session = NULL"
+        f"WITH new(key, {', '.join(columns)}) AS (VALUES {_values(_marks(1 + len(columns)), rows)})"  # noqa: S608
+        f" UPDATE questions SET {', '.join(f'{column} = new.{column}' for column in columns)}, session = NULL"
         " FROM new WHERE questions.key = new.key AND questions.label IS NULL"
     )
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from pydantic import BaseModel, Field
 
 from looktwice.classifiers.base import Settings
+from looktwice.classifiers.chat.batching import BatchApi, MessageBatches
 from looktwice.classifiers.chat.lexicon import Missing, Said
 from looktwice.classifiers.chat.model import (
     JSON,
@@ -38,6 +39,7 @@ class Messages(ChatModel):
     usual_url: ClassVar[str] = "https://api.anthropic.com"
     url_variable: ClassVar[str] = "ANTHROPIC_BASE_URL"
     key_variable: ClassVar[str] = "ANTHROPIC_API_KEY"
+    batch_api: ClassVar[type[BatchApi] | None] = MessageBatches
     # Five MiB is the limit of the base64 text, which is a third longer than the file.
     limits: ClassVar[Mapping[str, object]] = {"max_side": 1568, "max_bytes": (5 << 20) * 3 // 4}
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
 from looktwice.classifiers.base import Settings
+from looktwice.classifiers.chat.batching import BatchApi, GeminiBatches
 from looktwice.classifiers.chat.lexicon import Missing, Said
 from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, ChatModel, connected, flat, given, of_name
 
@@ -26,16 +27,19 @@ class Gemini(ChatModel):
     usual_url: ClassVar[str] = "https://generativelanguage.googleapis.com"
     url_variable: ClassVar[str] = "GOOGLE_GEMINI_BASE_URL"
     key_variable: ClassVar[str] = "GEMINI_API_KEY"
+    batch_api: ClassVar[type[BatchApi] | None] = GeminiBatches
     # Twenty MB is the limit of the whole request, in base64 and with the words.
     limits: ClassVar[Mapping[str, object]] = {"max_side": 3072, "max_bytes": 14_000_000}
 
     answer: Literal["schema", "plain"] = "schema"
     seed: int | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
     media_resolution: Literal["low", "medium", "high"] | None = None
 
     def path(self) -> str:
         return f"/v1beta/models/{quote(self.model, safe='')}:generateContent"
+
+    def closeness(self) -> str | None:
+        return self.media_resolution
 
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"x-goog-api-key": key}

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,8 @@ from urllib.parse import parse_qs
 from pydantic import Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, fingerprint
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
+from looktwice.classifiers.chat.batching import BatchApi
 from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, word_of, words_of
 from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
@@ -48,6 +50,8 @@ from looktwice.pictures.image import WorkingSize
 PICTURE, KIND = "\0", "\1"
 """Where the base64 of the picture and the kind of its file go; JSON writes them as escapes, which no URL can hold."""
 JSON = {"content-type": "application/json"}
+LABEL, SENTENCE = 12, 120
+"""Characters around a label in JSON, and of a description of one sentence."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
 """Settings that are part of the question in another form, or only say what the answers mean."""
 ADDED = {"wordings", "enumeration", "picture"}
@@ -60,6 +64,8 @@ class ChatModel(Manners, ABC):
     usual_url: ClassVar[str]
     url_variable: ClassVar[str]
     key_variable: ClassVar[str]
+    batch_api: ClassVar[type[BatchApi] | None] = None
+    """The vendor's batches, where it has any."""
     limits: ClassVar[Mapping[str, object]]
     """Sides to which the server scales pictures down in any case, and bytes beyond which it refuses files."""
 
@@ -78,6 +84,7 @@ class ChatModel(Manners, ABC):
         default="first", description="last puts the words first, which some servers then keep in a cache"
     )
     temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1)
     url: str | None = None
     key: str | None = Field(default=None, description="name of the environment variable that holds the key for url")
     encoding: Encoding = Field(default_factory=Encoding, validate_default=True)
@@ -101,6 +108,10 @@ class ChatModel(Manners, ABC):
     def headers(self) -> Mapping[str, str]:
         """The headers of every question, apart from the key."""
         return JSON
+
+    def closeness(self) -> str | None:
+        """How closely the model is told to look at pictures, where that has a price."""
+        return None
 
     def usable_size(self) -> WorkingSize:
         """How large a picture the model sees."""
@@ -174,12 +185,14 @@ class ChatClassifier:
         key = vendor.key or (None if vendor.url else vendor.key_variable)
         headers = {**vendor.headers(), **(vendor.credentials(secrets.read(key)) if key else {})}
         self._vendor = vendor
+        self._headers = headers
         self._prompts = prompts
         self._secrets = secrets
         self._transport = Transport(vendor, secrets)
         self._door = self._transport.door("POST", vendor.base() + vendor.path(), headers)
         self._frame = lru_cache(maxsize=32)(self._framed)
         self.labels = lexicon.labels
+        self.model = vendor.model
         self.names = lexicon
         self.terms = vendor.terms(vendor.usable_size(), encoding=vendor.encoding)
         self.fingerprint = fingerprint("chat", vendor.parts(prompts))
@@ -197,6 +210,22 @@ class ChatClassifier:
         file = self._vendor.encoding.encode(self._vendor.encoding.fit(pixels))
         return Asked(b"".join((head, kind_of(file).encode(), between, base64.b64encode(file), tail)), phrasing)
 
+    def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
+        """What a question about a picture of this size comes to, put so."""
+        vendor, prompts = self._vendor, self._prompts
+        text, schema = prompts.text(phrasing), json.dumps(prompts.schema(phrasing), separators=(",", ":"))
+        ranked = prompts.ranking(phrasing)
+        label = sum(map(len, prompts.labels)) / len(prompts.labels)
+        said = (LABEL if ranked or vendor.answer != "plain" else 0) + max(1, ranked) * (label + 4)
+        return Weight(
+            len(text) + (0 if vendor.answer == "plain" else len(schema)),
+            sum(map(len, self._frame(phrasing))),
+            *vendor.encoding.target(height, width),
+            vendor.closeness(),
+            math.ceil((said + (SENTENCE if phrasing.describe else 0)) / 4),
+            vendor.max_tokens,
+        )
+
     async def label(self, batch: Sequence[Asked]) -> list[Answer]:
         return [self.read(await self._door.send(asked.body), asked.phrasing) for asked in batch]
 
@@ -212,6 +241,12 @@ class ChatClassifier:
             answer = self._secrets.answer(words[0], None, reply.status, reply.body, options)
             return replace(answer, usage=said.usage)
         raise self._door.garbled("is not the answer of a chat model", reply)
+
+    def batches(self) -> BatchApi:
+        """The vendor's batches; a PermanentError where it has none."""
+        if self._vendor.batch_api is None:
+            raise PermanentError(f"model {self.model!r} cannot be asked in batches; leave --batch out")
+        return self._vendor.batch_api(self._vendor, self._headers, self._secrets)
 
     async def close(self) -> None:
         await self._transport.close()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field
 
 from looktwice.classifiers.base import Settings
+from looktwice.classifiers.chat.batching import BatchApi, OpenAIBatches
 from looktwice.classifiers.chat.lexicon import Missing, Said
 from looktwice.classifiers.chat.model import (
     KIND,
@@ -40,13 +41,16 @@ class OpenAIModel(ChatModel):
     usual_url: ClassVar[str] = OPENAI
     url_variable: ClassVar[str] = "OPENAI_BASE_URL"
     key_variable: ClassVar[str] = "OPENAI_API_KEY"
+    batch_api: ClassVar[type[BatchApi] | None] = OpenAIBatches
     limits: ClassVar[Mapping[str, object]] = {"max_side": 2048, "max_bytes": 20_000_000}
 
-    max_tokens: int | None = Field(default=None, ge=1)
     detail: Literal["auto", "low", "high", "original"] | None = None
 
     def credentials(self, key: str) -> Mapping[str, str]:
         return {"authorization": f"Bearer {key}"}
+
+    def closeness(self) -> str | None:
+        return self.detail
 
     def usable_size(self) -> WorkingSize:
         """What the model sees: at low detail a square of 512 px, at high detail a shorter side of 768 px."""

@@ -51,7 +51,7 @@ function load(file) {
   if (!pictures.has(file)) {
     const path = `/v1/label/picture?file=${encodeURIComponent(file)}`;
     pictures.set(file, asked(async () => URL.createObjectURL(await (await send(path)).blob())));
-    pictures.get(file).catch(() => {}); // told when it is shown
+    pictures.get(file).catch(() => pictures.delete(file)); // it is told when it is shown, and then loaded anew
   }
   return pictures.get(file);
 }

@@ -1,0 +1,274 @@
+"""Questions asked in the vendors' batches: within a day, at a lower price, each uploaded once.
+
+A batch is entered in the ledger with its questions before anything is sent. Whoever comes after a crash finds it there:
+what the vendor has of it is looked up by the name that we gave it, and only what it surely does not have is released.
+Results are matched by the name of their question, and each is entered once, however often and in whatever order they
+come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from looktwice.asking.ledger.protocol import BatchLedger, OpenBatch, Outcome, Settled
+from looktwice.asking.outcome import Cause, Failure
+from looktwice.asking.pace import Polling
+from looktwice.asking.sender import Job, Sender
+from looktwice.classifiers.base import Answer
+from looktwice.classifiers.chat.batching import Fate, Line, Sought
+from looktwice.classifiers.chat.model import Asked, ChatClassifier
+from looktwice.classifiers.transport import Reply
+from looktwice.errors import ClassifierError, LedgerError, PassingError
+from looktwice.phrasing import Phrasing
+
+T = TypeVar("T")
+Questions = Callable[[], AsyncIterator[Sequence[Job]]]
+"""The questions that have no answer in the ledger, prepared, a few at a time; looked up anew at each call."""
+SLICE = 2000
+"""Results that are entered together."""
+
+
+class Batches:
+    """Gets answers from a vendor's batches, within the budget of a sender."""
+
+    def __init__(self, sender: Sender, polling: Polling) -> None:
+        if not isinstance(sender.classifier, ChatClassifier):
+            raise ClassifierError("only chat models can be asked in batches; leave --batch out")
+        if not isinstance(sender.ledger, BatchLedger):
+            raise LedgerError("batches need a ledger on disk or in PostgreSQL, which outlives the run; name one")
+        self._classifier, self._ledger = sender.classifier, sender.ledger
+        self._sender = sender
+        self._polling = polling
+        self._api = sender.classifier.batches()
+        self._sent: Counter[bytes] = Counter()
+        self._waiting: list[tuple[Job, Asked]] = []
+        self._size = 0
+        self.failures: dict[bytes, Failure] = {}
+        """Why questions have no answer."""
+        self.answered = 0
+        self.in_flight = 0
+        """Questions in batches whose results are not here."""
+
+    async def fetch(self, questions: Questions) -> None:
+        """Have all questions answered, in as many batches as that takes; those that cannot be are in `failures`."""
+        while not self._sender.halt:
+            await self._collect(patient=False)
+            before, elsewhere = self._sent.total(), False
+            self.failures = {key: why for key, why in self.failures.items() if why.cause is not Cause.BUDGET}
+            async for jobs in questions():
+                for job in jobs:
+                    elsewhere |= await self._add(job)
+            elsewhere |= await self._submit()
+            if not elsewhere and self._sent.total() == before:
+                return
+            await self._collect(patient=True)
+            if elsewhere:
+                await self._sender.pause(self._polling.soonest)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._api.close()
+
+    # Into a batch ----------------------------------------------------------------------------------------------------
+
+    async def _add(self, job: Job) -> bool:
+        """Put a question in the next batch, and send that if it is full; whether another session has a question."""
+        elsewhere = False
+        if job.entry.key in self.failures or self._sender.halt or not isinstance(job.prepared, Asked):
+            return False
+        if self._sent[job.entry.key] >= self._polling.tries:
+            why = f"it expired or failed in {self._polling.tries} batches"
+            self.failures[job.entry.key] = Failure(Cause.CLASSIFIER, why)
+            return False
+        size = len(job.prepared.body) + 200
+        if self._waiting and (
+            self._size + size > self._api.most_bytes or len(self._waiting) == self._api.most_questions
+        ):
+            elsewhere = await self._submit()
+        self._waiting.append((job, job.prepared))
+        self._size += size
+        return elsewhere
+
+    async def _submit(self) -> bool:
+        """Enter and send the batch that was gathered; whether another session has some of its questions."""
+        jobs = {job.entry.key: job for job, _ in self._waiting}
+        prepared = {job.entry.key: asked for job, asked in self._waiting}
+        self._waiting, self._size = [], 0
+        if not jobs:
+            return False
+        id = secrets.randbits(62)
+        typical = self._sender.typical
+        quotes = {key: job.quote or typical for key, job in jobs.items()}
+        entries = [
+            job.entry._replace(reserve=quotes[key].most, expected=quotes[key].expected) for key, job in jobs.items()
+        ]
+        fingerprint, budget = self._classifier.fingerprint, self._sender.budget
+        grant = await asyncio.wrap_future(self._ledger.enter_batch(fingerprint, id, entries, typical.most, budget))
+        if grant.refused:
+            why = self._sender.why_refused([jobs[key] for key in grant.refused])
+            self.failures |= dict.fromkeys(grant.refused, Failure(Cause.BUDGET, why))
+        if grant.granted:
+            self._sender.progress.sent += len(grant.granted)
+            self.in_flight += len(grant.granted)
+            self._sent.update(grant.granted)
+            batch = OpenBatch(id, None, None, tuple(grant.granted), time.time(), False)
+            asked = [(key, *prepared[key]) for key in grant.granted]
+            lines = [self._api.line(f"{key.hex()}-{int(how.ranked)}-{id:016x}", body) for key, body, how in asked]
+            await self._send(batch, lines)
+        return bool(grant.held or grant.batched)
+
+    async def _send(self, batch: OpenBatch, lines: Sequence[bytes]) -> None:
+        """Upload a batch; before anything is sent again, it is looked for at the vendor."""
+        try:
+            file = await self._once(
+                lambda: self._api.upload(batch.name, lines), lambda: self._api.find_file(batch.name)
+            )
+            await asyncio.wrap_future(self._ledger.note_batch(batch.id, file=file))
+            sought = Sought(batch.name, file, time.time(), len(batch.keys), self._others())
+            create = partial(self._api.create, batch.name, file, lines)
+            remote = await self._once(create, partial(self._api.find, sought))
+            await asyncio.wrap_future(self._ledger.note_batch(batch.id, remote=remote))
+        except ClassifierError as error:
+            if not isinstance(error, PassingError):  # it was refused, so the vendor surely does not have it
+                await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
+            self._sender.end(error)
+
+    async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:
+        """What sending gives; where it may have been done though it failed, what is found of it."""
+        for attempt in range(self._polling.faults):
+            try:
+                return await send()
+            except PassingError as error:
+                if attempt == self._polling.faults - 1 or self._sender.halt:
+                    raise
+                await self._rest(attempt, error)
+                if error.sent and (found := await self._told(find)) is not None:
+                    return found
+        raise AssertionError
+
+    # Out of a batch --------------------------------------------------------------------------------------------------
+
+    async def _collect(self, patient: bool) -> None:
+        """Fetch the results of the batches that are open, whoever sent them: of all, or of those that have ended."""
+        found = self._ledger.open_batches(self._classifier.fingerprint)
+        self.in_flight = sum(len(batch.keys) for batch in found)
+        for batch in found:
+            if batch.owned and batch.remote is None:
+                continue  # another session is about to send it
+            remote = batch.remote or await self._recovered(batch)
+            if remote and not self._sender.halt:
+                await self._results(batch, remote, patient)
+
+    async def _recovered(self, batch: OpenBatch) -> str | None:
+        """What the vendor calls a batch that somebody was about to send; if it surely has none, it is released."""
+        started, late = time.monotonic(), False
+        while not self._sender.halt:
+            file = batch.file or await self._told(lambda: self._api.find_file(batch.name))
+            sought = Sought(batch.name, file, batch.at, len(batch.keys), self._others())
+            remote = await self._told(partial(self._api.find, sought))
+            if remote is None and file and late:
+                create = partial(self._api.create, batch.name, file, ())
+                remote = await self._once(create, partial(self._api.find, sought))
+            if remote:
+                await asyncio.wrap_future(self._ledger.note_batch(batch.id, file, remote))
+                return remote
+            if late:
+                await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
+                return None
+            await self._sender.pause(min(self._polling.soonest, self._polling.grace))
+            late = time.monotonic() - started > self._polling.grace
+        return None
+
+    def _others(self) -> frozenset[str]:
+        return self._ledger.known_batches(self._classifier.fingerprint)
+
+    async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
+        """Wait for a batch, if it is to be waited for, and enter its results."""
+        state, wait = await self._told(lambda: self._api.state(remote)), self._polling.soonest
+        while not state.ended:
+            if patient:
+                await self._sender.pause(wait)
+            if self._sender.halt or not patient:
+                return
+            wait = min(self._polling.latest, 1.5 * wait)
+            state = await self._told(lambda: self._api.state(remote))
+        left, part = set(batch.keys), list[Settled]()
+        for line in await self._told(lambda: self._all_lines(remote)):
+            id, _, name = line.id.partition("-")
+            flag, _, number = name.partition("-")
+            if number == f"{batch.id:016x}" and (key := _key(id)) in left:
+                left.discard(key)
+                part.append(self._settled(key, line, Phrasing(ranked=flag == "1")))
+            if len(part) == SLICE:
+                await self._settle(batch.id, part)
+                part = []
+        fate = Line("", state.rest, state.message.encode(), 0)
+        outcome = None if state.lost else Outcome.UNSENT
+        part += [Settled(key, self._failed(key, fate, outcome)) for key in left]
+        await self._settle(batch.id, part)
+
+    async def _all_lines(self, remote: str) -> list[Line]:
+        return [line async for line in self._api.results(remote)]
+
+    def _settled(self, key: bytes, line: Line, phrasing: Phrasing) -> Settled:
+        """What a result means for the ledger."""
+        if line.fate is not Fate.ANSWERED:
+            waived = Outcome.UNSENT if line.fate is Fate.EXPIRED else Outcome.WAIVED
+            return Settled(key, self._failed(key, line, waived))
+        try:
+            answer = self._classifier.read(Reply(line.status, {}, line.body), phrasing)
+        except ClassifierError:
+            return Settled(key, Outcome.REFUSED)
+        self.answered += 1
+        self._sender.progress.answered += 1
+        return Settled(key, replace(answer, raw=None), self._sender.meter.bill(answer, self._sender.typical))
+
+    def _failed(self, key: bytes, line: Line, outcome: Outcome | None) -> Outcome | None:
+        """The outcome of a question without an answer; why it is not asked again is kept."""
+        words = line.body.decode("utf-8", "replace")[:300]
+        if line.fate is Fate.FAILED:
+            self.failures[key] = Failure(Cause.CLASSIFIER, f"the vendor refused it in a batch: {words}")
+        elif line.fate is Fate.CANCELLED:
+            self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to ask it in another")
+        else:
+            self._sender.progress.retries += 1
+        return outcome
+
+    async def _settle(self, batch: int, results: Sequence[Settled]) -> None:
+        self.in_flight -= len(results)
+        for result in results:
+            if result.bill:
+                self._sender.count(result.bill, 0)
+            elif isinstance(result.result, Answer):
+                self._sender.progress.micros += self._sender.typical.most
+        await asyncio.wrap_future(self._ledger.settle_batch(batch, results))
+
+    async def _told(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the vendor says, as soon as it can be reached."""
+        for attempt in range(self._polling.faults):
+            try:
+                return await ask()
+            except PassingError as error:
+                if attempt == self._polling.faults - 1 or self._sender.halt:
+                    raise
+                await self._rest(attempt, error)
+        raise AssertionError
+
+    async def _rest(self, attempt: int, error: PassingError) -> None:
+        backoff = min(self._polling.latest, self._polling.soonest * 1.5**attempt)
+        await self._sender.pause(error.retry_after or backoff * random.uniform(0.5, 1))
+
+
+def _key(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

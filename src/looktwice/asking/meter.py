@@ -1,0 +1,65 @@
+"""What a question may cost before it is sent, what it is expected to, and what its reply is billed for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from looktwice.asking.ledger.protocol import MICRO, Bill
+from looktwice.classifiers.base import Answer, Metered, Tokens
+from looktwice.classifiers.prices import Tariff, tokens_of
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
+
+
+class Quote(NamedTuple):
+    """What a question costs, in millionths: about, and at the most."""
+
+    expected: int
+    most: int
+    tokens: Tokens = Tokens()
+    """Those that are expected."""
+
+
+class Meter(Protocol):
+    """Says what questions cost."""
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """What a question about a picture of this size costs, put so."""
+
+    def bill(self, answer: Answer, quote: Quote) -> Bill | None:
+        """What an answer is billed for; None where it costs what was quoted at the most."""
+
+
+@dataclass(frozen=True)
+class FlatMeter:
+    """Every question has the same price."""
+
+    price_micros: int
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        return Quote(self.price_micros, self.price_micros)
+
+    def bill(self, answer: Answer, quote: Quote) -> Bill | None:
+        return None
+
+
+class TokenMeter:
+    """Questions are billed by the tokens of what was sent and of the reply, in a batch at its lower price."""
+
+    def __init__(self, classifier: Metered, tariff: Tariff, batched: bool = False) -> None:
+        self._classifier, self._tariff, self._batched = classifier, tariff, batched
+        self._quoted = lru_cache(maxsize=256)(self._weighed)
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        return self._quoted(height, width, replace(phrasing, order=None))  # which has no price
+
+    def bill(self, answer: Answer, quote: Quote) -> Bill | None:
+        tokens = tokens_of(dict(answer.usage))
+        return tokens and Bill(tokens, self._tariff.picos(tokens, self._batched), quote.expected)
+
+    def _weighed(self, height: int, width: int, phrasing: Phrasing) -> Quote:
+        weight = self._classifier.weigh(height, width, phrasing)
+        tokens = self._tariff.expected(weight)
+        expected, most = (self._tariff.picos(each, self._batched) for each in (tokens, self._tariff.most(weight)))
+        return Quote(round(expected / MICRO), -(-most // MICRO), tokens)

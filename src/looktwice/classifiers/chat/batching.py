@@ -1,0 +1,407 @@
+"""Batches of the vendors: many questions in one file, answered within a day at a lower price.
+
+Each vendor's interface is one class: how a question is written into a batch, how the batch is sent, found again,
+watched and read. What is sent when, and that nothing is sent twice, is the affair of `asking.batches`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from enum import Enum, auto
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from urllib.parse import quote, urlencode
+
+from yarl import URL
+
+from looktwice.classifiers.secrets import Secrets
+from looktwice.classifiers.transport import Door, Manners, Transport
+from looktwice.errors import PermanentError
+
+if TYPE_CHECKING:
+    from looktwice.classifiers.chat.model import ChatModel
+
+TIMEOUT = 1800.0
+"""Seconds for one request: files are large."""
+LARGEST_REPLY = 1 << 30
+SKEW = 600.0
+"""Seconds by which the vendor's clock may be behind ours."""
+WATCH = 5.0
+"""Seconds between two looks at a batch that may be ours."""
+PASSING = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
+"""Anthropic's errors that may be gone the next time."""
+PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
+"""The same as the codes of gRPC and HTTP, to which all of 500 and more belong."""
+
+
+class Fate(Enum):
+    """What became of a question of a batch."""
+
+    ANSWERED = auto()
+    PASSING = auto()
+    """It failed in a way that may be gone the next time."""
+    FAILED = auto()
+    EXPIRED = auto()
+    """There was no time for it."""
+    CANCELLED = auto()
+
+
+class Line(NamedTuple):
+    """One result of a batch."""
+
+    id: str
+    """What we called the question."""
+    fate: Fate
+    body: bytes
+    """The reply to it, or the words of the failure."""
+    status: int = 200
+
+
+class State(NamedTuple):
+    """Where a batch stands."""
+
+    ended: bool
+    rest: Fate = Fate.PASSING
+    """What became of questions that have no line in the results of a batch that has ended."""
+    lost: bool = False
+    """Whether such a question may have been answered and billed all the same."""
+    message: str = ""
+    """What the vendor says, where it did not take the batch."""
+
+
+class Sought(NamedTuple):
+    """A batch that may have been sent, and how it can be told from others."""
+
+    name: str
+    file: str | None
+    since: float
+    """When it was about to be sent, in seconds since 1970."""
+    questions: int
+    others: frozenset[str] = frozenset()
+    """Batches at the vendor that are known to be others."""
+
+
+class BatchApi(ABC):
+    """The batches of one vendor."""
+
+    most_questions: ClassVar[int]
+    most_bytes: ClassVar[int] = 128_000_000
+    """Of one batch: less than any vendor allows, as it is held in memory until it is sent."""
+
+    def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
+        patient = {**vendor.model_dump(include={*Manners.model_fields}), "max_reply_bytes": LARGEST_REPLY}
+        self._vendor = vendor
+        self._headers = headers
+        self._transport = Transport(Manners.model_validate({**patient, "timeout": TIMEOUT}), secrets)
+
+    @abstractmethod
+    def line(self, id: str, body: bytes) -> bytes:
+        """A question as it stands in a batch."""
+
+    @abstractmethod
+    async def find_file(self, name: str) -> str | None:
+        """What the vendor calls the file of a batch, if it has it."""
+
+    @abstractmethod
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
+        """What the vendor calls the file with these questions; None where it takes them with the batch itself."""
+
+    @abstractmethod
+    async def find(self, sought: Sought) -> str | None:
+        """What the vendor calls a batch, if it has it; may wait until that can be told."""
+
+    @abstractmethod
+    async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
+        """What the vendor calls the new batch with these questions."""
+
+    @abstractmethod
+    async def state(self, remote: str) -> State:
+        """Where a batch stands."""
+
+    @abstractmethod
+    def results(self, remote: str) -> AsyncIterator[Line]:
+        """The results of a batch that has ended."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._transport.close()
+
+    def _door(self, method: str, path: str) -> Door:
+        return self._transport.door(method, f"{self._vendor.base()}{path}", self._headers)
+
+    async def _json(self, path: str) -> dict[str, object]:
+        """The JSON object at a place."""
+        door = self._door("GET", path)
+        reply = await door.send()
+        told = door.parse(reply)
+        if isinstance(told, dict):
+            return told
+        raise door.garbled("is not what a batch interface says", reply)
+
+    async def _made(self, path: str, body: bytes, field: str = "id", headers: Mapping[str, str] | None = None) -> str:
+        """What the vendor calls a file or batch that it is given; `file.name` is in a part of its reply."""
+        door = self._door("POST", path)
+        reply = await door.send(body, headers)
+        told = door.parse(reply)
+        for name in field.split("."):
+            told = told.get(name) if isinstance(told, dict) else None
+        if isinstance(told, str):
+            return told
+        raise door.garbled(f"has no {field}", reply)
+
+    async def _lines(self, path: str) -> list[dict[str, object]]:
+        """The values of a file with one JSON value a line; a last line that is cut off is left out."""
+        reply = await self._door("GET", path).send()
+        found = []
+        for line in reply.body.splitlines():
+            with suppress(ValueError):
+                value = json.loads(line)
+                found += [value] if isinstance(value, dict) else []
+        return found
+
+
+class OpenAIBatches(BatchApi):
+    """OpenAI: a file of questions, and a batch that names it and carries our name in its metadata."""
+
+    most_questions = 50_000
+
+    def line(self, id: str, body: bytes) -> bytes:
+        endpoint = f"/v1{self._vendor.path()}"
+        head = json.dumps({"custom_id": id, "method": "POST", "url": endpoint}, separators=(",", ":"))
+        return f'{head[:-1]},"body":'.encode() + body + b"}"
+
+    async def find_file(self, name: str) -> str | None:
+        told = await self._json("/files?purpose=batch&limit=10000")
+        return next((str(each["id"]) for each in _dicts(told, "data") if each.get("filename") == f"{name}.jsonl"), None)
+
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
+        edge = f"--{name}"
+        form = (
+            f'{edge}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n{edge}\r\n'
+            f'content-disposition: form-data; name="file"; filename="{name}.jsonl"\r\n'
+            "content-type: application/jsonl\r\n\r\n"
+        )
+        body = b"".join((form.encode(), b"\n".join(lines), f"\r\n{edge}--\r\n".encode()))
+        kind = {"content-type": f"multipart/form-data; boundary={name}"}
+        return await self._made("/files", body, headers=kind)
+
+    async def find(self, sought: Sought) -> str | None:
+        after = ""
+        while True:
+            told = await self._json(f"/batches?limit=100{after}")
+            found = _dicts(told, "data")
+            for each in found:
+                metadata = each.get("metadata")
+                named = isinstance(metadata, dict) and metadata.get("looktwice") == sought.name
+                if named or (sought.file and each.get("input_file_id") == sought.file):
+                    return str(each["id"])
+            if not told.get("has_more") or not found or _seconds(found[-1].get("created_at")) < sought.since - SKEW:
+                return None
+            after = f"&after={quote(str(found[-1]['id']))}"
+
+    async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
+        endpoint, metadata = f"/v1{self._vendor.path()}", {"looktwice": name}
+        asked = {"input_file_id": file, "endpoint": endpoint, "completion_window": "24h", "metadata": metadata}
+        return await self._made("/batches", json.dumps(asked).encode())
+
+    async def state(self, remote: str) -> State:
+        told = await self._json(f"/batches/{quote(remote)}")
+        match told.get("status"):
+            case "completed":
+                return State(True, lost=True)
+            case "failed":
+                return State(True, Fate.FAILED, message=json.dumps(told.get("errors")))
+            case "expired":
+                return State(True, Fate.EXPIRED)
+            case "cancelled":
+                return State(True, Fate.CANCELLED)
+        return State(False)
+
+    async def results(self, remote: str) -> AsyncIterator[Line]:
+        told = await self._json(f"/batches/{quote(remote)}")
+        for file in (told.get("output_file_id"), told.get("error_file_id")):
+            for each in await self._lines(f"/files/{quote(str(file))}/content") if file else ():
+                yield self._result(each)
+
+    def _result(self, told: Mapping[str, object]) -> Line:
+        id, response, error = str(told.get("custom_id")), told.get("response"), told.get("error")
+        if isinstance(response, dict):
+            status, body = int(response.get("status_code") or 0), json.dumps(response.get("body")).encode()
+            fate = Fate.ANSWERED if status == 200 else Fate.PASSING if _passes(status) else Fate.FAILED
+            return Line(id, fate, body, status)
+        code = error.get("code") if isinstance(error, dict) else None
+        fate = {"batch_expired": Fate.EXPIRED, "batch_cancelled": Fate.CANCELLED}.get(str(code), Fate.PASSING)
+        return Line(id, fate, json.dumps(error).encode(), 0)
+
+
+class MessageBatches(BatchApi):
+    """Anthropic: a batch has no name, but its results show what we called each question."""
+
+    most_questions = 100_000
+
+    def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
+        super().__init__(vendor, headers, secrets)
+        self._firsts: dict[str, str] = {}
+        """The name of one question of each batch that was looked into."""
+
+    def line(self, id: str, body: bytes) -> bytes:
+        return f'{{"custom_id":{json.dumps(id)},"params":'.encode() + body + b"}"
+
+    async def find_file(self, name: str) -> str | None:
+        return None
+
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
+        return None
+
+    async def find(self, sought: Sought) -> str | None:
+        after = ""
+        while True:
+            told = await self._json(f"/v1/messages/batches?limit=100{after}")
+            found = _dicts(told, "data")
+            for each in found:
+                counts = each.get("request_counts")
+                fits = isinstance(counts, dict) and sum(counts.values()) == sought.questions
+                remote, late = str(each.get("id")), _seconds(each.get("created_at")) < sought.since - SKEW
+                if fits and not late and remote not in sought.others and await self._is_ours(remote, sought.name):
+                    return remote
+            if not told.get("has_more") or not found or _seconds(found[-1].get("created_at")) < sought.since - SKEW:
+                return None
+            after = f"&after_id={quote(str(found[-1]['id']))}"
+
+    async def _is_ours(self, remote: str, name: str) -> bool:
+        """Whether a batch holds our questions, which can be told once it has ended."""
+        while remote not in self._firsts:
+            while not (await self.state(remote)).ended:
+                await asyncio.sleep(WATCH)
+            self._firsts[remote] = await anext((line.id async for line in self.results(remote)), "")
+        return self._firsts[remote].endswith(name.rpartition("-")[2])
+
+    async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
+        return await self._made("/v1/messages/batches", b'{"requests":[' + b",".join(lines) + b"]}")
+
+    async def state(self, remote: str) -> State:
+        told = await self._json(f"/v1/messages/batches/{quote(remote)}")
+        return State(told.get("processing_status") == "ended", lost=True)
+
+    async def results(self, remote: str) -> AsyncIterator[Line]:
+        for each in await self._lines(f"/v1/messages/batches/{quote(remote)}/results"):
+            id, result = str(each.get("custom_id")), each.get("result")
+            told = result if isinstance(result, dict) else {}
+            match told.get("type"):
+                case "succeeded":
+                    yield Line(id, Fate.ANSWERED, json.dumps(told.get("message")).encode())
+                case "expired":
+                    yield Line(id, Fate.EXPIRED, b"", 0)
+                case "canceled":
+                    yield Line(id, Fate.CANCELLED, b"", 0)
+                case _:
+                    error = told.get("error")
+                    inner = error.get("error") if isinstance(error, dict) else None
+                    kind = inner.get("type") if isinstance(inner, dict) else None
+                    yield Line(id, Fate.PASSING if kind in PASSING else Fate.FAILED, json.dumps(error).encode(), 0)
+
+
+class GeminiBatches(BatchApi):
+    """Gemini: a file of questions, and a batch that names it; both carry our name."""
+
+    most_questions = 50_000
+
+    def line(self, id: str, body: bytes) -> bytes:
+        return f'{{"key":{json.dumps(id)},"request":'.encode() + body + b"}"
+
+    async def find_file(self, name: str) -> str | None:
+        async for each in self._listed("/v1beta/files", "files"):
+            if each.get("displayName") == name and each.get("state") in (None, "ACTIVE", "PROCESSING"):
+                return str(each["name"])
+        return None
+
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
+        body = b"\n".join(lines)
+        start = {
+            "x-goog-upload-protocol": "resumable",
+            "x-goog-upload-command": "start",
+            "x-goog-upload-header-content-length": str(len(body)),
+            "x-goog-upload-header-content-type": "application/jsonl",
+        }
+        told = json.dumps({"file": {"displayName": name, "mimeType": "application/jsonl"}}).encode()
+        reply = await self._door("POST", "/upload/v1beta/files").send(told, start)
+        place, ours = URL(reply.headers.get("x-goog-upload-url", "")), URL(self._vendor.base())
+        if place.host != ours.host:
+            raise PermanentError(
+                f"{ours} wants files to be sent to {place.host or 'nowhere'}, which gets no key of ours"
+            )
+        send = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
+        return await self._made(str(place.relative()), body, "file.name", {**send, "content-type": "application/jsonl"})
+
+    async def find(self, sought: Sought) -> str | None:
+        async for each in self._listed("/v1beta/batches", "operations"):
+            metadata = each.get("metadata")
+            if isinstance(metadata, dict) and metadata.get("displayName") == sought.name:
+                return str(each["name"])
+        return None
+
+    async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
+        path = f"/v1beta/models/{quote(self._vendor.model, safe='')}:batchGenerateContent"
+        asked = {"batch": {"displayName": name, "inputConfig": {"fileName": file}}}
+        return await self._made(path, json.dumps(asked).encode(), "name")
+
+    async def state(self, remote: str) -> State:
+        told = await self._json(f"/v1beta/{quote(remote)}")
+        metadata = told.get("metadata")
+        state = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
+        match state:
+            case "SUCCEEDED":
+                return State(True, lost=True)
+            case "FAILED":
+                return State(True, Fate.FAILED, message=json.dumps(told.get("error")))
+            case "CANCELLED":
+                return State(True, Fate.CANCELLED)
+            case "EXPIRED":
+                return State(True, Fate.EXPIRED)
+        return State(False)
+
+    async def results(self, remote: str) -> AsyncIterator[Line]:
+        told = await self._json(f"/v1beta/{quote(remote)}")
+        metadata = told.get("metadata")
+        output = told.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
+        file = output.get("responsesFile") if isinstance(output, dict) else None
+        for each in await self._lines(f"/download/v1beta/{quote(str(file))}:download?alt=media") if file else ():
+            id, error = str(each.get("key")), each.get("error")
+            if isinstance(error, dict):
+                code = int(error.get("code") or 0)
+                yield Line(id, Fate.PASSING if _passes(code) else Fate.FAILED, json.dumps(error).encode(), code)
+            else:
+                yield Line(id, Fate.ANSWERED, json.dumps(each.get("response")).encode())
+
+    async def _listed(self, path: str, field: str) -> AsyncIterator[dict[str, object]]:
+        token = ""
+        while True:
+            page = urlencode({"pageSize": 100, **({"pageToken": token} if token else {})})
+            told = await self._json(f"{path}?{page}")
+            for each in _dicts(told, field):
+                yield each
+            token = str(told.get("nextPageToken") or "")
+            if not token:
+                return
+
+
+def _dicts(told: Mapping[str, object], field: str) -> list[dict[str, object]]:
+    values = told.get(field)
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _passes(code: int) -> bool:
+    return code in PASSING_CODES or code >= 500
+
+
+def _seconds(moment: object) -> float:
+    """Seconds since 1970, of a number or a date; 0 of anything else."""
+    if isinstance(moment, int | float):
+        return float(moment)
+    with suppress(ValueError):
+        return datetime.fromisoformat(str(moment)).timestamp()
+    return 0.0

@@ -1,0 +1,231 @@
+"""What chat models cost by the token: a table that you edit, and the vendors' rules for the tokens of pictures.
+
+    [models."gpt-5-mini"]
+    input = "0.25"                # per million tokens, in your currency
+    cached_input = "0.025"
+    output = "2.00"
+    image = { rule = "patches", most = 1536, times = "1.62" }
+
+`looktwice prices` prints a whole table to start from. A name may end in `*` and then stands for all that begin so; the
+longest that fits counts.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from datetime import date
+from decimal import ROUND_CEILING, Decimal
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from looktwice.classifiers.base import Tokens, Weight
+from looktwice.errors import PermanentError
+
+PICOS = 1_000_000
+"""Millionths of a millionth of the currency that a token costs where a million tokens cost 1."""
+CHARACTERS = 4
+"""Characters of a token in English text, about; the vendors give the same rule."""
+
+
+def _exact(price: Decimal) -> Decimal:
+    if price * PICOS % 1:
+        raise ValueError(f"a price of {price:f} has more than six decimals; round it up")
+    return price
+
+
+TokenPrice = Annotated[Decimal, Field(ge=0, le=1_000_000, allow_inf_nan=False), AfterValidator(_exact)]
+
+
+class _Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tiles(_Rule):
+    """OpenAI: scaled into 2048 × 2048, then to a shorter side of 768, then so many tokens for each square of 512."""
+
+    rule: Literal["tiles"]
+    base: int = Field(ge=0)
+    tile: int = Field(ge=0)
+
+    def tokens(self, height: int, width: int) -> int:
+        scale = min(1.0, 2048 / max(height, width))
+        scale *= min(1.0, 768 / (min(height, width) * scale))
+        across, down = (math.ceil(round(side * scale, 6) / 512) for side in (width, height))
+        return self.base + self.tile * across * down
+
+
+class Patches(_Rule):
+    """OpenAI: patches of 32 × 32, of which there are at most so many after scaling, times a figure of the model."""
+
+    rule: Literal["patches"]
+    most: int = Field(default=1536, ge=1)
+    times: Decimal = Field(default=Decimal(1), gt=0)
+
+    def tokens(self, height: int, width: int) -> int:
+        count = math.ceil(width / 32) * math.ceil(height / 32)
+        if count > self.most:
+            scale = math.sqrt(32**2 * self.most / (width * height))
+            across, down = width * scale / 32, height * scale / 32
+            scale *= min(math.floor(across) / across, math.floor(down) / down)
+            count = math.ceil(round(width * scale, 6) / 32) * math.ceil(round(height * scale, 6) / 32)
+        return math.ceil(min(count, self.most) * self.times)
+
+
+class Area(_Rule):
+    """Anthropic: a token for each 750 pixels, of a picture scaled to a longer side of 1568 and at most 1600 tokens."""
+
+    rule: Literal["area"]
+    pixels: int = Field(default=750, ge=1)
+    side: int = Field(default=1568, ge=1)
+    most: int = Field(default=1600, ge=1)
+
+    def tokens(self, height: int, width: int) -> int:
+        scale = min(1.0, self.side / max(height, width))
+        return min(self.most, math.ceil(round(height * scale) * round(width * scale) / self.pixels))
+
+
+class Crops(_Rule):
+    """Gemini: so many tokens, and where a side is longer than 384 so many for each of its crops."""
+
+    rule: Literal["crops"]
+    crop: int = Field(default=258, ge=0)
+
+    def tokens(self, height: int, width: int) -> int:
+        if max(height, width) <= 384:
+            return self.crop
+        unit = max(1, math.floor(min(height, width) / 1.5))
+        return self.crop * math.ceil(width / unit) * math.ceil(height / unit)
+
+
+class Fixed(_Rule):
+    """So many tokens a picture, whatever its size."""
+
+    rule: Literal["fixed"]
+    picture: int = Field(ge=0)
+
+    def tokens(self, height: int, width: int) -> int:
+        return self.picture
+
+
+class Tariff(BaseModel):
+    """What one model costs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: TokenPrice = Field(description="per million tokens")
+    output: TokenPrice
+    cached_input: TokenPrice | None = Field(default=None, description="of tokens from a cache; as input if left out")
+    cache_write: TokenPrice | None = Field(default=None, description="of tokens put in a cache; as input if left out")
+    batch: Decimal = Field(default=Decimal("0.5"), ge=0, le=1, description="what of the price a batch costs")
+    overhead: int = Field(default=0, ge=0, description="tokens that the server adds to every question")
+    output_limit: int | None = Field(default=None, ge=1, description="most tokens of a reply without max_tokens")
+    image: Annotated[Tiles | Patches | Area | Crops | Fixed, Field(discriminator="rule")]
+    details: dict[str, int] = Field(default_factory=dict, description="detail → tokens of a picture at that detail")
+
+    def expected(self, weight: Weight) -> Tokens:
+        """The tokens of a question, about."""
+        text = math.ceil(weight.characters / CHARACTERS)
+        return Tokens(text + self.overhead + self._picture(weight), weight.output)
+
+    def most(self, weight: Weight) -> Tokens:
+        """More tokens than a question can come to: no tokenizer makes more tokens of a text than it has bytes."""
+        limit = weight.most_output or self.output_limit
+        if limit is None:
+            raise PermanentError(
+                "a price by the token needs a limit of what an answer may cost: set max_tokens in the description of "
+                "the classifier, or output_limit in the table of prices"
+            )
+        question = weight.bytes + self.overhead + self._picture(weight)
+        return Tokens(question, limit, written=question if (self.cache_write or 0) > self.input else 0)
+
+    def picos(self, tokens: Tokens, batched: bool = False) -> int:
+        """What tokens cost, in millionths of a millionth; in a batch less."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        written = self.input if self.cache_write is None else self.cache_write
+        plain = tokens.input - tokens.cached - tokens.written
+        cost = plain * self.input + tokens.cached * cached + tokens.written * written + tokens.output * self.output
+        return int((cost * PICOS * (self.batch if batched else 1)).to_integral_value(ROUND_CEILING))
+
+    def _picture(self, weight: Weight) -> int:
+        if weight.detail in self.details:
+            return self.details[weight.detail]
+        return self.image.tokens(weight.height, weight.width)
+
+
+class Table(BaseModel):
+    """The prices of models."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checked: date | None = Field(default=None, description="when somebody last compared it with the vendors' pages")
+    models: dict[str, Tariff] = Field(min_length=1)
+
+    def of(self, model: str) -> Tariff:
+        """What a model costs."""
+        fitting = [name for name in self.models if model == name or (name[-1:] == "*" and model.startswith(name[:-1]))]
+        if not fitting:
+            raise PermanentError(
+                f"the table of prices has no model {model!r}; add [models.{model!r}] to it, as `looktwice prices` shows"
+            )
+        return self.models[max(fitting, key=lambda name: (name == model, len(name)))]
+
+
+class Count(NamedTuple):
+    """Under which names a vendor tells its tokens; several are added up."""
+
+    input: tuple[str, ...]
+    output: tuple[str, ...]
+    cached: tuple[str, ...]
+    written: tuple[str, ...] = ()
+
+
+COUNTS = (
+    Count(("prompt_tokens",), ("completion_tokens",), ("prompt_tokens_details.cached_tokens",)),
+    Count(
+        ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+        ("output_tokens",),
+        ("cache_read_input_tokens", "input_tokens_details.cached_tokens"),
+        ("cache_creation_input_tokens",),
+    ),
+    Count(
+        ("promptTokenCount", "toolUsePromptTokenCount"),
+        ("candidatesTokenCount", "thoughtsTokenCount"),
+        ("cachedContentTokenCount",),
+    ),
+)
+"""OpenAI's chat completions; its responses, and Anthropic, whose input leaves the cache out; Gemini."""
+
+
+def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
+    """The tokens that a reply is billed for, by the vendor's own count; None where it tells none."""
+    for count in COUNTS:
+        if count.input[0] in usage:
+            return Tokens(*(sum(usage.get(name, 0) for name in names) for names in count))
+    return None
+
+
+def read_table(path: Path) -> Table:
+    """The prices in a TOML file; a PermanentError says what is wrong with it."""
+    try:
+        return Table.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        message = (
+            f"there is no table of prices {str(path)!r}; `looktwice prices > {path.name}` writes one to start from"
+        )
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"the table of prices {str(path)!r} is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
+    except (OSError, ValueError) as error:
+        message = f"the table of prices {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}"
+    raise PermanentError(message)
+
+
+def example() -> str:
+    """A table to start from."""
+    return (files("looktwice.classifiers") / "prices.toml").read_text("utf-8")

@@ -1,0 +1,259 @@
+"""Bills by the token: estimates beforehand, reserves in flight, and what the vendors' replicas charged."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conformance.vendors import HOUSES, LABELS, PRICES, House, app_of, area, crops, description, patches, served, tiles
+from workshop import run
+
+from looktwice.asking.ledger import SqliteLedger, stats, verify
+from looktwice.asking.outcome import Progress
+from looktwice.classifiers.base import Tokens, Weight
+from looktwice.classifiers.prices import Table, example, read_table, tokens_of
+from looktwice.errors import BudgetError, PermanentError
+from looktwice.model import Model
+
+SIZES = ((90, 120), (384, 384), (512, 700), (768, 1100), (1024, 1500), (2000, 1200))
+
+
+@pytest.fixture(params=[*HOUSES])
+def house(request: pytest.FixtureRequest) -> House:
+    """Each vendor."""
+    return HOUSES[request.param]()
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    path = tmp_path / "prices.toml"
+    path.write_text(PRICES)
+    return path
+
+
+@pytest.fixture
+def classifier(house: House, tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "model.toml"
+    with served(app_of(house)) as address:
+        path.write_text(description(house, address))
+        yield path
+
+
+def pictures(count: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    shades = rng.integers(0, 256, count)
+    return [
+        np.clip(rng.integers(-9, 9, (*sizes[place % len(sizes)], 3)) + shade, 0, 255).astype(np.uint8)
+        for place, shade in enumerate(shades)
+    ]
+
+
+# --- the vendors' own examples
+
+
+@pytest.mark.parametrize(
+    "size", [(1024, 1024), (2048, 4096), (1800, 2400), (960, 540), (384, 200), (3000, 100), (1, 1)]
+)
+def test_the_rules_for_pictures_count_as_the_vendors_examples_do(size: tuple[int, int]) -> None:
+    width, height = size
+    models = Table.model_validate(read_models()).models
+    assert models["gpt-4o"].image.tokens(height, width) == tiles(width, height)
+    assert models["gpt-5-mini"].image.tokens(height, width) == patches(width, height)
+    assert models["gemini-*"].image.tokens(height, width) == crops(width, height)
+    if max(size) <= 1568:
+        assert models["claude-*"].image.tokens(height, width) == area(width, height)
+
+
+def read_models() -> object:
+    import tomllib
+
+    return tomllib.loads(PRICES)
+
+
+def test_the_published_figures() -> None:
+    models = Table.model_validate(read_models()).models
+    assert models["gpt-4o"].image.tokens(4096, 2048) == 1105
+    assert models["gpt-4o"].image.tokens(1024, 1024) == 765
+    assert models["gpt-5-mini"].image.tokens(2400, 1800) == math.ceil(1452 * 1.62)
+    assert models["gpt-5-mini"].image.tokens(1024, 1024) == math.ceil(1024 * 1.62)
+    assert models["gemini-*"].image.tokens(540, 960) == 6 * 258
+    assert models["claude-*"].image.tokens(1000, 1000) == 1334
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details.cached_tokens": 4}, Tokens(9, 2, 4)),
+        ({"input_tokens": 9, "output_tokens": 2, "input_tokens_details.cached_tokens": 4}, Tokens(9, 2, 4)),
+        (
+            {"input_tokens": 9, "output_tokens": 2, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 1},
+            Tokens(14, 2, 4, 1),
+        ),
+        ({"promptTokenCount": 9, "candidatesTokenCount": 2, "thoughtsTokenCount": 30}, Tokens(9, 32)),
+        ({"eval_count": 3}, None),
+    ],
+)
+def test_tokens_are_read_under_the_names_of_each_vendor(usage: dict[str, int], tokens: Tokens | None) -> None:
+    assert tokens_of(usage) == tokens
+
+
+def test_the_table_that_is_printed_can_be_read_and_names_the_day_of_its_prices(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(example())
+    table = read_table(path)
+    assert table.checked
+    assert table.of("claude-sonnet-4-5-20250929") is table.models["claude-sonnet-4*"]
+    assert run("prices").stdout == example()
+    with pytest.raises(PermanentError, match=r"no model 'gpt-99'; add \[models.'gpt-99'\]"):
+        table.of("gpt-99")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("2.50", "2.5000001"), "wrong at models.gpt-4o.input: .*more than six decimals"),
+        (("tile = 170", "tiles = 170"), "wrong at models.gpt-4o.image.tiles"),
+        (("[models", "[[models"), "cannot be read"),
+    ],
+)
+def test_a_wrong_table_is_told_in_one_line(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(PRICES.replace(*change, 1))
+    with pytest.raises(PermanentError, match=message):
+        read_table(path)
+    with pytest.raises(PermanentError, match=r"looktwice prices > no\.toml"):
+        read_table(tmp_path / "no.toml")
+
+
+def test_a_reserve_needs_a_limit_of_the_answer_and_covers_what_is_put_in_a_cache() -> None:
+    tariff = Table.model_validate(read_models()).of("claude-sonnet-4-5")
+    weight = Weight(400, 600, 750, 1000, None, 5, None)
+    with pytest.raises(PermanentError, match="set max_tokens"):
+        tariff.most(weight)
+    most = tariff.most(weight._replace(most_output=32))
+    assert tariff.picos(most) == 1600 * 3_750_000 + 32 * 15_000_000
+    assert tariff.picos(most, batched=True) == tariff.picos(most) // 2
+
+
+# --- runs
+
+
+def test_the_estimate_is_near_the_bill_and_the_books_match_it_to_the_millionth(
+    house: House, classifier: Path, prices: Path, tmp_path: Path
+) -> None:
+    runs: list[Progress] = []
+    with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices, progress=runs.append) as model:
+        found = pictures(12)
+        estimate = model.estimate(found, views="mirror")
+        assert house.calls == 0
+        model.ask(found, views="mirror")
+    spent = runs[-1]
+    assert house.calls == 24 == estimate.queries
+    assert estimate.micros == pytest.approx(float(house.bill), rel=0.1)
+    assert house.bill <= estimate.most_micros
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        assert ledger.spend(model_fingerprint(classifier)).micros == math.ceil(house.bill) == spent.micros
+    [day] = stats(tmp_path / "ledger.db")
+    assert day.billed == round(house.bill)
+    assert day.estimated == pytest.approx(estimate.micros, abs=24)
+    assert (day.input_tokens, day.output_tokens) == (spent.input_tokens, spent.output_tokens)
+    assert verify(tmp_path / "ledger.db") == []
+
+
+def test_words_that_come_first_are_cached_and_billed_as_such(
+    house: House, classifier: Path, prices: Path, tmp_path: Path
+) -> None:
+    labels = [*LABELS, *(f"animal number {number}" for number in range(300))]
+    told = classifier.read_text().replace(json.dumps(LABELS), json.dumps(labels))
+    classifier.write_text(f'{told}picture = "last"\n')
+    with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices) as model:
+        model.ask(pictures(12, sizes=((90, 120),)), views="none")
+    [day] = stats(tmp_path / "ledger.db")
+    assert day.cached_tokens > 8 * 1024
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        assert ledger.spend(model_fingerprint(classifier)).micros == math.ceil(house.bill)
+
+
+def model_fingerprint(classifier: Path) -> str:
+    from looktwice.classifiers.registry import connect
+
+    return connect(classifier).fingerprint
+
+
+def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
+    house: House, classifier: Path, prices: Path, tmp_path: Path
+) -> None:
+    found = pictures(60, sizes=((384, 384),))
+    with Model(classifier, ledger="off", prices=prices) as model:
+        quote = model.estimate(found, views="none")
+    money = Decimal(quote.micros // 3).scaleb(-6)
+    with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices, money=money) as model:
+        collected = model.ask(found, views="none")
+    assert collected.unscored
+    assert "in money is spent" in collected.unscored[0].message
+    reserve = Decimal(quote.most_micros // 60)
+    assert money * 10**6 - reserve < house.bill <= money * 10**6, "the rest covers no further reserve"
+
+
+@pytest.mark.parametrize("house", ["openai"], indirect=True)
+def test_the_command_line_estimates_asks_within_the_money_and_shows_estimates_beside_bills(
+    house: House, classifier: Path, prices: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "p.npz", images=np.stack(pictures(4, sizes=((96, 96),))), labels=np.zeros(4, np.int64))
+    ledger = tmp_path / "ledger.db"
+    told = run("check", classifier, "--ledger", ledger, "--prices", prices)
+    assert told.returncode == 0, told.stderr
+    assert "expected" in told.stdout
+    assert "by its own count" in told.stdout
+    assert math.ceil(house.bill) == SqliteLedger(ledger).spend(model_fingerprint(classifier)).micros
+    table = run("ledger", "stats", "--ledger", ledger, COLUMNS="240").stdout
+    assert "estimated" in table
+    assert f"{house.bill / 10**6:.4f}" in table
+    wrong = run("check", classifier, "--ledger", ledger, "--prices", prices, "--price", "1")
+    assert "not both" in wrong.stderr
+
+
+def test_a_table_is_only_for_models_that_are_billed_by_the_token(prices: Path) -> None:
+    with pytest.raises(BudgetError, match="for chat models"), Model(lambda image: "cat", prices=prices) as model:
+        model.estimate(pictures(1), views="none")
+
+
+SCRIPT = """
+import sys, numpy as np
+from looktwice.model import Model
+images = [np.full((64, 64, 3), shade, np.uint8) for shade in range(int(sys.argv[4]))]
+with Model(sys.argv[1], ledger=sys.argv[2], prices=sys.argv[3], canaries=0) as model:
+    print(len(model.ask(images, views="none").unscored))
+"""
+
+
+@pytest.mark.parametrize("house", ["openai"], indirect=True)
+def test_after_kills_the_books_cover_the_bill_and_each_answer_counts_as_it_was_billed(
+    house: House, classifier: Path, prices: Path, tmp_path: Path
+) -> None:
+    ledger, total = tmp_path / "ledger.db", 160
+    order = [sys.executable, "-c", SCRIPT, str(classifier), str(ledger), str(prices), str(total)]
+    for part in (20, 60, 110):
+        process = subprocess.Popen(order)
+        while house.calls < part and process.poll() is None:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert subprocess.run(order, capture_output=True, text=True, check=True).stdout == "0\n"
+    assert verify(ledger) == []
+    with SqliteLedger(ledger) as books:
+        spent = books.spent(model_fingerprint(classifier))
+    [day] = stats(ledger)
+    assert spent.answered == day.answered == total
+    assert house.calls - total <= day.unknown, "what was in flight at each kill"
+    assert day.billed <= house.bill <= spent.micros
+    assert day.billed == pytest.approx(float(house.bill) * total / house.calls, rel=0.02)

@@ -1,0 +1,161 @@
+"""The replicas of the vendors' batches against the vendors' own packages, and our side of them against the replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from conformance.batch_replica import BatchReplica, Faults
+from conformance.vendors import HOUSES, LABELS, description, served
+
+from looktwice.classifiers.chat.batching import Fate, Line, Sought
+from looktwice.classifiers.chat.model import ChatClassifier
+from looktwice.classifiers.registry import connect
+
+VENDORS = ("openai", "anthropic", "gemini")
+WHY = "no vendor's package here; pip install openai anthropic google-genai"
+PROMPT = "What is it?\n" + "\n".join(LABELS)
+
+
+@pytest.fixture
+def picture() -> str:
+    done, file = cv2.imencode(".png", np.full((32, 32, 3), 7, np.uint8))
+    assert done
+    return base64.b64encode(file.tobytes()).decode()
+
+
+@pytest.fixture
+def replicas() -> Iterator[dict[str, tuple[BatchReplica, str]]]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        made = {vendor: BatchReplica(HOUSES[vendor](), Faults(failing=0.4, expiring=0.2)) for vendor in VENDORS}
+        yield {vendor: (each, stack.enter_context(served(each.app()))) for vendor, each in made.items()}
+
+
+def test_openais_package_makes_lists_and_reads_batches(
+    replicas: dict[str, tuple[BatchReplica, str]], picture: str
+) -> None:
+    openai = pytest.importorskip("openai", reason=WHY)
+    replica, address = replicas["openai"]
+    client = openai.OpenAI(api_key="test", base_url=f"{address}/v1", max_retries=0)
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": [image, {"type": "text", "text": PROMPT}]}]}
+    lines = [
+        {"custom_id": f"{n:032x}-0-1", "method": "POST", "url": "/v1/chat/completions", "body": body} for n in range(12)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("looktwice-1.jsonl", io.BytesIO(content)), purpose="batch")
+    assert [each.filename for each in client.files.list(purpose="batch")] == ["looktwice-1.jsonl"]
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"looktwice": "a"}
+    )
+    assert batch.status == "in_progress"
+    assert [each.metadata for each in client.batches.list()] == [{"looktwice": "a"}]
+    done = client.batches.retrieve(batch.id)
+    assert done.status == "completed"
+    answered = client.files.content(done.output_file_id).text.splitlines()
+    failed = client.files.content(done.error_file_id).text.splitlines()
+    assert len(answered) + len(failed) == 12
+    for line in answered:
+        reply = openai.types.chat.ChatCompletion.model_validate(json.loads(line)["response"]["body"], strict=True)
+        assert reply.usage.prompt_tokens > 85
+    assert replica.house.calls == len(answered)
+
+
+def test_anthropics_package_makes_lists_and_reads_batches(
+    replicas: dict[str, tuple[BatchReplica, str]], picture: str
+) -> None:
+    anthropic = pytest.importorskip("anthropic", reason=WHY)
+    _, address = replicas["anthropic"]
+    client = anthropic.Anthropic(api_key="test", base_url=address, max_retries=0)
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}
+    content = [image, {"type": "text", "text": PROMPT}]
+    params: Any = {
+        "model": "claude-sonnet-4-5", "max_tokens": 32, "messages": [{"role": "user", "content": content}]
+    }  # fmt: skip
+    batch = client.messages.batches.create(
+        requests=[{"custom_id": f"{n:032x}-0-1", "params": params} for n in range(12)]
+    )
+    assert (batch.processing_status, batch.request_counts.processing) == ("in_progress", 12)
+    assert [each.id for each in client.messages.batches.list()] == [batch.id]
+    done = client.messages.batches.retrieve(batch.id)
+    assert done.processing_status == "ended"
+    results = list(client.messages.batches.results(batch.id))
+    kinds = {each.result.type for each in results}
+    assert len(results) == 12
+    assert kinds == {"succeeded", "errored", "expired"}
+    assert all(each.result.message.usage.input_tokens > 0 for each in results if each.result.type == "succeeded")
+
+
+def test_googles_package_makes_lists_and_reads_batches(
+    replicas: dict[str, tuple[BatchReplica, str]], picture: str, tmp_path: Path
+) -> None:
+    genai = pytest.importorskip("google.genai", reason=WHY)
+    _, address = replicas["gemini"]
+    client = genai.Client(api_key="test", http_options={"base_url": address, "api_version": "v1beta"})
+    parts = [{"inlineData": {"mimeType": "image/png", "data": picture}}, {"text": PROMPT}]
+    request = {"contents": [{"role": "user", "parts": parts}]}
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(json.dumps({"key": f"{n:032x}-0-1", "request": request}) for n in range(12)))
+    file = client.files.upload(file=path, config={"display_name": "a", "mime_type": "application/jsonl"})
+    assert [each.display_name for each in client.files.list()] == ["a"]
+    batch = client.batches.create(model="gemini-2.5-flash", src=file.name, config={"display_name": "a"})
+    assert [each.display_name for each in client.batches.list()] == ["a"]
+    done = client.batches.get(name=batch.name)
+    assert done.state.name == "JOB_STATE_SUCCEEDED"
+    lines = [json.loads(line) for line in client.files.download(file=done.dest.file_name).splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        if "response" in line:
+            reply = genai.types.GenerateContentResponse.model_validate(line["response"])
+            assert reply.usage_metadata.prompt_token_count > 258
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_batch_is_sent_found_watched_and_read(
+    vendor: str, replicas: dict[str, tuple[BatchReplica, str]], tmp_path: Path
+) -> None:
+    replica, address = replicas[vendor]
+    (tmp_path / "model.toml").write_text(description(replica.house, address))
+    classifier = connect(tmp_path / "model.toml")
+    assert isinstance(classifier, ChatClassifier)
+    name = "looktwice-0000000000000001"
+
+    async def work() -> list[Line]:
+        api = classifier.batches()
+        asked = classifier.prepare(np.full((32, 32, 3), 7, np.uint8))
+        lines = [api.line(f"{n:032x}-0-0000000000000001", asked.body) for n in range(40)]
+        for n in range(130):  # of others, more than a page
+            replica.take(f"another {n}", "", [{"custom_id": "x", "body": {}}])
+        sought = Sought(name, None, 0.0, 40)
+        assert await api.find_file(name) is None
+        file = await api.upload(name, lines)
+        assert await api.find_file(name) == file
+        for each in replica.batches.values():
+            each.ended = True
+        assert await api.find(sought) is None
+        remote = await api.create(name, file, lines)
+        for n in range(130):
+            replica.take(f"later {n}", "", []).ended = True
+        assert await api.find(sought) == remote
+        assert (await api.state(remote)).ended
+        found = [line async for line in api.results(remote)]
+        await api.close()
+        return found
+
+    found = asyncio.run(work())
+    assert len({line.id for line in found}) == 40
+    fates = {line.fate for line in found}
+    assert Fate.ANSWERED in fates
+    assert Fate.PASSING in fates
+    assert fates <= {Fate.ANSWERED, Fate.PASSING, Fate.EXPIRED}
+    assert all(json.loads(line.body) for line in found if line.fate is Fate.ANSWERED)
