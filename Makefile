@@ -83,14 +83,22 @@ bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performan
 	$(BIN)/python benchmarks $(WHAT)
 
 .PHONY: experiments-quick
-experiments-quick: $(VENV)/.installed-dev # the paper's tables and the general panel, small, on the embedded pictures
+experiments-quick: $(VENV)/.installed-dev # every experiment, small, on the embedded pictures
 	$(BIN)/python -m experiments all --quick --results build/experiments
+	for task in baselines sets stopping; do $(BIN)/python -m experiments $$task --quick || exit 1; done
 	$(BIN)/python -m experiments.general quick build/experiments/general
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
 	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
+
+.PHONY: experiments-baselines
+experiments-baselines: .venv-baselines/.installed-baselines # the same with GLAD, MACE and Dawid-Skene, on the models in ../shared
+	.venv-baselines/bin/python -m experiments baselines
+
+.venv-baselines/.installed-baselines: pyproject.toml tools/venv.sh
+	@sh tools/venv.sh .venv-baselines baselines
 
 .PHONY: docs
 docs: .venv-docs/.installed-docs # the documents as a site in build/site, which fetches nothing from elsewhere

@@ -90,13 +90,15 @@ def single(votes: LabelledVotes) -> jury.Patterns:
     codes = np.column_stack([votes.base, votes.views])
     first = jury._first(codes)
     named = first == np.arange(first.shape[1])
-    choice = np.column_stack([named, named.sum(axis=1) < votes.classes])
-    owner, options = jury._options(first, choice, named.sum(axis=1))
+    count = named.sum(axis=1)
+    choice = np.column_stack([named, count < votes.classes])
+    owner, options = jury._options(first, choice, count)
     column = jury._truth_columns(codes, votes.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
-    others = np.where(column < codes.shape[1], 1, votes.classes - named.sum(axis=1))
+    others = np.where(column < codes.shape[1], 1, votes.classes - count)
+    left = options[:, -2] * np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))[owner]
     starts = np.searchsorted(owner, np.arange(len(votes)))
-    return jury.Patterns(options, starts, owner, place[np.arange(len(votes)), column], np.log(others))
+    return jury.Patterns(options, left, starts, owner, place[np.arange(len(votes)), column], np.log(others))
 
 
 def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) -> dict[str, Floats]:
@@ -126,7 +128,7 @@ def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, shrinkage: fl
     wide = replace(patterns, options=np.column_stack([patterns.options, extra]))
     pull = np.diag([0.0] * patterns.options.shape[1] + [shrink] * extra.shape[1])
     pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += jury._pull(patterns.options.shape[1], shrinkage)
-    bowl = replace(jury._Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
+    bowl = replace(jury.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
     best = minimize(
         lambda theta: bowl.at(theta)[:2],
         np.zeros(len(pull)),

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments import closed, scores
+from experiments import baselines, closed, decisions, scores, sets, stopping
 from experiments.collected import CACHE, MILD16
+from experiments.outputs import CLOTHES, SOURCES
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
 from experiments.paper.grids import Reading, listed, mild
@@ -244,6 +245,7 @@ def claimed(wishes: Wishes) -> None:
 def page(wishes: Wishes) -> None:
     """The tables of experiments/results in docs: a screen of each, and all rows on pages of their own."""
     pages.fill(ROOT / "docs", wishes.results)
+    decisions.fill(ROOT / "docs" / "method.md", wishes.results)
 
 
 TASKS: dict[str, Callable[[Wishes], None]] = {
@@ -260,6 +262,8 @@ TASKS: dict[str, Callable[[Wishes], None]] = {
 }
 CLOSED, SCORES = "closed", "scores"
 """The tasks about real closed systems and about scores, which are no part of the paper."""
+DECISIONS = {"baselines": baselines.main, "sets": sets.main, "stopping": stopping.main}
+"""The tasks about what the jury is worth beside others, and about sets and stops."""
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
 table2         the same on photos (usual models: efficientnet, mobilenetv2)
@@ -274,6 +278,9 @@ claims         the paper's claims, each seen, not seen or unclear
 all            all of these, one after the other, and the pages in docs
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 scores         what scores and ranked lists are worth beside views, on six models
+baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
+sets           prediction sets of each kind, beside MAPIE's
+stopping       what stopping early does to the Brier score, and what it says that it does
 page           put the tables of experiments/results into docs
 """
 
@@ -285,7 +292,9 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", choices=(*TASKS, "all", "page", CLOSED, SCORES), metavar="TASK", help="see below")
+    parser.add_argument(
+        "task", choices=(*TASKS, "all", "page", CLOSED, SCORES, *DECISIONS), metavar="TASK", help="see below"
+    )
     parser.add_argument(
         "--model", action="append", default=[], help=f"{', '.join(KNOWN)}, or a TOML description; may be repeated"
     )
@@ -348,6 +357,10 @@ def main(arguments: Sequence[str]) -> int:
             closed.main(wishes.results, closed.PAGE)
         if task == SCORES:
             scores.main(wishes.results)
+        if task in DECISIONS:
+            wishes.results.mkdir(parents=True, exist_ok=True)
+            named = [SOURCES[name] for name in wishes.models or SOURCES]
+            DECISIONS[task]([CLOTHES] if wishes.quick else named, wishes.results, 2 if wishes.quick else 20)
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
                 TASKS[name](wishes)

@@ -92,9 +92,8 @@ def emotions(dataset: str, apis: Sequence[str]) -> LabelledVotes:
 
 def believing(name: str, votes: LabelledVotes, confidence: Floats) -> Outcome:
     """A confidence in the base answer, the rest spread evenly."""
-    distribution, truths = Distribution(votes.base[:, None], confidence[:, None], votes.classes), votes.truths
-    told = distribution.brier(truths), distribution.nll(truths), distribution.of(truths)
-    return Outcome(name, 1, votes.base, confidence, votes.base == truths, *told)
+    distribution = Distribution(votes.base[:, None], confidence[:, None], votes.classes)
+    return Outcome.of(name, 1, votes.base, confidence, distribution, votes.truths)
 
 
 def curves(votes: LabelledVotes, seed: int) -> dict[str, Outcome]:

@@ -39,6 +39,7 @@ from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
 from looktwice.plots.figures import Line, lines_svg, reliability_svg, risk_coverage_svg
 from looktwice.verdicts import stopping
+from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import Thrift
 from looktwice.views import CANDIDATES, Panel, View
@@ -166,17 +167,7 @@ def _dense(name: str, probability: Floats, truth: Codes) -> Outcome:
     labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
     distribution = Distribution(labels, probability, probability.shape[1])
     label = probability.argmax(axis=1).astype(np.int32)
-    own = distribution.of(truth)
-    return Outcome(
-        name,
-        1,
-        label,
-        probability.max(axis=1),
-        label == truth,
-        distribution.brier(truth),
-        distribution.nll(truth),
-        own,
-    )
+    return Outcome.of(name, 1, label, probability.max(axis=1), distribution, truth)
 
 
 def splits(model: Model, count: int = SPLITS, part: str = "all") -> list[Split]:
@@ -389,7 +380,7 @@ def guarantees(model: Model) -> list[list[str]]:
             wrong[max_error].append((float((~right)[accepted].mean()) if accepted.any() else 0.0, accepted.mean()))
         distribution = jury.distribution(heard)
         for coverage in (0.9, 0.95):
-            sets = held_out.conformal(coverage).sets(distribution)
+            sets = held_out.conformal(coverage, "threshold").sets(distribution, draws(heard))
             covered[coverage].append((sets.hold(distribution, heard.truths).mean(), sets.sizes().mean()))
     return [
         *(_guarantee(model, "error at most", e, pairs, [w > e for w, _ in pairs], 0.05) for e, pairs in wrong.items()),
@@ -512,17 +503,21 @@ def _row(row: dict[str, str]) -> list[str]:
 
 
 def _guarantee_table() -> list[str]:
-    heading = ("model", "guarantee", "made", "broken", "seen on average", "accepted, or labels in a set")
+    """Guarantees that were not made broke nothing and accepted nothing: they are left out of the other columns."""
+    heading = ("model", "guarantee", "made", "broken of those made", "seen on average", "accepted, or labels in a set")
     rows = [
         [
             MODELS[row["model"]].title,
             f"{row['guarantee']} {float(row['asked']):.0%}",
-            f"{float(row['made']):.0%}",
-            f"{float(row['broken']):.1%}" if row["stated"] else "",
-            f"{float(row['seen']):.2%}",
-            f"{float(row['size']):.1%}" if row["stated"] else f"{float(row['size']):.2f}",
+            f"{made:.0f} of {row['splits']}",
+            f"{float(row['broken']) * float(row['splits']):.0f}" if row["stated"] and made else "",
+            f"{float(row['seen']) / float(row['made']):.2%}" if made else "",
+            (f"{float(row['size']) / float(row['made']):.1%}" if row["stated"] else f"{float(row['size']):.2f}")
+            if made
+            else "",
         ]
         for row in _table("jury_guarantees")
+        for made in [float(row["made"]) * float(row["splits"])]
     ]
     return [_cells(heading), _cells(["---"] * len(heading)), *map(_cells, rows)]
 

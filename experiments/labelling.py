@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from collected import CACHE, MODELS, SHARED
+from collected import CACHE, MILD, MODELS, SHARED
 
 from looktwice.calibration import storage
 from looktwice.calibration.jury import Jury
@@ -30,7 +30,6 @@ from looktwice.pictures.collection import Picture
 from looktwice.pictures.datasets import open_labelled
 from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.review import Doubt
-from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "labelling.csv"
 POOLS = {"resnet8": 6000, "resnet20": 6000, "resnet56": 4000, "mobilenetv2": 1500}
@@ -57,7 +56,7 @@ def pool(name: str) -> LabelledVotes:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with Model(_description(name, path.parent), concurrency=1) as model:
-            storage.save(path, model.ask(pictures(name), views=GENERAL).votes)
+            storage.save(path, model.ask(pictures(name), views=MILD).votes)
     votes = storage.load(path)
     assert isinstance(votes, LabelledVotes)
     return votes

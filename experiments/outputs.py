@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.collected import CACHE, CIFAR, IMAGENET, MILD, SHARED, STANDARD, cifar_names
+from experiments.collected import CACHE, CIFAR, IMAGENET, MILD, SHARED, STANDARD, cifar_names, demo
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
@@ -48,6 +48,9 @@ class Source:
             found = [p for part in (1500, 1000) for p in labelled(SHARED / "data" / f"imagenet_val_{part}")]
             names = tuple(map(str, range(1000)))
             return [p.image() for p in found], np.array([int(str(p.truth)) for p in found], np.int32), names
+        if self.data == "clothes":
+            found, names = labelled(demo() / "pictures.npz"), self.classifier().labels or ()
+            return [p.image() for p in found], np.array([names.index(str(p.truth)) for p in found], np.int32), names
         if self.data == "cifar100":
             with (SHARED / "data" / "cifar-100-python" / "test").open("rb") as file:
                 test = pickle.load(file, encoding="latin1")
@@ -75,6 +78,10 @@ class Source:
 
     def classifier(self) -> OnnxClassifier:
         """The model, asked as the product asks it."""
+        if self.data == "clothes":
+            classifier = connect(str(demo() / self.file))
+            assert isinstance(classifier, OnnxClassifier)
+            return classifier
         path = CACHE / "outputs" / f"{self.name}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         names = str(list(self.pictures[2])).replace("'", '"')
@@ -120,3 +127,5 @@ SOURCES = {
         ),
     )
 }
+CLOTHES = Source("clothes", "embedded clothes", "fashion.toml", "", "clothes", 400)
+"""What is there without any download."""

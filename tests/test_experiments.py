@@ -322,7 +322,18 @@ def test_the_argmax_drops_the_label_once_another_is_as_probable() -> None:
     confidence, label = np.array([0.9, 0.05, 0.0, 0.0]), np.array([3, 3, 3, 0], np.int32)
     truths = np.array([3, 3, 0, 0], np.int32)
     losses = np.array([0.1, 0.9, 1.0, 2.0])
-    found = Outcome("gaussian", 11, label, confidence, label == truths, losses, losses, confidence)
+    found = Outcome(
+        "gaussian",
+        11,
+        label,
+        confidence,
+        label == truths,
+        losses,
+        losses,
+        confidence,
+        confidence,
+        label.astype(np.intp),
+    )
     told = tables.argmax(found, truths, 10)
     assert told.label.tolist() == [3, 0, 0, 1]
     assert told.confidence.tolist() == pytest.approx([0.9, 0.95 / 9, 1 / 9, 1 / 9])
@@ -541,3 +552,21 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     measured.fill(page, tmp_path)
     assert "| clothes | 1 % |" in page.read_text("utf-8")
     assert "old" not in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("task", ["baselines", "sets", "stopping"])
+def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str, tmp_path: Path) -> None:
+    assert main([task, "--quick", "--results", str(tmp_path)]) == 0
+    rows = read(tmp_path / f"{task}.csv")
+    assert {row["model"] for row in rows} == {"embedded clothes"}
+    if task == "baselines":
+        brier = {row["method"]: float(row["brier"]) for row in rows}
+        assert brier["jury"] < brier["majority share"]
+        assert {row["queries"] for row in rows} == {"1", "9"}
+    elif task == "sets":
+        covered = {row["sets"]: (float(row["coverage"]), float(row["least_bin"])) for row in rows}
+        assert covered["adaptive"][0] > 0.88
+        assert covered["adaptive"][1] > covered["threshold"][1]
+    else:
+        assert all(float(row["queries"]) <= 1 for row in rows)
+        assert float(rows[0]["brier"]) == pytest.approx(1, abs=0.02)

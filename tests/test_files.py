@@ -257,7 +257,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
         description = running.describe(folder, price="0.01")
         description.rename(folder / "api.toml")
         write_profile(folder / "profile.json", folder / "api.toml")
-        jury = Jury(weights=(1.0, 1.0), none=(0.0, 0.0), covariance=((0.0,) * 4,) * 4)
+        jury = Jury(weights=(1.0, 1.0), unnamed=(0.0, 0.0), covariance=((0.0,) * 4,) * 4)
         teacher = write_profile(folder / "teacher.json", folder / "api.toml", Panel.parse("mirror"))
         teacher.model_copy(update={"calibrator": dump(jury)}).save(folder / "teacher.json")
         yield running, folder

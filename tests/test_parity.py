@@ -114,6 +114,7 @@ def test_every_option_shows_in_some_verdict(place: Path) -> None:
         ("max_error", "none"),
         ("max_error and level", "max_error"),
         ("coverage", "none"),
+        ("coverage and sets", "coverage"),
         ("unfamiliar", "none"),
         ("false_alarms", "none"),
     ):
@@ -165,6 +166,7 @@ def test_the_service(place: Path, options: DecisionKeywords) -> None:
         said = service.get("/v1/profile").json()
     level = DecisionOptions(**options).level
     assert (said["max_error"], said["level"], said["coverage"]) == (decide.max_error, level, decide.coverage)
+    assert said["sets"] == (decide.sets if decide.coverage is not None else None)
     assert (said["unfamiliar"], said["false_alarms"]) == (decide.unfamiliar, decide.false_alarms)
 
 

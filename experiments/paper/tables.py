@@ -191,8 +191,7 @@ def dense(probability: Floats, truths: Codes) -> Outcome:
     labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
     told = Distribution(labels, probability, probability.shape[1])
     label = probability.argmax(axis=1).astype(np.int32)
-    brier, nll = told.brier(truths), told.nll(truths)
-    return Outcome("softmax", 1, label, probability.max(axis=1), label == truths, brier, nll, told.of(truths))
+    return Outcome.of("softmax", 1, label, probability.max(axis=1), told, truths)
 
 
 def _noise(readings: Readings) -> Row:

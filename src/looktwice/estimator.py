@@ -24,6 +24,7 @@ from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
+from looktwice.verdicts.conformal import SetKind, draws
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import FALSE_ALARMS, DecisionKeywords, DecisionOptions, Unfamiliar
@@ -77,6 +78,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         level: How certain that guarantee is.
         coverage: How often prediction sets should hold the truth; where None, `verdicts` has none and those of
             `predict_set` hold it in 90 of 100 pictures.
+        sets: How they are chosen: `adaptive`, `regularised`, `deterministic` or `threshold`.
         unfamiliar: Whether `verdicts` may `accept`, must `review` or should `refuse` to ask about a picture that is not
             like those of `fit`.
         false_alarms: How often a picture that is like them is taken for one that is not.
@@ -118,6 +120,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_error: float | None = None,
         level: float = 0.95,
         coverage: float | None = None,
+        sets: SetKind = "adaptive",
         unfamiliar: Unfamiliar = "review",
         false_alarms: float = FALSE_ALARMS,
     ) -> None:
@@ -143,6 +146,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.max_error = max_error
         self.level = level
         self.coverage = coverage
+        self.sets = sets
         self.unfamiliar = unfamiliar
         self.false_alarms = false_alarms
 
@@ -175,10 +179,10 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
         check_is_fitted(self, "profile_")
         wanted = self.coverage if coverage is None else coverage
-        conformal = self.profile_.held_out.conformal(COVERAGE if wanted is None else wanted)
+        conformal = self.profile_.held_out.conformal(COVERAGE if wanted is None else wanted, self.sets)
         votes = self._votes(X)
         distribution = self.profile_.restored_calibrator().distribution(votes)
-        sets = conformal.sets(distribution)
+        sets = conformal.sets(distribution, draws(votes))
         inside = [sets.hold(distribution, np.full(len(votes), code)) for code in self._codes(votes)]
         members = np.stack(inside, axis=1)
         members[np.arange(len(votes)), self._places(votes)] = True

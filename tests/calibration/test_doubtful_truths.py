@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from test_jury import simulated
 from test_scored_jury import world
 
@@ -35,7 +35,8 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
         named = sorted(set(said))
         scores = {c: sum(w for w, v in zip(weight, said, strict=True) if v == c) for c in named}
         if len(named) < votes.classes:
-            scores[OUTSIDE] = theta[-2] + theta[-1] * np.log(len(named))
+            share = (votes.classes - len(named)) / (votes.classes - 1)
+            scores[OUTSIDE] = np.log(share) + theta[-2] - theta[-1] / len(named)
         powers = {c: float(np.exp(s)) for c, s in scores.items()}
         if votes.excluded and votes.excluded[row]:
             others = votes.classes - len(named)
@@ -52,7 +53,7 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
 
 def smoothing(patterns: jury.Patterns, theta: Floats) -> float:
     """The one picture more that a fit counts, spread over the options as the pictures are over the patterns."""
-    scores = patterns.options @ theta
+    scores = patterns.scores(theta)
     chance = scores - jury._log_totals(patterns, scores)[patterns.owner]
     pictures = patterns.owner[np.where(patterns.truth == jury.UNKNOWN, 0, patterns.truth)]
     pictures[patterns.doubtful] = patterns.owner[patterns.possible]
@@ -75,10 +76,15 @@ def test_losses_are_those_of_the_definition() -> None:
 def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None:
     votes = doubted(simulated(80, 3, 5, seed=seed), 0.7, seed)
     theta = jury.descend(jury.tabulate(votes), 3.0)
-    best = minimize(lambda t: brute_loss(votes, 3.0, t), theta, method="BFGS", options={"gtol": 1e-6})
+    bounds = [(0.0, None)] * 4 + [(None, np.log(4)), (0.0, None)]
+
+    def lowest(start: Floats) -> OptimizeResult:
+        return minimize(lambda t: brute_loss(votes, 3.0, t), start, method="L-BFGS-B", bounds=bounds, tol=1e-8)
+
+    best = lowest(theta)
     assert brute_loss(votes, 3.0, theta) <= best.fun + 1e-5
     np.testing.assert_allclose(theta, best.x, atol=5e-3)
-    elsewhere = minimize(lambda t: brute_loss(votes, 3.0, t), np.zeros(len(theta)), method="BFGS")
+    elsewhere = lowest(np.zeros(len(theta)))
     assert brute_loss(votes, 3.0, theta) <= elsewhere.fun + 1e-4  # no lower point is found from elsewhere
 
 

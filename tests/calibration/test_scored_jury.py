@@ -219,6 +219,6 @@ def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     layout = jury.choose_layout(votes, 10.0)
     assert layout is not None
     patterns = jury.tabulate_scored(votes, layout)
-    bowl = jury._Bowl.of(patterns, 10.0, patterns.hits())
+    bowl = jury.Bowl.of(patterns, 10.0, patterns.hits())
     theta = jury.descend(patterns, 10.0)
     assert np.abs(bowl.at(theta)[1]).max() < 1e-3

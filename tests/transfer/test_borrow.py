@@ -8,7 +8,7 @@ import pytest
 from looktwice.calibration.jury import Jury, losses, tabulate
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
-from looktwice.transfer.borrow import DIFFERENCES, _Anchored, _lowest, _posterior, fit_towards
+from looktwice.transfer.borrow import DIFFERENCES, _Anchored, _posterior, fit_towards
 
 
 def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, classes: int = 10) -> LabelledVotes:
@@ -24,7 +24,7 @@ def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, class
 
 
 def theta(jury: Jury) -> Floats:
-    return np.array([*jury.weights, *jury.none])
+    return np.array([*jury.weights, *jury.unnamed])
 
 
 def loss(jury: Jury, votes: LabelledVotes) -> float:
@@ -46,22 +46,24 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
 
     votes = world(120, seed=3, hardness=1.5)
     patterns, difference = tabulate(votes), 0.4
-    found, curvature = _lowest(_Anchored.around(prior, patterns, difference))
+    bowl = _Anchored.around(prior, patterns, difference)
+    found = bowl.lowest(bowl.anchor)
     precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(8))
     options, starts, owner = patterns.options, patterns.starts, patterns.owner
     sizes, mass = np.bincount(owner), np.add.reduceat(patterns.hits(), starts)
     extra = mass / mass.sum() / sizes
 
     def slow(point: Floats) -> float:
-        scores = options @ point
+        scores = options @ point + patterns.size
         groups = [np.logaddexp.reduce(scores[owner == p]) for p in range(len(starts))]
         chance = scores - np.array(groups)[owner]
         away = point - theta(prior)
         return float(-(patterns.hits() + extra[owner]) @ chance + away @ precision @ away / 2)
 
-    best = minimize(slow, theta(prior), method="BFGS", options={"gtol": 1e-6})
+    bounds = [(0.0, None)] * 6 + [(None, np.log(votes.classes - 1)), (0.0, None)]
+    best = minimize(slow, theta(prior), method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(found, best.x, atol=2e-3)
-    assert (np.linalg.eigvalsh(curvature) > 0).all()
+    assert (np.linalg.eigvalsh(bowl.at(found)[2]) > 0).all()
 
 
 def test_many_labels_overrule_the_prior(prior: Jury) -> None:

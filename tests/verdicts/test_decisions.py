@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy.stats import binom
 
-from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats
+from looktwice.calibration.distribution import Distribution, standing
+from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats, Votes, base_tally
 from looktwice.errors import DataError
-from looktwice.verdicts import drift, risk, stopping
-from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts import drift, planning, risk, stopping
+from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, draws
 from looktwice.verdicts.drift import Drift
+from looktwice.verdicts.evaluate import Guarantees, bin_coverage
+from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import AdaptiveRule
 
 
@@ -173,6 +176,88 @@ def test_too_few_pictures_for_the_coverage_put_everything_in_the_set() -> None:
     assert (rule.sets(distribution).sizes() == 4).all()
 
 
+KINDS: tuple[SetKind, ...] = ("adaptive", "regularised", "deterministic")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("coverage", [0.6, 0.9, 0.97])
+def test_adaptive_sets_hold_the_truth_at_least_as_often_as_stated(kind: SetKind, coverage: float) -> None:
+    rng, held = np.random.default_rng(6), []
+    for _ in range(250):
+        rule = AdaptiveSets.learn(kind, standing(*calibrators(100, rng)), coverage)
+        distribution, truths = calibrators(50, rng)
+        held.append(rule.sets(distribution, rng.random(50)).hold(distribution, truths).mean())
+    assert np.mean(held) >= coverage - slack(coverage, 250 * 50)
+    exact = kind == "adaptive" and coverage == 0.97  # the most probable label is always in, which holds more
+    assert not exact or np.mean(held) <= coverage + 1 / 101 + slack(coverage, 250)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "threshold"])
+def test_the_truth_is_in_a_set_exactly_if_its_own_score_is_low_enough(kind: SetKind) -> None:
+    """What is learned from and what is decided by is the same number."""
+    distribution, truths = calibrators(300, np.random.default_rng(7))
+    place, even = standing(distribution, truths), np.random.default_rng(0).random(300)
+    held_out = HeldOut(
+        confidence=(0.5,) * 300,
+        correct=(True,) * 300,
+        true_probability=tuple(place.own.tolist()),
+        through=tuple(np.minimum(place.through, 1.0).tolist()),
+        rank=tuple(place.rank.tolist()),
+    )
+    hold = held_out.conformal(0.8, kind).sets(distribution, even).hold(distribution, truths)
+    expected = math.ceil(301 * 0.8)
+    top = place.rank == 1
+    assert expected <= hold.sum() <= expected + top.sum()
+    assert kind == "deterministic" or hold[~top].mean() < 0.8  # drawing nothing lets in "something else" everywhere
+
+
+def test_a_doubtful_picture_has_more_labels_than_a_clear_one_and_something_else_comes_last() -> None:
+    labels = np.array([[1, 2, 3], [1, 2, 3], [1, 2, 3]], np.int32)
+    named = np.array([[0.9, 0.05, 0.03], [0.39, 0.3, 0.2], [0.3, 0.01, 0.19]])
+    distribution, truths = Distribution(labels, named, 50), np.array([1, OUTSIDE, 3], np.int32)
+    sets = AdaptiveSets(0.9, randomised=False).sets(distribution, np.zeros(3))
+    assert sets.labels.tolist() == [[1, MISSING, MISSING], [1, 2, 3], [1, 2, 3]]
+    assert sets.other.tolist() == [False, False, False]
+    assert sets.hold(distribution, truths).tolist() == [True, False, True]
+    whole = AdaptiveSets(1.0, randomised=False).sets(distribution, np.zeros(3))
+    assert (whole.sizes().tolist(), whole.true_sizes().tolist()) == ([4, 4, 4], [50, 50, 50])
+    assert whole.hold(distribution, truths).all()
+    assert whole.list_truth(truths).tolist() == [True, False, True]
+    drawn = [AdaptiveSets(0.8).sets(distribution, np.full(3, u)).sizes()[1] for u in (0.0, 0.4, 0.6, 1.0)]
+    assert drawn == [3, 3, 2, 2]
+    fewer = AdaptiveSets(0.9, penalty=0.05, randomised=False).sets(distribution, np.zeros(3))
+    assert fewer.sizes()[1] == 2
+
+
+def test_the_draw_of_a_picture_is_its_own_and_even() -> None:
+    names = tuple(map(str, range(2000)))
+    codes = np.zeros(2000, np.int32)
+    votes = Votes(
+        names, (), ("a", "b"), codes, codes[:, None][:, :0], 2, digests=tuple(f"d{i % 1000}" for i in range(2000))
+    )
+    even = draws(votes)
+    assert (even[:1000] == even[1000:]).all()
+    assert abs(even[:1000].mean() - 0.5) < 4 * math.sqrt(1 / 12 / 1000)
+    assert (draws(votes.take(np.array([7, 3]))) == even[[7, 3]]).all()
+    assert len(set(draws(replace(votes, digests=())))) == 2000
+
+
+def test_coverage_is_told_by_agreement() -> None:
+    votes = Votes(("a", "b", "c"), ("x", "y"), ("0", "1"), np.array([0, 1, 1]), np.array([[0, 0], [1, 0], [0, 1]]), 2)
+    first, second = bin_coverage(base_tally(votes), np.array([True, False, True]))
+    assert str(first) == "1 of 2 views 50.0% of 2"
+    assert (second.agree, second.asked, second.pictures, second.covered) == (2, 2, 1, 1.0)
+    told = Guarantees(covered=0.9, listed=0.8, options=1.5, classes=12.0, bins=(first, second)).lines()
+    assert told == [
+        "Sets: 90.0% hold the truth, 80.0% by its name, with 1.50 labels on average; with all classes that any "
+        "other label stands for, 12.0."
+    ]
+    many = Guarantees(
+        0.5, 0.0, 0.9, 0.8, 1.5, 12.0, (replace(first, pictures=100), replace(second, pictures=50))
+    ).lines()
+    assert many[-1] == "Sets by agreement: 1 of 2 views 50.0% of 100; 2 of 2 views 100.0% of 50."
+
+
 def test_something_else_is_no_option_when_every_class_was_named() -> None:
     both = Distribution(np.array([[0, 1]], np.int32), np.array([[0.9, 0.1]]), 2)
     assert not Conformal(0.0).sets(both).other.any()
@@ -309,3 +394,36 @@ def test_what_drift_cannot_judge_is_a_clear_error() -> None:
 def test_what_was_learned_survives_json(value: Drift | Conformal | AdaptiveRule) -> None:
     again = TypeAdapter(type(value)).validate_python(json.loads(json.dumps(asdict(value))))
     assert again == value
+
+
+def held_out(confidence: Sequence[float], correct: Sequence[bool]) -> HeldOut:
+    return HeldOut(confidence=tuple(confidence), correct=tuple(correct))
+
+
+def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reach() -> None:
+    rng = np.random.default_rng(0)
+    confidence = np.where(rng.random(1000) < 0.7, 0.95, 0.4)
+    answers = held_out(confidence.tolist(), (rng.random(1000) < np.where(confidence > 0.9, 0.98, 0.4)).tolist())
+    needs = planning.needs(0.05, held_out=answers)
+    quarter, half = needs[:2]
+    assert quarter.labels > half.labels
+    why, reach = planning.remarks(needs, answers)[0], planning.remarks(needs, answers)[-1]
+    assert why.startswith(
+        "Accepting 25% takes more labels than 50%: only labelled pictures that would be accepted count"
+    )
+    least = planning.least_error(answers)
+    assert least is not None
+    assert answers.threshold(least[0]) is not None
+    assert answers.threshold(planning.ERRORS[planning.ERRORS.index(least[0]) - 1]) is None
+    assert f"at most {least[0]:g}, accepting {least[1]:.0%}" in reach
+
+
+def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:
+    answers = held_out([0.9] * 500, [i % 10 > 0 for i in range(500)])
+    with pytest.raises(DataError, match=r"wrong more than 0\.01 of .* raise --max-error to 0\.15, the least in reach"):
+        planning.needs(0.01, held_out=answers)
+    few = held_out([0.9] * 10, [True] * 10)
+    assert planning.least_error(few) == (0.5, 1.0)
+    assert planning.remarks([], held_out([0.9] * 2, [False] * 2)) == [
+        "The 2 labelled pictures that there are can guarantee no error yet."
+    ]

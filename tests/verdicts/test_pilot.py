@@ -108,8 +108,8 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
 
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=150)
-    fitted, table = jury.Jury().fit(votes), jury.tabulate(votes)
-    theta, distribution = np.array([*fitted.weights, *fitted.none]), fitted.distribution(votes)
+    fitted, table = jury.Jury().fit(votes).without_offsets(), jury.tabulate(votes)
+    theta, distribution = np.array([*fitted.weights, *fitted.unnamed]), fitted.distribution(votes)
     assert panels.brier(table, theta, votes.classes) == pytest.approx(distribution.brier(votes.truths))
     assert panels.log_loss(table, theta, votes.classes) == pytest.approx(distribution.nll(votes.truths))
 

@@ -45,7 +45,7 @@ def restore(fields: dict[str, object]) -> Calibrator:
     values = {key: value for key, value in fields.items() if key != "family"}
     unknown = sorted(set(values) - set(signature(family).parameters))
     if unknown:
-        raise DataError(f"the calibrator {family.name} has no {shown(', '.join(unknown))}")
+        raise DataError(f"the calibrator {family.name} has no {shown(', '.join(unknown))}; fit again")
     if not _finite(values):
         raise DataError(f"the calibrator {family.name} holds a number that is not finite")
     try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from looktwice.calibration import metrics
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.distribution import Distribution, true_label_probability
+from looktwice.calibration.distribution import Distribution, standing
 from looktwice.calibration.evidence import NO_SCORES, Scale, useless
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.jury import asked as views_asked
@@ -42,8 +42,30 @@ class Outcome:
     nll: Floats
     true_probability: Floats
     """The probability of what came true, all labels that nobody named being one option."""
+    through: Floats
+    """The probability of all options up to what came true, the most probable first."""
+    rank: Places
+    """The place of what came true among them, from 1."""
     evidence: Evidence = "labels"
     """What the calibrator looked at."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        queries: float,
+        label: Codes,
+        confidence: Floats,
+        distribution: Distribution,
+        truths: Codes,
+        evidence: Evidence = "labels",
+    ) -> Self:
+        """What became of labels, the confidence in them, and the distributions they are from."""
+        place, loss = standing(distribution, truths), (distribution.brier(truths), distribution.nll(truths))
+        correct = label == truths
+        return cls(
+            name, queries, label, confidence, correct, *loss, place.own, place.through, place.rank, evidence=evidence
+        )
 
     def scores(self) -> Scores:
         """The headline figures."""
@@ -60,17 +82,13 @@ class Outcome:
 
 def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:
     """How a fitted calibrator fares on pictures it was not fitted on."""
-    distribution, truths = calibrator.distribution(labelled), labelled.truths
-    label = calibrator.predict(labelled)
-    return Outcome(
+    return Outcome.of(
         name or calibrator.name,
         1 if calibrator.name in (Naive.name, Constant.name) else _queries(labelled),
-        label,
+        calibrator.predict(labelled),
         calibrator.confidence(labelled),
-        label == truths,
-        distribution.brier(truths),
-        distribution.nll(truths),
-        true_label_probability(distribution, truths),
+        calibrator.distribution(labelled),
+        labelled.truths,
         "scores" if isinstance(calibrator, Jury | Prefixes) and calibrator.hears_scores(labelled).any() else "labels",
     )
 
@@ -112,10 +130,9 @@ def own_score(labelled: LabelledVotes, scale: Scale | None = None) -> Outcome | 
     scale = scale or Scale.learn(evidence)
     if scale.kind == "rank":
         return None
-    confidence, truths = np.nan_to_num(scale.claims(evidence)), labelled.truths
+    confidence = np.nan_to_num(scale.claims(evidence))
     distribution = Distribution(labelled.base[:, None], confidence[:, None], labelled.classes)
-    told = distribution.brier(truths), distribution.nll(truths), true_label_probability(distribution, truths)
-    return Outcome(OWN, 1, labelled.base, confidence, labelled.base == truths, *told, "scores")
+    return Outcome.of(OWN, 1, labelled.base, confidence, distribution, labelled.truths, "scores")
 
 
 def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -> Outcome:
@@ -123,7 +140,7 @@ def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -
     return replace(cross_fit(calibrator, labelled.under([]), n_selection=n_selection), name=ONE_QUERY)
 
 
-ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability")
+ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability", "through", "rank")
 
 
 def _queries(votes: Votes) -> float:

@@ -6,13 +6,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice.calibration.votes import MISSING, Codes, Floats
+from looktwice.calibration.votes import MISSING, Codes, Floats, Places
 
 
 def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
     """(n,): the probability of the option that came true, all labels that nobody named being one."""
     hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
     return np.where(hit.any(axis=1), (distribution.named * hit).sum(axis=1), distribution.rest())
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Where one option of each picture stands among all, the most probable first."""
+
+    own: Floats
+    """Its probability."""
+    through: Floats
+    """The probability of all options up to and with it."""
+    rank: Places
+    """Its place, from 1; all labels that nobody named are one option, and the last."""
+
+
+def standing(distribution: Distribution, truths: Codes) -> Standing:
+    """Where the truth of each picture stands."""
+    hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
+    own, named = (distribution.named * hit).sum(axis=1), hit.any(axis=1)
+    column = np.where(named, hit.argmax(axis=1), distribution.labels.shape[1])[:, None]
+    place = np.arange(distribution.labels.shape[1])
+    before = (distribution.named > own[:, None]) | ((distribution.named == own[:, None]) & (place <= column))
+    before &= distribution.labels != MISSING
+    rank = np.where(named, before.sum(axis=1), (distribution.labels != MISSING).sum(axis=1) + 1)
+    through = np.where(named, (distribution.named * before).sum(axis=1), 1.0)
+    return Standing(np.where(named, own, distribution.rest()), through, rank)
 
 
 @dataclass(frozen=True, eq=False)

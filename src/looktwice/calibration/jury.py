@@ -1,10 +1,18 @@
 """The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
 
-P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each named label c, and
-P(unnamed class) ∝ exp(b₀ + b₁·log(number of named labels)), spread evenly over the classes that nobody named.
+P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each of the m named labels c, and
+P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), spread evenly over the K − m classes that nobody named.
 
-The parameters are always in the order w₀, w_1 … w_S, b₀, b₁. A fit sees each distinct way of agreeing once, and of
-it only the labels that were named: its arrays don't grow with the number of classes.
+All w and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
+raises the base label's probability: the base label's score falls by w_s, and no rival's does. The other's rises by
+w_s; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed goes on
+to b₀ − b₁/(m + 1) − log(K − 1).
+
+To the score of the base label comes an offset for its class, where that pays on held-out folds. A single class that
+nobody named is a label like any other, and may be the answer: with two classes, the one that nobody said.
+
+The parameters are always in the order w₀, w_1 … w_S, offsets, b₀, b₁. A fit sees each distinct way of agreeing once,
+and of it only the labels that were named: its arrays don't grow with the number of classes.
 """
 
 from __future__ import annotations
@@ -29,6 +37,10 @@ SHRINKAGES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+AT_BOUND = 1e-9
+"""How close to its bound a parameter counts as being there."""
+OWN_WEIGHTS = 100
+"""Labelled pictures below which all views have nearly one weight."""
 UNKNOWN = -1
 """The truth of a picture of which it is only known what did not come true."""
 FOLDS = 5
@@ -52,14 +64,18 @@ class Jury:
     name: ClassVar[str] = "jury"
     weights: tuple[float, ...] = ()
     """w₀ of the base label, then w_s of each view, in the order of the panel."""
-    none: tuple[float, float] = (0.0, 0.0)
+    unnamed: tuple[float, float] = (0.0, 0.0)
     """b₀ and b₁ of the *unnamed class*."""
     shrinkage: float = SHRINKAGES[0]
     """How strongly the views' weights were drawn together."""
     covariance: tuple[tuple[float, ...], ...] = ()
-    """Of w₀, w_1 … w_S, b₀, b₁: how uncertain the labelled pictures leave them."""
+    """Of w₀, w_1 … w_S, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
+    classes: tuple[int, ...] = ()
+    """The codes of the base labels that have an offset."""
+    offsets: tuple[float, ...] = ()
+    """What is added to the score of each of them where it is the base label."""
     scored: Scored | None = None
     """The weights for pictures that have scores; None where scores were not given, or not worth it."""
 
@@ -70,7 +86,9 @@ class Jury:
         """
         patterns = tabulate(labelled)
         shrinkage = choose_shrinkage(patterns, folds(len(labelled)))
-        fitted = self._holding(patterns, shrinkage, descend(patterns, shrinkage))
+        offsets = choose_offsets(labelled, patterns, shrinkage)
+        patterns = tabulate(labelled, offsets)
+        fitted = self._holding(patterns, shrinkage, descend(patterns, shrinkage), offsets)
         layout = choose_layout(labelled, shrinkage)
         return replace(fitted, scored=fit_scored(labelled, shrinkage, layout) if layout else None)
 
@@ -104,7 +122,7 @@ class Jury:
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label that was named; the rest is for the unnamed class."""
-        parts = [(rows, h.labels(), _softmax(h.scores)[:, :-1]) for rows, h in self._hearings(votes)]
+        parts = [(rows, hearing.labels(), hearing.named()) for rows, hearing in self._hearings(votes)]
         return joined_distribution(parts, len(votes), votes.classes)
 
     @property
@@ -125,19 +143,32 @@ class Jury:
         fitted = len(self.weights) - 1
         if fitted < 1:
             raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel")
-        mixing = np.zeros((views + 3, fitted + 3))
-        mixing[0, 0] = mixing[-2, -2] = mixing[-1, -1] = 1.0
-        mixing[1:-2, 1:-2] = 1.0 / fitted
+        others = len(self.offsets) + 2
+        mixing = np.zeros((1 + views + others, 1 + fitted + others))
+        mixing[0, 0] = 1.0
+        mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / fitted
+        mixing[1 + views :, 1 + fitted :] = np.eye(others)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
-        weights = (mixing[:-2, :-2] @ np.array(self.weights)).tolist()
+        weights = (mixing[: 1 + views, : 1 + fitted] @ np.array(self.weights)).tolist()
         scored = self.scored and self.scored.pooled(views)
         return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
 
-    def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats) -> Self:
+    def without_offsets(self) -> Self:
+        """The same for pictures of other classes."""
+        kept = [
+            place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) < len(self.offsets)
+        ]
+        covariance = np.array(self.covariance)[np.ix_(kept, kept)]
+        return replace(self, classes=(), offsets=(), covariance=tuple(map(tuple, covariance.tolist())))
+
+    def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats, offsets: Offsets) -> Self:
+        votes = len(theta) - 2 - len(offsets.classes)
         return replace(
             self,
-            weights=tuple(theta[:-2].tolist()),
-            none=(float(theta[-2]), float(theta[-1])),
+            weights=tuple(theta[:votes].tolist()),
+            classes=offsets.classes,
+            offsets=tuple(theta[votes:-2].tolist()),
+            unnamed=(float(theta[-2]), float(theta[-1])),
             shrinkage=shrinkage,
             covariance=tuple(map(tuple, _covariance(patterns, shrinkage, theta).tolist())),
         )
@@ -154,11 +185,13 @@ class Jury:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
-        return _hear(votes, np.array([*self.weights, *self.none]), np.array(self.covariance))
+        if len(self.offsets) != len(self.classes):
+            raise DataError("the jury's offsets do not hold together; fit again")
+        return _hear(votes, self)
 
     def _believed(self, hearing: _Hearing | ScoredHearing) -> Places:
         """(n,): the column of the believed label among base and views; the base label wins a tie."""
-        best = hearing.scores[:, :-1].argmax(axis=1)
+        best = hearing.eligible().argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
 
 
@@ -251,15 +284,16 @@ def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
     """
     whole = tabulate(labelled)
     shrinkage = choose_shrinkage(whole, folds(len(labelled)))
+    offsets = choose_offsets(labelled, whole, shrinkage)
     layouts = choose_layout(labelled, shrinkage), choose_layout(labelled.under([]), shrinkage)
     layout = Layout.union(*layouts)
-    theta, juries = np.zeros(3), []
+    theta, juries = np.zeros(3 + len(offsets.classes)), []
     for views in range(len(labelled.panel) + 1):
         part = labelled.under(range(views))
-        patterns = tabulate(part)
-        theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta))
+        patterns = tabulate(part, offsets)
+        theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta, len(offsets.classes)))
         scored = fit_scored(part, shrinkage, layout) if layout else None
-        juries.append(replace(Jury()._holding(patterns, shrinkage, theta), scored=scored))
+        juries.append(replace(Jury()._holding(patterns, shrinkage, theta, offsets), scored=scored))
     return tuple(juries)
 
 
@@ -276,7 +310,9 @@ class Patterns:
     """
 
     options: Floats
-    """(r, S + 3): what each option adds up: who said it, or 1 and log(number of named labels)."""
+    """(r, S + 3): what each option adds up: who said it, or 1 and −1/(number of named labels)."""
+    size: Floats
+    """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
     starts: Places
     """(p,): where the options of each pattern begin."""
     owner: Places
@@ -286,13 +322,26 @@ class Patterns:
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
     ridge: tuple[float, ...] = ()
-    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores."""
+    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores and classes."""
+    none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
+    """Between which values b₀ and b₁ must be."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
     """(m,): the pictures of which it is only known what did not come true, once for each option that may have."""
     possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
     """(m,): that option."""
     left: Floats = field(default_factory=lambda: np.zeros(0))
     """(m,): log of the share of it that may have: less than all of the unnamed class if some of its labels did not."""
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """(p,) twice: the least and the greatest value of each parameter."""
+        votes = self.options.shape[1] - 2 - len(self.ridge)
+        limits = [*[(0.0, np.inf)] * votes, *[(-np.inf, np.inf)] * len(self.ridge), *self.none]
+        low, high = np.array(limits).T
+        return low, high
+
+    def scores(self, theta: Floats) -> Floats:
+        """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
+        return np.einsum("rp,p->r", self.options, theta) + self.size
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
         """The same with some of the parameters."""
@@ -319,7 +368,7 @@ class Patterns:
 
     def shares(self, theta: Floats) -> Floats:
         """(m,): the probability of each option of the doubtful pictures, given that it is one of those that may be."""
-        scores = _apply(self.options, theta)[self.possible] + self.left
+        scores = self.scores(theta)[self.possible] + self.left
         return np.exp(scores - self._log_sums(scores)[self.doubtful])
 
     def log_possible(self, scores: Floats) -> Floats:
@@ -338,21 +387,43 @@ class Patterns:
         return sums
 
 
-def tabulate(labelled: LabelledVotes) -> Patterns:
+@dataclass(frozen=True)
+class Offsets:
+    """Which base labels have an offset, and how strongly it is drawn to zero."""
+
+    classes: tuple[int, ...] = ()
+    strength: float = STRENGTHS[0]
+
+    def of(self, base: Codes) -> Places:
+        """(n,): the place of each label among the classes, −1 for one that has no offset."""
+        if not self.classes:
+            return np.full(len(base), -1)
+        hit = base[:, None] == np.array(self.classes)
+        return np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
+
+
+def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:  # noqa: B008  # it is frozen
     """Votes and truths as the patterns that a fit works on."""
     labelled.check()
     codes = _codes(labelled)
     first = _first(codes)
-    rows, kind = _distinct(first)
+    rows, kind = _distinct(np.column_stack([first, offsets.of(labelled.base)]))
+    rows, group = rows[:, :-1], rows[:, -1]
     named = rows == np.arange(rows.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < labelled.classes])
     column = _truth_columns(codes, labelled.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     owner, options = _options(rows, choice, count)
+    own = (group[owner][:, None] == np.arange(len(offsets.classes))) * options[:, :1]
+    options = np.column_stack([options[:, :-2], own, options[:, -2:]])
     starts = np.searchsorted(owner, np.arange(len(rows)))
+    unnamed, most = options[:, -2] > 0, float(np.log(labelled.classes - 1))
+    size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
     others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
-    patterns = Patterns(options, starts, owner, column, np.log(np.maximum(others, 1)))
+    spread, ridge = np.log(np.maximum(others, 1)), (offsets.strength,) * len(offsets.classes)
+    limits = (-np.inf, most), (0.0, np.inf)
+    patterns = Patterns(options, size, starts, owner, column, spread, ridge, limits)
     return _settled(patterns, labelled, codes, choice[kind], place[kind])
 
 
@@ -438,11 +509,9 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     if heard is None or heard.evidence is None:
         return None
     views, fold = len(labelled.panel), folds(len(heard))
-    known, counts = np.unique(heard.base, return_counts=True)
-    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
     scale = Scale.learn(heard.evidence)
     best = Layout(scale, learn_knots(heard, scale), ())
-    whole = replace(best, columns=COLUMNS, classes=tuple(frequent.tolist()))
+    whole = replace(best, columns=COLUMNS, classes=frequent_classes(heard))
     patterns = tabulate_scored(heard, whole)
     held = held_out_losses(tabulate(heard), fold, shrinkage)
     strengths = STRENGTHS if whole.classes else ()
@@ -453,9 +522,28 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     for trial in trials:
         tried = best.joined(trial)
         gain = held - (losses := _layout_losses(patterns, whole, tried, views, fold, shrinkage))
-        if gain.mean() > (0.0 if trial.columns == ("bend",) and best.columns else gain.std() / np.sqrt(len(gain))):
+        if _pays(gain) or (trial.columns == ("bend",) and best.columns and gain.mean() > 0):
             best, held = tried, losses
     return best if best.columns or best.classes else None
+
+
+def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
+    """The offsets that make a jury less surprised by the truths of folds it did not see; none where they do not pay."""
+    classes, fold = frequent_classes(labelled), folds(len(labelled))
+    if not classes:
+        return Offsets()
+    held = held_out_losses(patterns, fold, shrinkage)
+    tried = [Offsets(classes, strength) for strength in STRENGTHS]
+    losses = [held_out_losses(tabulate(labelled, each), fold, shrinkage) for each in tried]
+    best = int(np.argmin([each.sum() for each in losses]))
+    return tried[best] if _pays(held - losses[best]) else Offsets()
+
+
+def frequent_classes(votes: Votes) -> tuple[int, ...]:
+    """The base labels that enough pictures have, the most frequent first."""
+    known, counts = np.unique(votes.base, return_counts=True)
+    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
+    return tuple(frequent.tolist())
 
 
 def _layout_losses(
@@ -498,8 +586,8 @@ def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     place = np.cumsum(ballots.possible.ravel()).reshape(ballots.possible.shape) - 1
     others = np.where(said.any(axis=1), 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
     starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
-    spread = np.log(np.maximum(others, 1))
-    patterns = Patterns(ballots.features[ballots.possible], starts, owner, column, spread, ridge)
+    features, size = ballots.features[ballots.possible], ballots.left[ballots.possible]
+    patterns = Patterns(features, size, starts, owner, column, np.log(np.maximum(others, 1)), ridge)
     return _settled(patterns, labelled, ballots.labels, ballots.possible, place)
 
 
@@ -509,16 +597,26 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
 
 
 def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
-    """The shrinkage whose juries are least surprised by the truths of the folds they did not see."""
-    if patterns.options.shape[1] - len(patterns.ridge) < 5 or fold.max(initial=0) == 0:
+    """The shrinkage whose juries are least surprised by the truths of the folds they did not see.
+
+    Weights of their own have to earn their place: the strongest shrinkage, which is one common weight, stays unless
+    another lowers the mean loss by more than a standard error of what it gains, and with few pictures in any case.
+    """
+    if patterns.options.shape[1] - len(patterns.ridge) < 5 or len(fold) < OWN_WEIGHTS:
         return SHRINKAGES[0]
-    loss = np.zeros(len(SHRINKAGES))
+    loss = np.zeros((len(SHRINKAGES), len(fold)))
     for part in range(int(fold.max()) + 1):
-        theta = None
+        theta, held = None, fold == part
         for i, shrinkage in enumerate(SHRINKAGES):
-            theta = descend(patterns, shrinkage, fold != part, theta)
-            loss[i] += losses(patterns, theta)[fold == part].sum()
-    return SHRINKAGES[int(loss.argmin())]
+            theta = descend(patterns, shrinkage, ~held, theta)
+            loss[i, held] = losses(patterns, theta)[held]
+    best = int(loss.sum(axis=1).argmin())
+    return SHRINKAGES[best if _pays(loss[0] - loss[best]) else 0]
+
+
+def _pays(gain: Floats) -> bool:
+    """Whether the mean gain on held-out pictures exceeds its standard error."""
+    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
 
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
@@ -545,58 +643,45 @@ def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:
     """(n,): −log of the probability of each picture's truth, over all classes."""
-    scores = _apply(patterns.options, theta)
+    scores = patterns.scores(theta)
     total = _log_totals(patterns, scores)[patterns.kinds()]
     return total - patterns.log_possible(scores) + patterns.spread
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:
     """(r,): the probability of each option among those of its pattern."""
-    scores = _apply(patterns.options, theta)
+    scores = patterns.scores(theta)
     return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
 
 
-def widen(theta: Floats) -> Floats:
+def widen(theta: Floats, offsets: int = 0) -> Floats:
     """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
-    weight = theta[1:-2].mean() if len(theta) > 3 else theta[0] / 2
-    return np.insert(theta, -2, weight)
+    end = len(theta) - 2 - offsets
+    weight = theta[1:end].mean() if end > 1 else theta[0] / 2
+    return np.insert(theta, end, weight)
 
 
 def descend(
     patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
 ) -> Floats:
-    """(S + 3,): the parameters of greatest penalised likelihood over the pictures of `rows`, or all, from `start`.
+    """(p,): the parameters of greatest penalised likelihood over the pictures of `rows`, or all, from `start`.
 
     Where every truth is known, the problem is convex. A picture of which it is only known what did not come true adds
     the log of a sum of probabilities, which is not concave: it is climbed by EM from the fit to the known truths. Each
     step counts such a picture with the probabilities of what is left, and solves the convex problem anew; the
     likelihood never falls, and the result is the same each time.
     """
-    theta = _newton(patterns, shrinkage, patterns.hits(rows), start)
+    theta = np.zeros(patterns.options.shape[1]) if start is None else start
+    theta = Bowl.of(patterns, shrinkage, patterns.hits(rows)).lowest(theta)
     for _ in range(200 if len(patterns.possible) else 0):
-        before, theta = theta, _newton(patterns, shrinkage, patterns.hits(rows, theta), theta)
+        before, theta = theta, Bowl.of(patterns, shrinkage, patterns.hits(rows, theta)).lowest(theta)
         if np.abs(theta - before).max() < 1e-6:
             break
     return theta
 
 
-def _newton(patterns: Patterns, shrinkage: float, hits: Floats, start: Floats | None = None) -> Floats:
-    """The parameters of greatest penalised likelihood if each option came true so often, by Newton's method."""
-    bowl = _Bowl.of(patterns, shrinkage, hits)
-    theta = np.zeros(patterns.options.shape[1]) if start is None else start
-    value, gradient, curvature = bowl.at(theta)
-    for _ in range(100):
-        step = np.asarray(np.linalg.solve(curvature, gradient), np.float64)
-        fall = float(gradient @ step)
-        if fall < 1e-7:
-            # So close, the last step cannot be judged by the loss any more, and need not be.
-            return theta - step
-        theta, (value, gradient, curvature) = _descent(bowl, theta, step, value, fall)
-    return theta
-
-
 @dataclass(frozen=True, eq=False)
-class _Bowl:
+class Bowl:
     """The penalised negative log likelihood of some counts, a convex function."""
 
     patterns: Patterns
@@ -605,7 +690,7 @@ class _Bowl:
     pull: Floats
 
     @classmethod
-    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> _Bowl:
+    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> Bowl:
         """One picture more, its pattern and truth drawn evenly, keeps certainty away: Jeffreys' half counts."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
@@ -616,7 +701,7 @@ class _Bowl:
     def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
         """The loss, its gradient and its curvature."""
         options, starts, owner = self.patterns.options, self.patterns.starts, self.patterns.owner
-        scores = _apply(options, theta)
+        scores = self.patterns.scores(theta)
         total = _log_totals(self.patterns, scores)
         chance = np.exp(scores - total[owner])
         weight = chance * self.mass[owner]
@@ -626,10 +711,28 @@ class _Bowl:
         curvature = _gram(options, weight) - _gram(mean, self.mass) + self.pull
         return value, np.einsum("rp,r->p", options, weight - self.hits) + drag, curvature
 
-
-def _apply(options: Floats, theta: Floats) -> Floats:
-    """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
-    return np.einsum("rp,p->r", options, theta)
+    def lowest(self, start: Floats) -> Floats:
+        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps."""
+        low, high = self.patterns.bounds()
+        theta = np.clip(start, low, high)
+        value, gradient, curvature = self.at(theta)
+        for _ in range(100):
+            # What stands at its bound and is pushed against it stays there; the others step together.
+            pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
+            free, step = ~pushed, np.zeros(len(theta))
+            step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+            fall = float(gradient @ step)
+            if fall < 1e-7:
+                # So close, the last step cannot be judged by the loss any more, and need not be.
+                return np.clip(theta - step, low, high)
+            size, point = 1.0, np.clip(theta - step, low, high)
+            found = self.at(point)
+            while found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
+                size /= 2
+                point = np.clip(theta - size * step, low, high)
+                found = self.at(point)
+            theta, (value, gradient, curvature) = point, found
+        return theta
 
 
 def _gram(rows: Floats, weight: Floats) -> Floats:
@@ -638,18 +741,6 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
     block = max(1, 250_000 // width**2)
     parts = (slice(i, i + block) for i in range(0, len(rows), block))
     return np.sum([(rows[part] * weight[part, None]).T @ rows[part] for part in parts], axis=0)
-
-
-def _descent(
-    bowl: _Bowl, theta: Floats, step: Floats, value: float, fall: float
-) -> tuple[Floats, tuple[float, Floats, Floats]]:
-    """The first point on the way of the step, halved as often as needed, that is clearly lower."""
-    size = 1.0
-    point = bowl.at(theta - step)
-    while point[0] > value - 1e-4 * size * fall and size > 1e-9:
-        size /= 2
-        point = bowl.at(theta - size * step)
-    return theta - size * step, point
 
 
 def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
@@ -663,7 +754,7 @@ def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats
 
 def _covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
     """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
-    curvature = _Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).at(theta)[2]
+    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).at(theta)[2]
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)
         mean = np.zeros((len(patterns.truth), options.shape[1]))
@@ -688,7 +779,7 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Pl
     options = np.zeros((len(owner), width + 2))
     options[:, :width] = rows[owner] == column[:, None]
     options[other, width] = 1.0
-    options[other, width + 1] = np.log(count[owner[other]])
+    options[other, width + 1] = -1.0 / count[owner[other]]
     return owner, options
 
 
@@ -730,23 +821,39 @@ class _Hearing:
     first: Places
     scores: Floats
     covariance: Floats
+    last: Codes
+    """(n,): the only label that nobody said, MISSING where there are more, or none."""
+    groups: Places
+    """(n,): the place of the base label among the classes with an offset, otherwise −1."""
 
     def labels(self) -> Codes:
-        """(n, S + 1): each named label where it was said first, otherwise MISSING."""
-        return np.where(self._named(), self.codes, np.int32(MISSING))
+        """(n, S + 2): each named label where it was said first, and the only one that nobody said; others MISSING."""
+        return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
+
+    def named(self) -> Floats:
+        """(n, S + 2): their probabilities."""
+        return np.where(np.isfinite(self.eligible()), _softmax(self.scores), 0.0)
+
+    def eligible(self) -> Floats:
+        """(n, S + 2): the scores of options that are labels."""
+        scores = self.scores.copy()
+        scores[self.last == MISSING, -1] = -np.inf
+        return scores
 
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
         return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))
 
     def slope(self, believed: Places) -> Floats:
-        """(n, S + 3): how those log odds change with each parameter."""
+        """(n, p): how those log odds change with each parameter."""
         share = _softmax(self._others(believed))
         asked = self.codes != MISSING
         rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
-        none, count = share[:, -1], self._named().sum(axis=1)
-        own = self.first == believed[:, None]
-        return np.column_stack([own - rivals, -none, -none * np.log(count)])
+        none, count = (believed == self.first.shape[1]) - share[:, -1], self._named().sum(axis=1)
+        votes = (self.first == believed[:, None]) - rivals
+        offsets = len(self.covariance) - votes.shape[1] - 2
+        own = (self.groups[:, None] == np.arange(offsets)) * votes[:, :1]
+        return np.column_stack([votes, own, none, -none / count])
 
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
@@ -757,18 +864,33 @@ class _Hearing:
         return rest
 
 
-def _hear(votes: Votes, theta: Floats, covariance: Floats) -> _Hearing:
+def _hear(votes: Votes, jury: Jury) -> _Hearing:
     codes = _codes(votes)
     first = _first(codes)
     n, width = first.shape
     asked = first != MISSING
     cell = np.arange(n)[:, None] * width + first
-    weight = np.broadcast_to(theta[:-2], first.shape)
+    weight = np.broadcast_to(np.array(jury.weights), first.shape)
     sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width)
     named = first == np.arange(width)
     count = named.sum(axis=1)
-    none = np.where(count < votes.classes, theta[-2] + theta[-1] * np.log(count), -np.inf)
-    return _Hearing(codes, first, np.column_stack([np.where(named, sums, -np.inf), none]), covariance)
+    left = votes.classes - count
+    share = np.log(np.maximum(left, 1) / (votes.classes - 1))
+    none = np.where(left > 0, share + jury.unnamed[0] - jury.unnamed[1] / count, -np.inf)
+    groups = Offsets(jury.classes).of(votes.base)
+    sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
+    scores = np.column_stack([np.where(named, sums, -np.inf), none])
+    return _Hearing(codes, first, scores, np.array(jury.covariance), _only_left(codes, left, votes), groups)
+
+
+def _only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
+    """(n,): the only label of a complete vocabulary that nobody said, MISSING where there are more, or none."""
+    last = np.full(len(codes), MISSING, np.int32)
+    rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
+    said = np.zeros((len(rows), votes.classes + 1), bool)
+    said[np.arange(len(rows))[:, None], codes[rows]] = True
+    last[rows] = said[:, :-1].argmin(axis=1)
+    return last
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:

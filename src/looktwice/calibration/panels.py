@@ -120,7 +120,7 @@ Loss = Callable[[Patterns, Floats, int], Floats]
 def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
     """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
     unnamed = patterns.options[:, -2] == 1.0
-    share = np.where(unnamed, classes - np.rint(np.exp(patterns.options[:, -1])), 1.0)
+    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
     chance = jury.chances(patterns, theta)
     squares = np.add.reduceat(chance**2 / share, patterns.starts)
     true = (chance / share)[np.where(patterns.truth == jury.UNKNOWN, 0, patterns.truth)]

@@ -42,6 +42,8 @@ class Ballots:
     """(n, c + 1, p): the last option is the unnamed class."""
     possible: NDArray[np.bool_]
     """(n, c + 1): which options there are."""
+    left: Floats
+    """(n, c + 1): log of the share of K − 1 classes that the unnamed class stands for, 0 for other options."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Scored:
     def hear(self, votes: Votes) -> ScoredHearing:
         """The score of every option; every picture must have a list of its own."""
         ballots = cast(votes, self.scale, self.columns, self.knots, self.classes)
-        scores = np.where(ballots.possible, ballots.features @ np.array(self.theta), -np.inf)
+        scores = np.where(ballots.possible, ballots.features @ np.array(self.theta) + ballots.left, -np.inf)
         return ScoredHearing(ballots, scores, np.array(self.covariance))
 
     def pooled(self, views: int) -> Self:
@@ -98,6 +100,15 @@ class ScoredHearing:
     def labels(self) -> Codes:
         """(n, c): the named labels, MISSING where a picture has fewer."""
         return self.ballots.labels
+
+    def named(self) -> Floats:
+        """(n, c): their probabilities."""
+        powers = np.exp(self.scores - self.scores.max(axis=1, keepdims=True))
+        return powers[:, :-1] / powers.sum(axis=1, keepdims=True)
+
+    def eligible(self) -> Floats:
+        """(n, c): the scores of options that are labels."""
+        return self.scores[:, :-1]
 
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
@@ -168,8 +179,10 @@ def cast(
         place += width([column], knots)
     features[:, 0, own : own + len(classes)] = votes.base[:, None] == np.array(classes, np.int32)
     features[:, -1, -2] = 1.0
-    features[:, -1, -1] = np.log(count)
-    return Ballots(labels, features, np.column_stack([named, count < votes.classes]))
+    features[:, -1, -1] = -1.0 / count
+    left = np.zeros(features.shape[:2])
+    left[:, -1] = np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))
+    return Ballots(labels, features, np.column_stack([named, count < votes.classes]), left)
 
 
 def _mean(logs: Floats, listed: NDArray[np.bool_]) -> Floats:

@@ -132,3 +132,5 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
     say(f"For accepted answers that are wrong at most {max_error:.3g} of the time, with certainty {level:.3g}:")
     for need in needs:
         OUT.print(need.line(), highlight=False)
+    for remark in planning.remarks(needs, profile.held_out, level) if profile else ():
+        OUT.print(remark, highlight=False)

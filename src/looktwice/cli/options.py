@@ -55,6 +55,7 @@ UNFAMILIAR = (
 )
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
 COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
+SETS = "How such a set is chosen: larger for doubtful pictures, with fewer labels, without a draw, or by one threshold."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
 OtherOption = Annotated[str | None, Help("--classifier", "-c", help="The classifier, if it moved since the profile.")]
@@ -116,12 +117,13 @@ def _deciding(
     max_error: Annotated[float | None, Act(help=MAX_ERROR, min=0, max=1)] = None,
     level: Annotated[float, Act(help="How certain that guarantee is.", min=0, max=1)] = 0.95,
     coverage: Annotated[float | None, Act(help=COVERAGE, min=0, max=1)] = None,
+    sets: Annotated[Literal["adaptive", "regularised", "deterministic", "threshold"], Act(help=SETS)] = "adaptive",
     unfamiliar: Annotated[Literal["accept", "review", "refuse"], Act(help=UNFAMILIAR)] = "review",
     false_alarms: Annotated[float, Act(help=FALSE_ALARMS, min=0, max=1)] = 0.01,
 ) -> "DecisionOptions":
     from looktwice.verdicts.policy import DecisionOptions
 
-    return DecisionOptions(adaptive, max_error, level, coverage, unfamiliar, false_alarms)
+    return DecisionOptions(adaptive, max_error, level, coverage, sets, unfamiliar, false_alarms)
 
 
 def _machines(

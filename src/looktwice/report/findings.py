@@ -15,10 +15,12 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes, folds
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes, base_tally
 from looktwice.errors import DataError
 from looktwice.report.inputs import Evidence, Judged
 from looktwice.verdicts import planning, risk
+from looktwice.verdicts.conformal import draws
+from looktwice.verdicts.evaluate import LEAST_IN_BIN, BinCoverage, bin_coverage
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import HeldOut, Profile
 
@@ -89,9 +91,15 @@ class Sets:
     """How sets of labels fare that were made to hold the truth so often."""
 
     options: float
-    """Labels in a set, on average."""
+    """Labels in a set, on average, any other label being one."""
+    classes: float
+    """Classes in a set, on average, any other label with all classes that it stands for."""
     hold: float | None
     """How often the truth is in its set; None where the truths are not known."""
+    listed: float | None
+    """How often it is there by its name."""
+    bins: tuple[BinCoverage, ...]
+    """How often the truth is in the sets of pictures of each agreement bin that has enough of them."""
 
 
 def sets(policy: Policy, judged: Judged | None) -> Sets | None:
@@ -99,10 +107,13 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
     if policy.sets is None or judged is None or judged.taught:
         return None
     distribution = policy.calibrator.distribution(judged.votes)
-    found = policy.sets.sets(distribution)
-    labelled = judged.labelled()
-    hold = float(found.hold(distribution, labelled.truths).mean()) if labelled is not None else None
-    return Sets(float(found.sizes().mean()), hold)
+    found = policy.sets.sets(distribution, draws(judged.votes))
+    sizes, labelled = (float(found.sizes().mean()), float(found.true_sizes().mean())), judged.labelled()
+    if labelled is None:
+        return Sets(*sizes, None, None, ())
+    hold, listed = found.hold(distribution, labelled.truths), found.list_truth(labelled.truths)
+    bins = [part for part in bin_coverage(base_tally(labelled), hold) if part.pictures >= LEAST_IN_BIN]
+    return Sets(*sizes, float(hold.mean()), float(listed.mean()), tuple(bins))
 
 
 # What more queries bring ---------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class ProfileReply(BaseModel):
     max_error: float | None = Field(description="accepted answers are wrong at most so often")
     level: float = Field(description="how certain that is")
     coverage: float | None = Field(description="prediction sets hold the truth so often; null if there are none")
+    sets: str | None = Field(description="how they are chosen; null if there are none")
     unfamiliar: str | None = Field(
         description="what becomes of pictures unlike the labelled ones: accept, review or refuse; null where the "
         "profile cannot tell"
@@ -74,6 +75,7 @@ def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
         max_error=dispatcher.decide.max_error,
         level=level,
         coverage=dispatcher.decide.coverage,
+        sets=None if dispatcher.decide.coverage is None else dispatcher.decide.sets,
         unfamiliar=policy.unfamiliar if policy.familiarity else None,
         false_alarms=policy.false_alarms,
         drift=DriftReply(seen=drift.seen, alarm=drift.alarm or bool(shift and shift.alarm)) if drift else None,

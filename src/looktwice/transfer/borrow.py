@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Jury, Patterns, _Bowl, _descent, tabulate
+from looktwice.calibration.jury import Bowl, Jury, Patterns, tabulate
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
@@ -34,6 +34,7 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
         )
     if len(labelled) == 0:
         return prior
+    prior = prior.without_offsets()
     patterns = tabulate(labelled)
     return _averaged(prior, [_posterior(prior, patterns, difference) for difference in DIFFERENCES])
 
@@ -77,8 +78,9 @@ class _Posterior:
 
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
     bowl = _Anchored.around(prior, patterns, difference)
-    theta, curvature = _lowest(bowl)
-    depth = bowl.at(theta)[0] + float(bowl.anchor @ bowl.pull @ bowl.anchor) / 2
+    theta = bowl.lowest(bowl.anchor)
+    value, _, curvature = bowl.at(theta)
+    depth = value + float(bowl.anchor @ bowl.pull @ bowl.anchor) / 2
     volume = float(np.linalg.slogdet(bowl.pull)[1] - np.linalg.slogdet(curvature)[1])
     weight = volume / 2 - depth - float(np.log(difference))
     return _Posterior(theta, np.asarray(np.linalg.inv(curvature), np.float64), weight)
@@ -95,13 +97,13 @@ def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
     return replace(
         prior,
         weights=tuple(theta[:-2].tolist()),
-        none=(float(theta[-2]), float(theta[-1])),
+        unnamed=(float(theta[-2]), float(theta[-1])),
         covariance=tuple(map(tuple, ((covariance + covariance.T) / 2).tolist())),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Anchored(_Bowl):
+class _Anchored(Bowl):
     """The negative log likelihood of some counts, and ½(θ − θ₀)ᵀP(θ − θ₀) for the distance to the prior."""
 
     anchor: Floats
@@ -109,25 +111,12 @@ class _Anchored(_Bowl):
     @classmethod
     def around(cls, prior: Jury, patterns: Patterns, difference: float) -> _Anchored:
         """Around a jury's parameters θ₀, with P the inverse of its covariance widened by τ²."""
-        free = _Bowl.of(patterns, 0.0, patterns.hits())
+        free = Bowl.of(patterns, 0.0, patterns.hits())
         covariance = np.array(prior.covariance)
         pull = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
-        return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, *prior.none]))
+        return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, *prior.unnamed]))
 
     def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
         value, gradient, curvature = super().at(theta)
         drag = self.pull @ self.anchor
         return value - float(theta @ drag), gradient - drag, curvature
-
-
-def _lowest(bowl: _Anchored) -> tuple[Floats, Floats]:
-    """The minimum by Newton's method from the prior, and the curvature there."""
-    theta = bowl.anchor
-    value, gradient, curvature = bowl.at(theta)
-    for _ in range(100):
-        step = np.asarray(np.linalg.solve(curvature, gradient), np.float64)
-        fall = float(gradient @ step)
-        if fall < 1e-7:
-            return theta - step, curvature
-        theta, (value, gradient, curvature) = _descent(bowl, theta, step, value, fall)
-    return theta, curvature

@@ -12,10 +12,11 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import LabelledVotes
+from looktwice.calibration.votes import Bools, LabelledVotes, Tally, base_tally
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import stopping
+from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.policy import NEVER, Policy
 from looktwice.verdicts.profile import Profile, Result, results_html
@@ -45,6 +46,23 @@ def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
     return plain
 
 
+LEAST_IN_BIN = 30
+"""Pictures of an agreement bin below which its coverage is not told."""
+
+
+@dataclass(frozen=True)
+class BinCoverage:
+    """How often sets held the truth of pictures with so many views on the side of the base label."""
+
+    agree: int
+    asked: int
+    pictures: int
+    covered: float
+
+    def __str__(self) -> str:
+        return f"{self.agree} of {self.asked} views {self.covered:.1%} of {self.pictures:,}"
+
+
 @dataclass(frozen=True)
 class Guarantees:
     """What became of guarantees on labelled pictures; None where none was asked for."""
@@ -55,8 +73,14 @@ class Guarantees:
     """The share of these answers that was wrong; None if none was accepted."""
     covered: float | None = None
     """How often the set of labels held the truth."""
+    listed: float | None = None
+    """How often it held the truth by its name, and not as any other label."""
     options: float | None = None
-    """How many labels a set had, on average."""
+    """How many labels a set had, on average, any other label being one."""
+    classes: float | None = None
+    """How many classes a set had, on average, any other label with all classes that it stands for."""
+    bins: tuple[BinCoverage, ...] = ()
+    """The same for pictures that are alike in how many views agree with the base label."""
     unfamiliar: float | None = None
     """The share of pictures that are not like the labelled ones; None where the profile cannot tell."""
 
@@ -67,7 +91,13 @@ class Guarantees:
             wrong = "" if self.wrong is None else f", {self.wrong:.2%} of them wrong"
             found.append(f"Accepted: {self.accepted:.1%} of the pictures{wrong}.")
         if self.covered is not None:
-            found.append(f"Sets: {self.covered:.1%} hold the truth, with {self.options:.2f} labels on average.")
+            named = f"{self.listed:.1%} by its name, with {self.options:.2f} labels on average"
+            found.append(
+                f"Sets: {self.covered:.1%} hold the truth, {named}; with all classes that any other label stands for, "
+                f"{self.classes:.1f}."
+            )
+            shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
+            found += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
         if self.unfamiliar is not None:
             found.append(f"Unfamiliar: {self.unfamiliar:.1%} of the pictures are not like the labelled ones.")
         return found
@@ -87,10 +117,27 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
         found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
     if policy.sets is not None:
         distribution = policy.calibrator.distribution(votes)
-        sets = policy.sets.sets(distribution)
-        covered, size = sets.hold(distribution, votes.truths).mean(), sets.sizes().mean()
-        found = replace(found, covered=float(covered), options=float(size))
+        sets = policy.sets.sets(distribution, draws(votes))
+        hold, listed = sets.hold(distribution, votes.truths), sets.list_truth(votes.truths)
+        found = replace(
+            found,
+            covered=float(hold.mean()),
+            listed=float(listed.mean()),
+            options=float(sets.sizes().mean()),
+            classes=float(sets.true_sizes().mean()),
+            bins=bin_coverage(base_tally(votes), hold),
+        )
     return found
+
+
+def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
+    """How often sets hold the truth, for each number of views that agree with the base label, of those asked."""
+    kinds, place = np.unique(np.column_stack([tally.agree, tally.asked]), axis=0, return_inverse=True)
+    counts, sums = np.bincount(place.ravel()), np.bincount(place.ravel(), hold)
+    return tuple(
+        BinCoverage(int(agree), int(asked), int(count), float(total / count))
+        for (agree, asked), count, total in zip(kinds, counts, sums, strict=True)
+    )
 
 
 @dataclass(frozen=True, eq=False)

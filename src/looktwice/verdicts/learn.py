@@ -23,7 +23,7 @@ from looktwice.verdicts import risk, stopping
 from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
-from looktwice.verdicts.stopping import Aim, SameDecision, Thrift
+from looktwice.verdicts.stopping import Aim, Expected, SameDecision, Thrift
 from looktwice.views import Panel, renderer
 
 ALIKE, CONTRAST = 4, 32
@@ -213,10 +213,11 @@ def learn(
         trials = stopping.trials(calibrator, labelled, n_selection=n_selection)
     steps = stopping.steps(trials)
     aim = _aim(steps[own], own, max_error)
-    price = stopping.price(trials, aim)
-    stopped = stopping.stopped(trials, aim, price)
+    stopped = stopping.stopped(trials, aim)
     profile = _profile(collected.under(range(own)), calibrator, description, n_selection, steps[own], stopped)
-    adaptive = _adaptive(calibrator, collected, n_selection, aim, price, stopped)
+    usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials])
+    adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
+    adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
     curve = tuple(Result.point(step) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
 

@@ -18,6 +18,7 @@ from looktwice.calibration.votes import MISSING, Row, Votes
 from looktwice.pictures.collection import Picture
 from looktwice.plots import notebook
 from looktwice.verdicts import explain
+from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
@@ -198,7 +199,7 @@ def _with_sets(verdicts: list[Verdict], votes: Votes, policy: Policy) -> list[Ve
     if policy.sets is None:
         return verdicts
     distribution = policy.calibrator.distribution(votes)
-    sets = policy.sets.sets(distribution)
+    sets = policy.sets.sets(distribution, draws(votes))
     order = np.argsort(-distribution.named, axis=1, kind="stable")
     labels = np.take_along_axis(sets.labels, order, axis=1)
     words: list[tuple[str | None, ...]] = [

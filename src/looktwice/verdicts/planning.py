@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +20,9 @@ MARGINS = (0.0, 0.25, 0.5)
 """How often accepted answers may really be wrong, as shares of what is guaranteed, when nothing is known yet."""
 
 POWER = 0.8
+
+ERRORS = (*(round(step * unit, 3) for unit in (0.001, 0.01) for step in range(1, 10)), 0.1, 0.15, 0.2, 0.3, 0.5)
+"""The allowed errors among which the least one in reach is sought."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,43 @@ def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None
         return [_need(max_error, level, 1.0, max_error * margin) for margin in MARGINS]
     found = [_need(max_error, level, share, error) for share, error in _errors(held_out) if error < max_error]
     if not found:
-        raise DataError(
-            f"even the surest answers of this profile are wrong more than {max_error:g} of the time; raise --max-error"
+        least = least_error(held_out, level)
+        reach = f" to {least[0]:.3g}, the least in reach of its labelled pictures" if least else ""
+        surest = f"even the surest answers of this profile are wrong more than {max_error:g} of the time"
+        raise DataError(f"{surest}; raise --max-error{reach}")
+    return found
+
+
+def least_error(held_out: HeldOut, level: float = 0.95) -> tuple[float, float] | None:
+    """The least error that the labelled pictures of a profile can guarantee by now, and the share that is accepted.
+
+    It is one of ERRORS; None if they can guarantee none of them.
+    """
+    confidence = np.array(held_out.confidence)
+    for error in ERRORS:
+        threshold = held_out.threshold(error, level)
+        if threshold is not None and (confidence >= threshold).any():
+            return error, float((confidence >= threshold).mean())
+    return None
+
+
+def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> list[str]:
+    """What is to be said about the needs of a profile, one sentence each."""
+    found = []
+    for less, more in pairwise(sorted(needs, key=lambda need: need.accepted)):
+        if less.labels > more.labels:
+            found.append(
+                f"Accepting {less.accepted:.0%} takes more labels than {more.accepted:.0%}: only labelled pictures "
+                f"that would be accepted count as evidence, {less.accepted:.0%} of them, and the surest are hardly "
+                f"more often right ({less.error:.2%} wrong, {more.error:.2%} among {more.accepted:.0%})."
+            )
+    if least := least_error(held_out, level):
+        found.append(
+            f"The least error in reach of the {len(held_out.correct):,} labelled pictures that there are: at most "
+            f"{least[0]:.3g}, accepting {least[1]:.0%}."
         )
+    else:
+        found.append(f"The {len(held_out.correct):,} labelled pictures that there are can guarantee no error yet.")
     return found
 
 

@@ -15,7 +15,7 @@ from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
-from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.conformal import SetKind, SetMaker
 from looktwice.verdicts.drift import Drift
 from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
@@ -43,7 +43,7 @@ class Policy:
     """When enough is asked; None asks the whole panel."""
     accept: float | None = None
     """The least confidence to accept, NEVER if nothing can be guaranteed; None decides nothing."""
-    sets: Conformal | None = None
+    sets: SetMaker | None = None
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
     unfamiliar: Unfamiliar = "review"
@@ -83,9 +83,9 @@ class Policy:
         threshold = self.held_out.threshold(max_error, level)
         return replace(self, accept=NEVER if threshold is None else threshold)
 
-    def covering(self, coverage: float) -> Self:
+    def covering(self, coverage: float, kind: SetKind = "adaptive") -> Self:
         """Name the labels that hold the truth so often."""
-        return replace(self, sets=self.held_out.conformal(coverage))
+        return replace(self, sets=self.held_out.conformal(coverage, kind))
 
     def treating(self, unfamiliar: Unfamiliar, false_alarms: float = FALSE_ALARMS) -> Self:
         """Do this with pictures that are not like the labelled ones."""
@@ -198,6 +198,11 @@ class DecisionOptions:
     """How certain that guarantee is."""
     coverage: float | None = None
     """Name the labels of a picture that hold the truth this often: a prediction set. None names none."""
+    sets: SetKind = "adaptive"
+    """How such a set is chosen: `adaptive` sets are larger for doubtful pictures, and whether the last label that fits
+    in part is in a set is drawn from the picture's pixels; `regularised` ones avoid many labels; `deterministic` ones
+    draw nothing and are larger; those by `threshold` are the smallest on average and hold the truth of doubtful
+    pictures less often."""
     unfamiliar: Unfamiliar = "review"
     """What becomes of a picture that is not like the labelled ones: `accept` judges it as any other, `review` never
     accepts it, `refuse` asks nothing about it."""
@@ -211,6 +216,8 @@ class DecisionOptions:
                 raise DataError(f"{name} is {value!r}; give a share between 0 and 1")
         if self.unfamiliar not in get_args(Unfamiliar):
             raise DataError(f"unfamiliar is {self.unfamiliar!r}; give {', '.join(get_args(Unfamiliar))}")
+        if self.sets not in get_args(SetKind):
+            raise DataError(f"sets is {self.sets!r}; give {', '.join(get_args(SetKind))}")
 
     def of(self, profile: Profile) -> Policy:
         """The policy that these options mean."""
@@ -218,7 +225,7 @@ class DecisionOptions:
         policy = policy.treating(self.unfamiliar, self.false_alarms)
         if self.max_error is not None:
             policy = policy.guaranteeing(self.max_error, self.level)
-        return policy if self.coverage is None else policy.covering(self.coverage)
+        return policy if self.coverage is None else policy.covering(self.coverage, self.sets)
 
 
 class DecisionKeywords(TypedDict, total=False):
@@ -228,5 +235,6 @@ class DecisionKeywords(TypedDict, total=False):
     max_error: float | None
     level: float
     coverage: float | None
+    sets: SetKind
     unfamiliar: Unfamiliar
     false_alarms: float

@@ -16,6 +16,7 @@ from looktwice import files
 from looktwice.asking.asker import Scores
 from looktwice.calibration import base, calibrators, metrics
 from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
+from looktwice.calibration.distribution import Standing
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import lasting
@@ -24,9 +25,9 @@ from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
-from looktwice.verdicts.conformal import Conformal
+from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.verdicts.familiarity import Familiarity
-from looktwice.verdicts.stopping import AdaptiveRule
+from looktwice.verdicts.stopping import AdaptiveRule, Expected
 from looktwice.views import Panel, renderer
 
 if TYPE_CHECKING:
@@ -101,24 +102,32 @@ class HeldOut(_Part):
     correct: tuple[bool, ...]
     true_probability: tuple[Share, ...] = ()
     """The probability of what came true, all labels that nobody named being one option."""
+    through: tuple[Share, ...] = ()
+    """The probability of all options up to what came true, the most probable first."""
+    rank: tuple[Count, ...] = ()
+    """The place of what came true among them, from 1."""
 
     @classmethod
     def of(cls, held_out: Outcome, final: Outcome) -> Self:
         """What guarantees rest on: the outcome of cross-validation, and of the calibrator that the profile keeps.
 
         Many pictures have the same answers and so the same probability of the truth, and it differs a little from fold
-        to fold. The lower one counts, so that sets do not leave out a tenth of the pictures by a hair.
+        to fold. The worse one counts, so that sets do not leave out a tenth of the pictures by a hair.
         """
+        through = np.ceil(np.maximum(held_out.through, final.through) * 1e6 - 1e-3) / 1e6
         true_probability = np.floor(np.minimum(held_out.true_probability, final.true_probability) * 1e6) / 1e6
         return cls(
             confidence=tuple(np.round(held_out.confidence, 6).tolist()),
             correct=tuple(held_out.correct.tolist()),
             true_probability=tuple(true_probability.tolist()),
+            through=tuple(np.minimum(through, 1.0).tolist()),
+            rank=tuple(np.maximum(held_out.rank, final.rank).tolist()),
         )
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        if len(self.correct) != len(self.confidence) or len(self.true_probability) not in (0, len(self.confidence)):
+        optional = {len(self.true_probability), len(self.through), len(self.rank)}
+        if len(self.correct) != len(self.confidence) or not optional <= {0, len(self.confidence)}:
             raise ValueError("there must be one confidence, one correct and one true_probability for each picture")
         return self
 
@@ -130,11 +139,14 @@ class HeldOut(_Part):
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
         return risk.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
 
-    def conformal(self, coverage: float = 0.9) -> Conformal:
+    def conformal(self, coverage: float = 0.9, kind: SetKind = "adaptive") -> SetMaker:
         """What makes sets of labels that hold the truth so often."""
-        if not self.true_probability:
-            raise ProfileError("this profile holds nothing that sets of labels could rest on; fit again")
-        return Conformal.of(np.array(self.true_probability), coverage)
+        if not (self.true_probability if kind == "threshold" else self.through and self.rank):
+            raise ProfileError(f"this profile holds nothing that {kind} sets of labels could rest on; fit again")
+        own = np.array(self.true_probability)
+        if kind == "threshold":
+            return Conformal.of(own, coverage)
+        return AdaptiveSets.learn(kind, Standing(own, np.array(self.through), np.array(self.rank)), coverage)
 
 
 class Adaptive(_Part):
@@ -151,6 +163,8 @@ class Adaptive(_Part):
     held_out: HeldOut
     agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
+    expected: Expected | None = None
+    """What it is expected to do on new pictures; None in a profile that does not know."""
 
     def views(self) -> Panel:
         """The panel to ask from."""
@@ -221,13 +235,15 @@ class Profile(_Part):
         return "scores" if self.calibrator.get("scored") else "labels"
 
     def advice(self, results: Sequence[Result] = ()) -> list[str]:
-        """What is to be said about the classifier's own score, one sentence each.
+        """What is to be said about stopping early and about the classifier's own score, one sentence each.
 
         `results` are those on other pictures; by default the sentences are about the held-out folds.
         """
         found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
         single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
         told = [f"Scores: {self.scores}."] if self.scores else []
+        if self.adaptive and self.adaptive.expected and not results:
+            told.append(self.adaptive.expected.sentence())
         if not single or not whole or self.evidence == "labels":
             return told
         figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"

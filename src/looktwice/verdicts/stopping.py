@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.crossfit import ARRAYS, Outcome, folds, joined, outcome
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Jury, Prefixes, grow_panel
+from looktwice.calibration.jury import Z95, Jury, Prefixes, grow_panel
 from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, LabelledVotes, Places
 
-BETTER, WORSE = -0.005, 0.01
-"""What stopping early aims for, as shares of a fixed panel's Brier score: with more views at hand, and without."""
+ALLOWED = 0.01
+"""By what share a fixed panel's Brier score may be exceeded by stopping early."""
+BETTER, WORSE = -0.005, 0.0075
+"""What stopping early aims for, as such shares, with more views at hand and without: new pictures come out a little
+worse than those that the rule was learned from."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,10 @@ class Growth:
         """(n, S + 1): the confidence after each number of views."""
         return np.column_stack([step.confidence for step in self.steps])
 
+    def brier(self) -> Floats:
+        """(n, S + 1): the Brier score after each number of views."""
+        return np.column_stack([step.brier for step in self.steps])
+
     def changed(self, threshold: float) -> Floats:
         """(n, S + 1): 1 where the label or its acceptance would have been another than after all views."""
         last = self.steps[-1]
@@ -214,8 +221,8 @@ class Aim(Protocol):
     def regret(self, growth: Growth) -> Floats:
         """(n, S + 1): what stopping after each number of views costs."""
 
-    def allowance(self, found: Sequence[Trial]) -> float:
-        """How much of it is allowed, on average over pictures that taught nothing."""
+    def kept(self, found: Sequence[Trial], stops: Sequence[Counts]) -> bool:
+        """Whether it is reached on pictures that taught nothing, if those of each trial are asked about so often."""
 
 
 @dataclass(frozen=True)
@@ -232,11 +239,21 @@ class Thrift:
     def regret(self, growth: Growth) -> Floats:
         return growth.movement
 
-    def allowance(self, found: Sequence[Trial]) -> float:
-        moved = np.concatenate([trial.usual.movement[:, self.fixed] for trial in found])
+    def slack(self, found: Sequence[Trial]) -> float:
+        """By how much the Brier score may rise."""
         brier = np.concatenate([trial.usual.steps[self.fixed].brier for trial in found])
-        more = self.fixed < len(found[0].usual.steps) - 1
-        return float(moved.mean() + (BETTER if more else WORSE) * brier.mean())
+        return float((BETTER if self.fixed < len(found[0].usual.steps) - 1 else WORSE) * brier.mean())
+
+    def kept(self, found: Sequence[Trial], stops: Sequence[Counts]) -> bool:
+        """By the movement, which varies little; the Brier score itself, which varies much, may only object."""
+        moved, rise = [], []
+        for trial, at in zip(found, stops, strict=True):
+            rows = np.arange(len(at))
+            moved.append(trial.tested.movement[rows, at] - trial.usual.movement[:, self.fixed])
+            rise.append(trial.tested.brier()[rows, at] - trial.usual.steps[self.fixed].brier)
+        gone, risen, slack = np.concatenate(moved), np.concatenate(rise), self.slack(found)
+        error = float(risen.std()) / math.sqrt(len(risen))
+        return bool(gone.mean() <= slack and risen.mean() - error <= max(slack, 0.0))
 
 
 @dataclass(frozen=True)
@@ -250,27 +267,20 @@ class SameDecision:
     def regret(self, growth: Growth) -> Floats:
         return growth.changed(self.threshold)
 
-    def allowance(self, found: Sequence[Trial]) -> float:
-        return self.others
+    def kept(self, found: Sequence[Trial], stops: Sequence[Counts]) -> bool:
+        trials = zip(found, stops, strict=True)
+        other = [self.regret(trial.tested)[np.arange(len(at)), at] for trial, at in trials]
+        return bool(np.concatenate(other).mean() <= self.others)
 
 
 def price(found: Sequence[Trial], aim: Aim) -> float:
     """The highest price of a view at which the rules that it makes keep the aim on pictures that taught nothing."""
-    parts = [(t.taught.confidence(), aim.regret(t.taught), t.tested.confidence(), aim.regret(t.tested)) for t in found]
-    cheap, dear, allowance = -14.0, 1.0, aim.allowance(found)
+    cheap, dear = -14.0, 1.0
     for _ in range(BISECTIONS):
         middle = (cheap + dear) / 2
-        kept = _regret(parts, math.exp(middle)) <= allowance
-        cheap, dear = (middle, dear) if kept else (cheap, middle)
+        stops = [rule(trial.taught, aim, math.exp(middle)).asked(trial.tested.confidence()) for trial in found]
+        cheap, dear = (middle, dear) if aim.kept(found, stops) else (cheap, middle)
     return math.exp(cheap)
-
-
-def _regret(parts: Sequence[tuple[Floats, Floats, Floats, Floats]], cost: float) -> float:
-    paid = []
-    for confidence, regret, others, others_regret in parts:
-        asked = AdaptiveRule.priced(confidence, regret, cost).asked(others)
-        paid.append(others_regret[np.arange(len(asked)), asked])
-    return float(np.concatenate(paid).mean())
 
 
 def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
@@ -278,6 +288,43 @@ def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
     return AdaptiveRule.priced(growth.confidence(), aim.regret(growth), cost)
 
 
-def stopped(found: Sequence[Trial], aim: Aim, cost: float) -> Outcome:
-    """How pictures that taught neither juries nor rule fare if one stops early."""
-    return joined([(trial.tested.stopped(rule(trial.taught, aim, cost)), trial.places) for trial in found])
+def stopped(found: Sequence[Trial], aim: Aim) -> Outcome:
+    """How pictures fare that taught neither the juries nor the rule nor its price, if one stops early.
+
+    The price for each fifth is found on the other four (cross-fitting), so that nothing is tuned on what it is told of.
+    """
+    parts = []
+    for trial in found:
+        cost = price([other for other in found if other is not trial], aim)
+        parts.append((trial.tested.stopped(rule(trial.taught, aim, cost)), trial.places))
+    return joined(parts)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What stopping early is expected to do on new pictures, as shares of the fixed panel's Brier score and queries."""
+
+    brier: float
+    low: float
+    high: float
+    """The 95 % interval of `brier`, for the pictures being only some of many."""
+    queries: float
+
+    @classmethod
+    def of(cls, stopped: Outcome, fixed: Outcome) -> Self:
+        """From how the same pictures fared with the fixed panel; both took no part in what is compared."""
+        level = float(fixed.brier.mean())
+        if level == 0.0:
+            return cls(1.0, 1.0, 1.0, stopped.queries / fixed.queries)
+        ratio = float(stopped.brier.mean()) / level
+        spread = float((stopped.brier - ratio * fixed.brier).std()) / level / math.sqrt(len(fixed.brier))
+        return cls(ratio, ratio - Z95 * spread, ratio + Z95 * spread, stopped.queries / fixed.queries)
+
+    def sentence(self) -> str:
+        """The same in words."""
+        interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
+        score = f"{self.brier:.3f} of the panel's Brier score ({interval})"
+        told = f"Stopping early: {score} at {self.queries:.0%} of its queries"
+        if self.high <= 1.0 + ALLOWED:
+            return f"{told}, on pictures that taught neither rule nor price."
+        return f"{told}; that it stays within {1 + ALLOWED:g} is not certain with so few labelled pictures."

@@ -1,0 +1,161 @@
+"""Prediction sets of each kind over random splits, beside MAPIE's from the same probabilities.
+
+python -m experiments sets        results/sets.csv, one line for each model and kind of set
+
+The jury is fitted on the labelled part of a split; what the sets rest on are the probabilities of its held-out folds.
+MAPIE gets the same probabilities as full tables, in which the classes that nobody named share what is left evenly.
+`least_bin` is the least coverage of an agreement bin with 100 tested pictures or more, each averaged over the splits.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from experiments.outputs import Source
+from experiments.scores import heard
+from looktwice.calibration import crossfit
+from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, base_tally
+from looktwice.verdicts.conformal import SetKind, draws
+from looktwice.verdicts.profile import HeldOut
+
+RESULTS = Path(__file__).parent / "results"
+SPLITS, COVERAGE, IN_BIN = 20, 0.9, 100
+PEERS = {"MAPIE, APS": "aps", "MAPIE, LAC": "lac"}
+"""Its RAPS needs two pictures of every class, which photos do not have."""
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Covered:
+    """How the sets of one kind fared on one split."""
+
+    kind: str
+    hold: Bools
+    listed: Bools
+    options: NDArray[np.int64]
+    """How many labels, "something else" being one."""
+    classes: NDArray[np.int64]
+    """How many classes."""
+    agree: NDArray[np.int64]
+
+
+class Told(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose pictures are their own probabilities."""
+
+    def __init__(self, classes: int = 2) -> None:
+        self.classes = classes
+        self.classes_ = np.arange(classes)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def fit(self, X: Floats, y: Codes) -> Told:
+        return self
+
+    def predict_proba(self, X: Floats) -> Floats:
+        return X
+
+    def predict(self, X: Floats) -> NDArray[np.intp]:
+        return X.argmax(axis=1)
+
+
+def held_out(votes: LabelledVotes) -> Distribution:
+    """The distribution of each picture by a jury that was fitted on the other folds."""
+    found = np.zeros((len(votes), len(votes.vocabulary)))
+    for train, test in crossfit.folds(len(votes), 0, 0):
+        part = Jury().fit(votes.take(train)).distribution(votes.take(test))
+        found[test] = part.dense(found.shape[1])
+    labels = np.broadcast_to(np.arange(found.shape[1], dtype=np.int32), found.shape)
+    return Distribution(labels, found, votes.classes)
+
+
+def own_sets(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
+    """Sets of each kind that looktwice offers."""
+    train, tested = votes.take(fit), votes.take(test)
+    jury = Jury().fit(train)
+    rests = HeldOut.of(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
+    distribution, agree = jury.distribution(tested), base_tally(tested).agree
+    for kind in get_args(SetKind):
+        sets = rests.conformal(COVERAGE, kind).sets(distribution, draws(tested))
+        hold, listed = sets.hold(distribution, tested.truths), sets.list_truth(tested.truths)
+        yield Covered(kind, hold, listed, sets.sizes(), sets.true_sizes(), agree)
+
+
+def peers(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
+    """Sets that MAPIE makes of the same probabilities."""
+    from mapie.classification import SplitConformalClassifier
+
+    train, tested = votes.take(fit), votes.take(test)
+    table, size = Jury().fit(train).distribution(tested).dense(len(votes.vocabulary)), len(votes.vocabulary)
+    known = held_out(train).named
+    for name, score in PEERS.items():
+        told = Told(size)
+        maker = SplitConformalClassifier(told, COVERAGE, conformity_score=score, prefit=True, random_state=0)
+        maker.conformalize(_normal(known), train.truths)
+        _, sets = maker.predict_set(_normal(table))
+        inside = sets[:, :, 0]
+        hold, sizes = inside[np.arange(len(test)), tested.truths], inside.sum(axis=1)
+        yield Covered(name, hold, hold, sizes, sizes, base_tally(tested).agree)
+
+
+def _normal(table: Floats) -> Floats:
+    return table / table.sum(axis=1, keepdims=True)
+
+
+def measured(votes: LabelledVotes, title: str, fit: int, splits: int) -> Iterator[dict[str, str]]:
+    """One line for each kind: means over the splits."""
+    found: dict[str, list[Covered]] = {}
+    for seed in range(splits):
+        mixed = np.random.default_rng(seed).permutation(len(votes))
+        for part in (own_sets, peers):
+            for covered in part(votes, mixed[:fit], mixed[fit:]):
+                found.setdefault(covered.kind, []).append(covered)
+    for kind, each in found.items():
+        yield {
+            "model": title,
+            "sets": kind,
+            "coverage": _mean([covered.hold for covered in each], 4),
+            "least_bin": f"{least_bin(each):.4f}",
+            "listed": _mean([covered.listed for covered in each], 4),
+            "labels": _mean([covered.options for covered in each], 2),
+            "classes": _mean([covered.classes for covered in each], 2),
+            "splits": str(len(each)),
+        }
+
+
+def _mean(parts: Sequence[NDArray[np.generic]], digits: int) -> str:
+    return f"{np.mean([part.mean() for part in parts]):.{digits}f}"
+
+
+def least_bin(each: Sequence[Covered]) -> float:
+    """The least coverage among agreement bins with enough pictures, each the mean over the splits."""
+    bins: dict[int, list[float]] = {}
+    for covered in each:
+        for agree in np.unique(covered.agree).tolist():
+            inside = covered.agree == agree
+            if inside.sum() >= IN_BIN:
+                bins.setdefault(agree, []).append(float(covered.hold[inside].mean()))
+    return min((float(np.mean(held)) for held in bins.values()), default=float("nan"))
+
+
+def main(sources: Sequence[Source], results: Path = RESULTS, splits: int = SPLITS) -> None:
+    """Measure every model, and write results/sets.csv."""
+    lines = []
+    for source in sources:
+        for line in measured(heard(source, source.logs(), 0), source.title, source.fit, splits):
+            print(" ".join(line.values()), flush=True)
+            lines.append(line)
+    with (results / "sets.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
