@@ -60,14 +60,16 @@ test-fleet: .venv-fleet/.installed-fleet # a Ray of two nodes, in an environment
 	@sh tools/venv.sh .venv-fleet fleet
 
 .PHONY: test-labelling
-test-labelling: .venv-labelling/.installed-labelling .venv-label-studio/.installed-label-studio # a real Label Studio, FiftyOne, datasets, cleanlab
+test-labelling: .venv-labelling/.installed-labelling .venv-label-studio/.installed # a real Label Studio, FiftyOne, datasets, cleanlab
 	LABEL_STUDIO=.venv-label-studio/bin/label-studio .venv-labelling/bin/python -m pytest -W default tests/with_labelling
 
 .venv-labelling/.installed-labelling: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-labelling labelling
 
-.venv-label-studio/.installed-label-studio: pyproject.toml tools/venv.sh # its versions of many libraries are its own
-	@sh tools/venv.sh .venv-label-studio label-studio
+.venv-label-studio/.installed: # a program of its own, whose libraries do not go with ours
+	$(or $(PYTHON),python3) -m venv .venv-label-studio
+	.venv-label-studio/bin/python -m pip install --quiet --disable-pip-version-check label-studio==1.23.2
+	@touch $@
 
 .PHONY: soak-fleet bench-fleet
 soak-fleet: .venv-fleet/.installed-fleet # the driver is killed at ten moments

@@ -46,6 +46,7 @@ from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.settings import read_labels
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
+from looktwice.labelling.exchange import fiftyone, label_studio
 from looktwice.pictures import collection, datasets
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import MAX_PIXELS
@@ -53,6 +54,7 @@ from looktwice.service.guards import Tokens
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.noise import Measured, NoiseFile
 from looktwice.verdicts.files import ScoreFile, unscored_record
+from looktwice.verdicts.label_studio import Interface, configuration
 from looktwice.verdicts.learn import Collected, learn
 from looktwice.verdicts.look import Verdict, judge
 from looktwice.verdicts.policy import DecisionOptions
@@ -651,6 +653,12 @@ TALK = 'model = "m"\nlabels = ["cat", "dog"]\nurl = "http://h"\nkey = "FUZZ_KEY"
 DETECTED = {"Labels": [{"Name": "Dog", "Confidence": 90.5, "Instances": []}, {"Name": "Cat", "Confidence": 20}]}
 AMAZON_TROUBLE = {"__type": "ThrottlingException", "message": "slow down"}
 
+STUDIO = (
+    b'[{"data": {"file": "a.png", "named": ["cat"]}, "annotations": [{"id": 1, "completed_by": {"id": 2}, "result": '
+    b'[{"type": "choices", "value": {"choices": ["none of these"]}}], "updated_at": "2030", "ground_truth": true}]}]',
+    b'[{"file": "a.png", "label": {"choices": ["cat"]}, "annotator": 1, "annotation_id": null, "updated_at": "2030"}]',
+)
+
 TARGETS: dict[str, Target] = {
     "picture": Target(see, picture_seeds),
     "view": Target(look_again, lambda: VIEWS),
@@ -677,6 +685,14 @@ TARGETS: dict[str, Target] = {
     "part": Target(in_file("out.csv.part", read_part), part_seeds),
     "ledger": Target(in_file("ledger.db", read_ledger), ledger_seeds),
     "tokens": Target(in_file("tokens.txt", Tokens.read), lambda: (b"# one\nalice " + b"0" * 64 + b"\n",)),
+    "label-studio": Target(in_file("result.json", label_studio.read), lambda: STUDIO),
+    "label-studio-config": Target(
+        lambda data: Interface.read(data.decode("utf-8", "replace")), lambda: (configuration(["cat", "dog"]).encode(),)
+    ),
+    "fiftyone": Target(
+        in_file("labels.json", lambda path: fiftyone.read(path, ["a.png", "b/c.png"])),
+        lambda: (b'{"classes": ["cat"], "labels": {"a": 0, "b/c": {"label": "dog", "confidence": 0.5}}}',),
+    ),
     "transport": Target(heard, lambda: RESPONSES),
     "reply-http": Target(labelled_by(HTTP), replies({"label": "cat"}, {"label": 3}, {"label": ["a"]})),
     "reply-ranked": Target(

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.labelling.labels import Click, table
+from looktwice.labelling.labels import Click, Says, table
+from looktwice.pictures.image import shown
 
 
 class Judged(Protocol):
@@ -22,6 +25,15 @@ class Judged(Protocol):
     def confidence(self) -> float: ...
     @property
     def decision(self) -> str | None: ...
+
+
+def click(tool: str, file: str, says: Says, labels: tuple[str, ...]) -> Click:
+    """What somebody said of a picture in another tool."""
+    try:
+        return Click(id=tool, window=tool, file=file, says=says, labels=labels)
+    except ValidationError as error:
+        why = error.errors(include_input=False, include_url=False)[0]["msg"]
+        raise DataError(f"what {tool} says of {shown(file)} cannot be a label: {why}") from None
 
 
 def write_labels(out: Path, known: Mapping[str, Click]) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.labelling.exchange import Judged
+from looktwice.labelling.exchange import Judged, click
 from looktwice.labelling.labels import Click, Word
 from looktwice.pictures.collection import few
 
@@ -52,15 +52,14 @@ def read(path: Path, names: Iterable[str]) -> dict[str, Click]:
     if lost:
         raise DataError(f"{few(lost, 'label')} without a picture; export with rel_dir= the folder of the pictures")
     known = {}
-    for number, (key, said) in enumerate(told.labels.items()):
+    for key, said in told.labels.items():
         label: str | None
         if isinstance(said, int):
             label = told.classes[said] if told.classes and 0 <= said < len(told.classes) else str(said)
         else:
             label = said.label if isinstance(said, _Classification) else said
         if label is not None:
-            file = named[key]
-            known[file] = Click(id=f"fiftyone-{number}", window="fiftyone", file=file, says="label", labels=(label,))
+            known[named[key]] = click("fiftyone", named[key], "label", (label,))
     return known
 
 

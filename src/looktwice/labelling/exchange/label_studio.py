@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from looktwice import files
 from looktwice.errors import DataError
+from looktwice.labelling.exchange import click
 from looktwice.labelling.labels import Click, Name, Says, Word
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize
@@ -200,12 +201,11 @@ def read(path: Path) -> Imported:
         else:
             said.setdefault(each.about.file, []).append(each)
     known, disputed = dict[str, Click](), list[str]()
-    for number, (file, told) in enumerate(said.items()):
+    for file, told in said.items():
         if (claim := _agreed(told)) is None:
             disputed.append(file)
         else:
-            says, labels = claim
-            known[file] = Click(id=f"label-studio-{number}", window="label-studio", file=file, says=says, labels=labels)
+            known[file] = click("label-studio", file, *claim)
     return Imported(known, disputed, unnamed)
 
 
