@@ -222,7 +222,7 @@ def test_a_budget_ends_the_call_and_what_was_paid_is_kept(tmp_path: Path) -> Non
     images, labels = noise(10)
     with fault_server() as server:
         model = lt.LookTwice(str(server.describe(tmp_path)), views=PANEL, budget=40)
-        with pytest.raises(BudgetError, match=r"picture \d+: the budget is spent"):
+        with pytest.raises(BudgetError, match=r"picture \d+: the budget of 40 queries is spent"):
             model.fit(images, labels)
         assert server.stats()["requests"] == 40
         assert not hasattr(model, "profile_")

@@ -377,7 +377,7 @@ def test_a_wager_on_even_ranks_wins_nothing_on_average() -> None:
         won = 0.0
         for ranks in itertools.product(range(len(width)), repeat=seen):
             below = (middle[list(ranks)][:, None] < edges[1:-1]).sum(axis=0)
-            won += width[list(ranks)].prod() * math.exp(drift._wager(below[None], np.array([[seen]]))[0])
+            won += width[list(ranks)].prod() * np.exp(drift._won(below[None], np.array([[seen]]))).mean()
         assert won == pytest.approx(1.0)
 
 

@@ -155,6 +155,12 @@ def test_a_stream_of_the_same_kind_raises_no_alarm_and_another_soon_does() -> No
     assert known().drift().update([known().kind(p) for p in p_values]).alarm
 
 
+def test_the_labelled_pictures_themselves_are_no_shift() -> None:
+    found = Familiarity.fit(clothes()[:300])
+    assert found is not None
+    assert not found.drift().update([found.kind(p) for p in found.p_values(clothes()[:300])]).alarm
+
+
 # The words
 
 

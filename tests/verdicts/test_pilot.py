@@ -92,7 +92,7 @@ def test_views_that_tell_more_survive_and_kept_ones_always_do() -> None:
 
 
 def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
-    votes = told([0.7, 0.5, 0.0])
+    votes = told([0.7, 0.6, 0.0])
     copied = Votes(
         votes.names,
         ("strong", "its copy", "weaker", "nothing"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +37,8 @@ class Drift:
     alpha: float = 0.01
     """The chance of a false alarm, ever."""
     seed: int = 0
+    alternative: Literal["two-sided", "greater"] = "two-sided"
+    """Whether any change is looked for, or only that live pictures are of greater kinds."""
     live: tuple[int, ...] = ()
     """How many pictures of each kind came since; empty at first."""
     below: tuple[int, ...] = (0,) * len(CUTS)
@@ -78,7 +80,10 @@ class Drift:
         low = self._ranks(kind, came)[:, None] < np.array(CUTS)
         below = low.cumsum(axis=0) + np.array(self.below)
         seen = self.seen + np.arange(1, len(kind) + 1)
-        peak = max(self.peak, float(_wager(below, seen[:, None]).max()))
+        won = _won(below, seen[:, None])
+        if self.alternative == "greater":
+            won[below >= np.array(CUTS) * seen[:, None]] = -np.inf
+        peak = max(self.peak, float(np.logaddexp.reduce(won, axis=1).max()) - math.log(len(CUTS)))
         return replace(self, live=tuple(came[-1].tolist()), below=tuple(below[-1].tolist()), peak=peak)
 
     def _live(self) -> Counts:
@@ -94,11 +99,11 @@ class Drift:
         return ranks
 
 
-def _wager(below: Counts, seen: Counts) -> Floats:
-    """(n,): log of the mean, over the cuts, of what an even mixture of bets on each has won."""
-    from scipy.special import betaln, logsumexp
+def _won(below: Counts, seen: Counts) -> Floats:
+    """(n, cuts): log of what an even mixture of bets on each cut has won."""
+    from scipy.special import betaln
 
     cuts = np.array(CUTS)
     fair = below * np.log(cuts) + (seen - below) * np.log1p(-cuts)
-    won: Floats = logsumexp(betaln(below + 0.5, seen - below + 0.5) - betaln(0.5, 0.5) - fair, axis=1)
-    return won - math.log(len(CUTS))
+    won: Floats = betaln(below + 0.5, seen - below + 0.5) - betaln(0.5, 0.5) - fair
+    return won

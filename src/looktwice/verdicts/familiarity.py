@@ -107,8 +107,9 @@ class Familiarity(BaseModel):
         """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
 
         Each ranked picture is a kind of its own, and so is each gap between two of them, into which new ones fall.
+        Pictures that are more familiar than new ones, such as the labelled ones themselves, are no shift.
         """
-        return Drift((0, 1) * len(self.distances) + (0,))
+        return Drift((0, 1) * len(self.distances) + (0,), alternative="greater")
 
     def kind(self, p_value: float) -> int:
         """The gap between the ranked pictures into which one of this p-value falls."""

@@ -234,4 +234,4 @@ def record(verdict: Verdict) -> dict[str, object]:
 
 def rows(records: Iterable[dict[str, object]]) -> Iterator[list[object]]:
     """Records as the rows of a table."""
-    return ([record[column] for column in COLUMNS] for record in records)
+    return ([record.get(column) for column in COLUMNS] for record in records)
