@@ -5,7 +5,6 @@ BIN := $(VENV)/bin
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/looktwice demo
-	@echo "See it in a browser: $(BIN)/looktwice serve --profile looktwice-demo/profile.json"
 
 test: $(VENV)/.installed-dev
 	@sh tools/browser.sh

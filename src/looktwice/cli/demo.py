@@ -8,6 +8,8 @@ same guarantee is bought in four ways, as if each query cost money.
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -186,7 +188,8 @@ def show(demo: Demo, as_json: bool) -> None:
     _gallery(demo, "The jury trusts", order[::-1][:3])
     console.OUT.print(_costs(demo.ways))
     say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
-    say(f"Next, a page to drop pictures on: looktwice serve --profile {demo.folder / 'profile.json'}")
+    program = "looktwice" if shutil.which("looktwice") else sys.argv[0]
+    say(f"Next, a page to drop pictures on: {program} serve --profile {demo.folder / 'profile.json'}")
 
 
 def _costs(ways: list[Way]) -> Table:
