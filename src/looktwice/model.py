@@ -243,7 +243,7 @@ class AsyncModel:
         labels: Sequence[object] | None = None,
         *,
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
@@ -267,7 +267,7 @@ class AsyncModel:
         *,
         sizes: Sequence[int],
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Sized:
         """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
 

@@ -47,7 +47,7 @@ MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, an
 SIZES = (
     "A size to try, in pixels of the longer side, for each time it is given: smaller pictures may pay for more looks."
 )
-LOSS = "What the views are chosen to lower on held-out pictures."
+LOSS = "What the views are chosen to lower."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 UNFAMILIAR = (
