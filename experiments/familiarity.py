@@ -1,9 +1,10 @@
 """Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
 
-python experiments/familiarity.py [alarms] [detected] [calibration]       results/familiarity_*.csv, all three if none
-python experiments/familiarity.py page                                    their tables in docs/familiarity.md
+python -m experiments.familiarity [alarms] [detected] [calibration]       results/familiarity_*.csv, all three if none
+python -m experiments.familiarity page                                    their tables in docs/familiarity.md
 
 The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
+Answers about these are those that `experiments.general ask` kept.
 The plain baseline is the same test with the size, the aspect and the mean of each colour channel alone.
 Set OPENBLAS_NUM_THREADS=1.
 """
@@ -20,16 +21,20 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from collected import MODELS, SHARED
 from scipy.stats import betabinom, binom
 
+from experiments import general
+from experiments.collected import MODELS, SHARED
+from experiments.outputs import CLOTHES
 from looktwice.calibration.metrics import ece
-from looktwice.calibration.votes import Floats
+from looktwice.calibration.votes import Floats, Places, Votes
 from looktwice.model import Model
 from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
-from looktwice.verdicts.familiarity import Familiarity
+from looktwice.verdicts.answers import AnswerKinds
+from looktwice.verdicts.familiarity import NEIGHBOURS, Familiarity
+from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -39,6 +44,8 @@ LABELLED, TESTED, SPLITS, REPEATED = 1000, 1000, 100, 10
 RATES = (0.01, 0.05)
 PLAIN = ("side", "aspect", "red", "green", "blue")
 PANEL = "mirror zoom:1.15 turn:8 shift:0.08,0"
+ASKED = {"CIFAR-10": "resnet20", "CIFAR-100": "resnet56", "photos": "mobilenetv2"}
+"""The models whose answers about the pictures are kept."""
 FIT, SHIFTED = 500, 120
 """Pictures on which a jury is fitted, and changed ones that it is tested on."""
 Change = Callable[[Pixels], Pixels]
@@ -48,15 +55,21 @@ Change = Callable[[Pixels], Pixels]
 
 
 @cache
-def pictures(name: str) -> Sequence[Picture]:
-    """The labelled pictures of a data set; none where it is not there."""
+def opened(name: str) -> Sequence[Picture]:
+    """The labelled pictures of a data set in their own order; none where it is not there."""
     places = {
         "clothes": [DEMO / "pictures.npz"],
         "CIFAR-10": [SHARED / "data/cifar10_test.npz"],
         "CIFAR-100": [SHARED / "data/cifar-100-python"],
         "photos": [SHARED / "data/imagenet_val_1500", SHARED / "data/imagenet_val_1000"],
     }[name]
-    found = [picture for place in places if place.exists() for picture in open_labelled(place)]
+    return [picture for place in places if place.exists() for picture in open_labelled(place)]
+
+
+@cache
+def pictures(name: str) -> Sequence[Picture]:
+    """A random part of them."""
+    found = opened(name)
     return [found[place] for place in np.random.default_rng(0).permutation(len(found))[:MOST]]
 
 
@@ -185,44 +198,62 @@ def fitted(descriptors: Floats) -> Familiarity:
 # Experiments ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Split:
-    labelled: Floats
-    tested: Floats
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """Pictures about which a model was asked: what they are like, and what it said."""
+
+    descriptors: Floats
+    votes: Votes
 
     @classmethod
-    def of(cls, name: str, seed: int) -> Split:
-        rows = described(name)
-        mixed = np.random.default_rng(100 + seed).permutation(len(rows))
-        return cls(rows[mixed[:LABELLED]], rows[mixed[LABELLED : LABELLED + TESTED]])
+    @cache
+    def of(cls, name: str) -> Answered:
+        """Those of a data set."""
+        if name in ASKED:
+            votes = general.kept(ASKED[name], Panel(general.TRIED.views[:8]))
+        else:
+            said = CLOTHES.logs().argmax(axis=2).astype(np.int32)
+            votes = Votes.from_labels(said[:, 0], said[:, 1:], vocabulary=np.arange(10))
+        return cls(_descriptors(opened(name)[int(place)].image().pixels for place in votes.names), votes)
+
+
+def familiarity(answered: Answered, labelled: Places, tested: Places) -> dict[str, Floats]:
+    """How familiar tested pictures are to a profile made from the labelled ones: by pixels, answers, and both."""
+    kinds = AnswerKinds.fit(answered.votes.take(labelled))
+    assert kinds is not None
+    pixels = fitted(answered.descriptors[labelled]).p_values(answered.descriptors[tested])
+    answers = kinds.p_values(answered.votes.take(tested))
+    return {"pixels": pixels, "answers": answers, "both": 2 * np.minimum(pixels, answers)}
 
 
 def alarms(names: Sequence[str]) -> list[dict[str, object]]:
     """How often new pictures of the same kind are unfamiliar.
 
-    The ranked pictures are a sample too, so over splits the count is beta-binomial, which is wider than binomial.
+    The labelled pictures are a sample too, so over splits the count is wider than binomial. For pixels it is
+    beta-binomial, as half of them are ranked; `low` and `high` are the ends of its 95 %.
     """
     rows = []
     for name in names:
-        counts: dict[float, list[int]] = {rate: [] for rate in RATES}
+        answered = Answered.of(name)
+        labelled = min(LABELLED, len(answered.votes) // 2)
+        tested = min(TESTED, len(answered.votes) - labelled)
+        counts = {(by, rate): list[int]() for by in ("pixels", "answers", "both") for rate in RATES}
         for seed in range(SPLITS):
-            split = Split.of(name, seed)
-            known = fitted(split.labelled)
-            p_values = known.p_values(split.tested)
-            for rate in RATES:
-                counts[rate].append(int((p_values <= rate).sum()))
-        ranked, tested = len(known.distances), len(split.tested)
-        for rate, found in counts.items():
+            mixed = np.random.default_rng(100 + seed).permutation(len(answered.votes))
+            found = familiarity(answered, mixed[:labelled], mixed[labelled : labelled + tested])
+            for (by, rate), told in counts.items():
+                told.append(int((found[by] <= rate).sum()))
+        ranked = labelled - min(labelled // 2, NEIGHBOURS)
+        for (by, rate), told in counts.items():
             allowed = int(rate * (ranked + 1) + 1e-9)
-            spread = betabinom(tested, allowed, ranked + 1 - allowed)
+            spread, narrow = betabinom(tested, allowed, ranked + 1 - allowed), binom(tested, rate)
             low, high = spread.ppf(0.025), spread.ppf(0.975)
-            narrow = binom(tested, rate)
-            inside = [low <= count <= high for count in found]
-            binomial = [narrow.ppf(0.025) <= count <= narrow.ppf(0.975) for count in found]
-            row = {"pictures": name, "labelled": LABELLED, "tested": tested, "splits": SPLITS, "rate": rate}
-            row |= {"share": np.mean(found) / tested, "error": np.std(found) / tested / np.sqrt(SPLITS)}
-            row |= {"low": low / tested, "high": high / tested, "splits_inside": np.mean(inside)}
-            rows.append(row | {"splits_inside_binomial": np.mean(binomial)})
+            row = {"pictures": name, "by": by, "labelled": labelled, "tested": tested, "splits": SPLITS, "rate": rate}
+            row |= {"share": np.mean(told) / tested, "error": np.std(told) / tested / np.sqrt(SPLITS)}
+            row |= {"low": low / tested, "high": high / tested}
+            row["splits_inside"] = np.mean([low <= count <= high for count in told])
+            binomial = narrow.ppf(0.025), narrow.ppf(0.975)
+            rows.append(row | {"splits_inside_binomial": np.mean([binomial[0] <= c <= binomial[1] for c in told])})
     return rows
 
 
@@ -241,7 +272,8 @@ def detected(names: Sequence[str]) -> list[dict[str, object]]:
                 continue
             shares, simple = [], []
             for seed in range(REPEATED):
-                labelled = Split.of(name, seed).labelled
+                rows_of = described(name)
+                labelled = rows_of[np.random.default_rng(100 + seed).permutation(len(rows_of))[:LABELLED]]
                 shares.append((fitted(labelled).p_values(described(other)) <= RATES[0]).mean())
                 simple.append((fitted(plain(labelled)).p_values(plain(described(other))) <= RATES[0]).mean())
             row = {"profile": name, "pictures": other, "shown": len(described(other)), "detected": np.mean(shares)}
@@ -295,6 +327,7 @@ def fill(page: Path, results: Path) -> None:
     columns = {
         "alarms": {
             "pictures": "",
+            "by": "",
             "rate": ".0%",
             "share": ".2%",
             "splits_inside": ".0%",

@@ -105,7 +105,7 @@ def score(
                 else:
                     file.add(verdict)
                     unfamiliar += verdict.unfamiliar_because is not None
-                    kinds.append(policy.familiarity_kind(verdict.familiarity))
+                    kinds.append(policy.familiarity_kind(verdict.pixels))
                     agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
 
     try:

@@ -258,7 +258,7 @@ def _environment() -> Environment:
 
 def _parameters(profile: Profile) -> str:
     """The profile as JSON with one line a field, without what only machines look at."""
-    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity"}
+    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity", "answers"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["calibrator"] = {
         key: value for key, value in values["calibrator"].items() if key not in ("covariance", "juries")

@@ -204,7 +204,7 @@ class Dispatcher:
                 if isinstance(verdict, Verdict):
                     votes = [label for _, label in verdict.votes]
                     self._agreement_bins.append(self.policy.agreement_bin(verdict.base, votes))
-                    self._kinds.append(self.policy.familiarity_kind(verdict.familiarity))
+                    self._kinds.append(self.policy.familiarity_kind(verdict.pixels))
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
