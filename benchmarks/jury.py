@@ -20,9 +20,9 @@ import numpy as np
 from goals import at_most
 from scipy.optimize import minimize
 
-from looktwice.calibration import jury, metrics
+from looktwice.calibration import jury, logit, metrics
 from looktwice.calibration.storage import load
-from looktwice.calibration.votes import Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
 
 SHRINKAGES = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
@@ -45,14 +45,14 @@ def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> Labelle
 
 def greedy(votes: LabelledVotes, steps: int, shrinkage: float = 30.0) -> list[int]:
     """The panel that grows by the view which helps most on held-out folds."""
-    fold, panel, theta = jury.folds(len(votes)), list[int](), np.zeros(3)
+    fold, panel, theta = logit.folds(len(votes)), list[int](), np.zeros(3)
     for _ in range(steps):
         left = [s for s in range(len(votes.panel)) if s not in panel]
-        tables = {s: jury.tabulate(votes.under([*panel, s])) for s in left}
-        start = jury.widen(theta)
-        loss = {s: jury.held_out_losses(table, fold, shrinkage, start).sum() for s, table in tables.items()}
+        tables = {s: logit.tabulate(votes.under([*panel, s])) for s in left}
+        start = logit.widen(theta)
+        loss = {s: logit.held_out_losses(table, fold, shrinkage, start).sum() for s, table in tables.items()}
         panel.append(min(loss, key=lambda s: loss[s]))
-        theta = jury.descend(tables[panel[-1]], shrinkage, start=start)
+        theta = logit.descend(tables[panel[-1]], shrinkage, start=start)
     return panel
 
 
@@ -85,23 +85,23 @@ def resampled() -> None:
     metrics.bootstrap(confidence, correct, brier, nll)
 
 
-def single(votes: LabelledVotes) -> jury.Patterns:
+def single(votes: LabelledVotes) -> logit.Patterns:
     """The patterns with one of its own for every picture, in order, so that columns can be added for each."""
     codes = np.column_stack([votes.base, votes.views])
-    first = jury._first(codes)
+    first = logit.first_said(codes)
     named = first == np.arange(first.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < votes.classes])
-    owner, options = jury._options(first, choice, count)
-    column = jury._truth_columns(codes, votes.truths)
+    owner, options = logit._options(first, choice, count)
+    column = logit.truth_columns(codes, votes.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     others = np.where(column < codes.shape[1], 1, votes.classes - count)
     left = options[:, -2] * np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))[owner]
     starts = np.searchsorted(owner, np.arange(len(votes)))
-    return jury.Patterns(options, left, starts, owner, place[np.arange(len(votes)), column], np.log(others))
+    return logit.Patterns(options, left, starts, owner, place[np.arange(len(votes)), column], np.log(others))
 
 
-def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) -> dict[str, Floats]:
+def additions(votes: Votes, patterns: logit.Patterns, severity: Floats | None) -> dict[str, Floats]:
     """What each addition puts beside the votes for an option: (r, columns)."""
     heard, base = patterns.options[:, :-2], votes.base[patterns.owner]
     family = np.array([view.split(":")[0] for view in votes.panel])
@@ -123,12 +123,12 @@ def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) ->
     return found
 
 
-def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
+def held_out(patterns: logit.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
     """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
     wide = replace(patterns, options=np.column_stack([patterns.options, extra]))
     pull = np.diag([0.0] * patterns.options.shape[1] + [shrink] * extra.shape[1])
-    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += jury._pull(patterns.options.shape[1], shrinkage)
-    bowl = replace(jury.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
+    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += logit._pull(patterns.options.shape[1], shrinkage)
+    bowl = replace(logit.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
     best = minimize(
         lambda theta: bowl.at(theta)[:2],
         np.zeros(len(pull)),
@@ -137,10 +137,10 @@ def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, shrinkage: fl
         method="trust-exact",
         options={"gtol": 1e-3},
     )
-    return jury.losses(wide, best.x)
+    return logit.losses(wide, best.x)
 
 
-def test_loss(patterns: jury.Patterns, extra: Floats, fit: Floats, fold: jury.Places) -> float:
+def test_loss(patterns: logit.Patterns, extra: Floats, fit: Floats, fold: Places) -> float:
     """The mean loss on the pictures not fitted on; both shrinkages are chosen by cross-validation on the others."""
     grid = [(a, b) for a in SHRINKAGES for b in (SHRINKAGES if extra.shape[1] else (1.0,))]
 

@@ -28,7 +28,7 @@ from sklearn.linear_model import LogisticRegression
 
 from experiments.outputs import Source
 from experiments.scores import heard
-from looktwice.calibration import crossfit, jury, metrics
+from looktwice.calibration import crossfit, logit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -191,8 +191,8 @@ def label_only(crowd: Crowd, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, F
 
 def common(labelled: LabelledVotes) -> Jury:
     """The jury with nearly one weight for all views."""
-    patterns = jury.tabulate(labelled)
-    return Jury()._holding(patterns, jury.SHRINKAGES[0], jury.descend(patterns, jury.SHRINKAGES[0]), jury.Offsets())
+    patterns = logit.tabulate(labelled)
+    return Jury()._holding(patterns, logit.SHRINKAGES[0], logit.descend(patterns, logit.SHRINKAGES[0]), logit.Offsets())
 
 
 def white_box(logs: NDArray[np.float32], truths: Codes, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, Floats]]:

@@ -34,7 +34,7 @@ from experiments.collected import CACHE, MILD
 from experiments.outputs import SOURCES, log_probabilities
 from experiments.scores import jury, white_box
 from looktwice.calibration import panels
-from looktwice.calibration.jury import folds
+from looktwice.calibration.logit import folds
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect

@@ -32,8 +32,8 @@ from looktwice.calibration import crossfit, metrics, panels
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Jury, Prefixes, grow_panel
-from looktwice.calibration.panels import Plan
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.panels import Plan, grow_panel
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes

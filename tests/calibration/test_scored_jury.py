@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from looktwice.calibration import calibrators, crossfit, jury, metrics
+from looktwice.calibration import calibrators, crossfit, logit, metrics, scored
 from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
@@ -216,9 +216,9 @@ def test_the_slope_of_the_odds_is_their_derivative() -> None:
 
 def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     votes = world(pictures=300)
-    layout = jury.choose_layout(votes, 10.0)
+    layout = scored.choose_layout(votes, 10.0)
     assert layout is not None
-    patterns = jury.tabulate_scored(votes, layout)
-    bowl = jury.Bowl.of(patterns, 10.0, patterns.hits())
-    theta = jury.descend(patterns, 10.0)
+    patterns = scored.tabulate_scored(votes, layout)
+    bowl = logit.Bowl.of(patterns, 10.0, patterns.hits())
+    theta = logit.descend(patterns, 10.0)
     assert np.abs(bowl.at(theta)[1]).max() < 1e-3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from looktwice.calibration.jury import Jury, losses, tabulate
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.logit import losses, tabulate
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 from looktwice.transfer.borrow import DIFFERENCES, _Anchored, _posterior, fit_towards

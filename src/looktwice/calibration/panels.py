@@ -18,9 +18,9 @@ from typing import Literal
 
 import numpy as np
 
-from looktwice.calibration import jury
-from looktwice.calibration.jury import Patterns, Places
-from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.calibration import logit
+from looktwice.calibration.logit import Patterns
+from looktwice.calibration.votes import Floats, LabelledVotes, Places
 from looktwice.errors import FitError
 
 FEWEST = 200
@@ -35,6 +35,8 @@ KEPT = 0.9
 """The share of the whole gain that the knee of a curve has."""
 MANY = 200
 """Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
+COMPARING = 30.0
+"""How strongly the weights are drawn together while panels are compared."""
 ROUNDS = 3
 """Parts of the pilot pictures that judge panels chosen on the others."""
 
@@ -121,19 +123,19 @@ def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
     """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
     unnamed = patterns.options[:, -2] == 1.0
     share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
-    chance = jury.chances(patterns, theta)
+    chance = logit.chances(patterns, theta)
     squares = np.add.reduceat(chance**2 / share, patterns.starts)
-    true = (chance / share)[np.where(patterns.truth == jury.UNKNOWN, 0, patterns.truth)]
+    true = (chance / share)[np.where(patterns.truth == logit.UNKNOWN, 0, patterns.truth)]
     if len(patterns.possible):
         left = patterns.shares(theta) * (chance / share)[patterns.possible]
         told = np.bincount(patterns.doubtful, left, len(true))
-        true = np.where(patterns.truth == jury.UNKNOWN, told, true)
+        true = np.where(patterns.truth == logit.UNKNOWN, told, true)
     return squares[patterns.kinds()] + 1.0 - 2.0 * true
 
 
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
     """(n,): −log of the probability of each picture's truth."""
-    return jury.losses(patterns, theta)
+    return logit.losses(patterns, theta)
 
 
 LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
@@ -141,22 +143,35 @@ LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
 
 def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Floats:
     """(n,): what juries with one weight for all views lose on the folds they were not fitted on."""
-    found = jury.tabulate(labelled)
+    found = logit.tabulate(labelled)
     said = found.options
     table = replace(found, options=np.column_stack([said[:, 0], said[:, 1:-2].sum(axis=1), said[:, -2:]]))
-    losses, theta = np.zeros(len(fold)), jury.descend(table, 0.0)
+    losses, theta = np.zeros(len(fold)), logit.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
         here = fold == part
-        losses[here] = loss(table, jury.descend(table, 0.0, ~here, theta), labelled.classes)[here]
+        losses[here] = loss(table, logit.descend(table, 0.0, ~here, theta), labelled.classes)[here]
     return losses
 
 
 def grow(labelled: LabelledVotes, longest: int, loss: Loss = brier) -> list[int]:
     """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
-    fold, panel = jury.folds(len(labelled)), list[int]()
+    fold, panel = logit.folds(len(labelled)), list[int]()
     for _ in range(min(longest, len(labelled.panel))):
         left = [column for column in range(len(labelled.panel)) if column not in panel]
         panel.append(min(left, key=lambda column: held_out(labelled.under([*panel, column]), fold, loss).sum()))
+    return panel
+
+
+def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
+    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
+    fold, panel, theta = logit.folds(len(labelled)), list[int](), np.zeros(3)
+    for _ in range(min(longest, len(labelled.panel))):
+        start = logit.widen(theta)
+        left = [s for s in range(len(labelled.panel)) if s not in panel]
+        tables = {s: logit.tabulate(labelled.under([*panel, s])) for s in left}
+        loss = {s: logit.held_out_losses(table, fold, COMPARING, start).sum() for s, table in tables.items()}
+        panel.append(min(loss, key=lambda s: loss[s]))
+        theta = logit.descend(tables[panel[-1]], COMPARING, start=start)
     return panel
 
 
@@ -171,7 +186,7 @@ def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int, loss: Lo
 
 def rank(labelled: LabelledVotes, loss: Loss = brier) -> list[int]:
     """All columns, the one first whose jury with the base label alone loses least on held-out folds."""
-    fold = jury.folds(len(labelled))
+    fold = logit.folds(len(labelled))
     lost = [held_out(labelled.under([column]), fold, loss).sum() for column in range(len(labelled.panel))]
     return np.argsort(lost, kind="stable").tolist()
 
@@ -193,7 +208,7 @@ class Gain:
 
 def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = brier) -> Gain:
     """What choosing is worth: on each third of the pictures, with panel and weights learned on the others."""
-    fold = jury.folds(len(labelled), ROUNDS, seed=1)
+    fold = logit.folds(len(labelled), ROUNDS, seed=1)
     gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):
         here = fold == part

@@ -12,7 +12,8 @@ from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.jury import Jury, Prefixes, folds
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.logit import folds
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes, base_tally

@@ -15,7 +15,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Bowl, Jury, Patterns, tabulate
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.logit import Bowl, Patterns, tabulate
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.crossfit import ARRAYS, Outcome, folds, joined, outcome
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.jury import Z95, Jury, Prefixes, grow_panel
+from looktwice.calibration.jury import Z95, Jury, Prefixes
+from looktwice.calibration.panels import grow_panel
 from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, LabelledVotes, Places
 
 ALLOWED = 0.01
