@@ -79,7 +79,9 @@ DATA = ("clothes", "CIFAR-10", "CIFAR-100", "photos")
 def _jpeg(quality: int) -> Change:
     def change(pixels: Pixels) -> Pixels:
         data = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
-        return np.asarray(cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), np.uint8)
+        decoded = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        assert decoded is not None
+        return np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8)
 
     return change
 
@@ -172,8 +174,7 @@ def described(name: str) -> Floats:
         return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(FEW))
     images = (picture.image().pixels for picture in pictures(data)[: FEW if change else MOST])
     if " px" in change:
-        images = map(_small(int(change.split()[0]), grey="grey" in change), images)
-        return _descriptors(images)
+        return _descriptors(map(_small(int(change.split()[0]), grey="grey" in change), images))
     return _descriptors(map(CHANGES[change or "none"], images))
 
 

@@ -58,12 +58,12 @@ class Verdict:
     """What stands out about a picture that is not like the labelled ones, so that the confidence means nothing."""
     digest: str = ""
     """Of the pixels that it is about; empty where they are those of several photos."""
-    pixels: float | None = None
-    """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
     evidence: Evidence = "labels"
     """What the confidence rests on: labels alone, or the classifier's scores too."""
     score: float | None = None
     """The classifier's own score of its answer about the picture itself, as it came."""
+    pixels: float | None = None
+    """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
 
     def agree(self) -> int:
         """How many views say what the verdict says."""
