@@ -1,7 +1,7 @@
 """Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
 
-python -m experiments.familiarity [alarms] [detected] [calibration]       results/familiarity_*.csv, all three if none
-python -m experiments.familiarity page                                    their tables in docs/familiarity.md
+python -m experiments.familiarity [alarms] [detected] [calibration] [streams]    results/familiarity_*.csv, all if none
+python -m experiments.familiarity page                                           their tables in docs/familiarity.md
 
 The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
 Answers about these are those that `experiments.general ask` kept.
@@ -34,6 +34,9 @@ from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
 from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.familiarity import NEIGHBOURS, Familiarity
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import Policy
+from looktwice.verdicts.stream import Glance, Stream
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"
@@ -46,8 +49,8 @@ PLAIN = ("side", "aspect", "red", "green", "blue")
 PANEL = "mirror zoom:1.15 turn:8 shift:0.08,0"
 ASKED = {"CIFAR-10": "resnet20", "CIFAR-100": "resnet56", "photos": "mobilenetv2"}
 """The models whose answers about the pictures are kept."""
-FIT, SHIFTED = 500, 120
-"""Pictures on which a jury is fitted, and changed ones that it is tested on."""
+FIT, SHIFTED, STREAM = 500, 120, 600
+"""Pictures on which a jury is fitted, changed ones that it is tested on, and those of a stream."""
 Change = Callable[[Pixels], Pixels]
 
 
@@ -300,6 +303,30 @@ def calibration(names: Sequence[str]) -> list[dict[str, object]]:
     return rows
 
 
+def streams(names: Sequence[str]) -> list[dict[str, object]]:
+    """Streams of pictures that are changed halfway: alarms, since when, and what accuracy is expected of them."""
+    rows = []
+    for name, description in (("clothes", str(DEMO / "fashion.toml")), ("photos", _photo_model())):
+        if name not in names:
+            continue
+        with Model(description) as model:
+            profile = model.fit(_changed(pictures(name)[:FIT], CHANGES["none"]), views=PANEL)
+            policy, shown = Policy.whole(profile), pictures(name)[FIT : FIT + STREAM]
+            for change, function in CHANGES.items():
+                live = [*_changed(shown[: STREAM // 2], CHANGES["none"]), *_changed(shown[STREAM // 2 :], function)]
+                named = [Picture(str(place), item.truth, item.source) for place, item in enumerate(live)]
+                verdicts = [found for found in model.score(named) if isinstance(found, Verdict)]
+                stream = Stream.of(policy).update([Glance.at(verdict, policy) for verdict in verdicts])
+                right = [verdict.label == item.truth for verdict, item in zip(verdicts, named, strict=True)]
+                told = stream.expected()
+                row = {"pictures": name, "change": change, "shown": len(named)}
+                row |= {"drift": bool(stream.drift and stream.drift.alarm)}
+                row |= {"shift": bool(stream.shift and stream.shift.alarm), "since": stream.since}
+                row |= {"accuracy": np.mean(right), "expected": told.accuracy, "low": told.low, "high": told.high}
+                rows.append(row)
+    return rows
+
+
 def _changed(found: Sequence[Picture], change: Change) -> list[Picture]:
     """The pictures after a change, named by their places: two folders may have the same names."""
     images = (change(picture.image().pixels) for picture in found)
@@ -337,12 +364,15 @@ def fill(page: Path, results: Path) -> None:
         "detected": {"profile": "", "pictures": "", "detected": ".1%", "plain": ".1%"},
         "calibration": {"pictures": "", "change": "", "unfamiliar": ".0%", "accuracy": ".3f", "confidence": ".3f"}
         | {"ece": ".3f", "brier": ".3f"},
+        "streams": {"pictures": "", "change": "", "drift": "", "shift": "", "since": "", "accuracy": ".3f"}
+        | {"expected": ".3f", "low": ".3f", "high": ".3f"},
     }
     text = page.read_text("utf-8")
     for task, shown in columns.items():
         with (results / f"familiarity_{task}.csv").open(newline="", encoding="utf-8") as file:
             rows = [
-                [format(float(row[k]), f) if f else row[k] for k, f in shown.items()] for row in csv.DictReader(file)
+                [format(float(row[k]), f) if f and row[k] else row[k] or "–" for k, f in shown.items()]
+                for row in csv.DictReader(file)
             ]
         heads = [name.replace("_", " ") for name in shown]
         lines = [" | ".join(cells) for cells in (heads, ["---"] * len(heads), *rows)]
@@ -352,7 +382,7 @@ def fill(page: Path, results: Path) -> None:
     page.write_text(text, "utf-8")
 
 
-TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration}
+TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration, "streams": streams}
 
 
 def main(wanted: Sequence[str], results: Path = RESULTS) -> None:

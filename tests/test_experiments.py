@@ -533,7 +533,7 @@ def test_results_that_are_committed_can_be_read() -> None:
 def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"SPLITS": 20, "REPEATED": 1, "FEW": 20, "FIT": 100, "SHIFTED": 30}.items():
+    for name, value in {"SPLITS": 20, "REPEATED": 1, "FEW": 20, "FIT": 100, "SHIFTED": 30, "STREAM": 60}.items():
         monkeypatch.setattr(familiarity, name, value)
     monkeypatch.setattr(familiarity, "SHARED", tmp_path / "nowhere")
     familiarity.main([], tmp_path)

@@ -258,6 +258,18 @@ def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]
     return compared.reasons if compared and not judged.taught else {}
 
 
+def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> str:
+    """What could not be compared with the labelled pictures, and why; empty where everything was."""
+    if judged.taught:
+        return ""
+    if policy.familiarity is None and policy.answers is None:
+        return "This profile cannot tell whether pictures are like the labelled ones; fit again for that."
+    if policy.familiarity and not any(digest in descriptors for digest in judged.votes.digests):
+        by = "by their answers alone" if policy.answers else "not at all"
+        return f"Pictures were compared with the labelled ones {by}: votes hold no pixels; name the pictures as well."
+    return ""
+
+
 # Cost ----------------------------------------------------------------------------------------------------------------
 
 

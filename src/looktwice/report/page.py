@@ -160,8 +160,9 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     policy = inputs.using()
     rows = gallery.panel(policy, inputs.profile.seed, judged, gallery.sample(known or inputs.pictures))
     top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
-    galleries = []
+    galleries, note = [], ""
     if judged:
+        note = findings.familiarity_note(policy, judged, inputs.descriptors)
         reasons = findings.unfamiliar(policy, judged, inputs.descriptors)
         strange = gallery.unfamiliar(judged, known, reasons, policy.false_alarms)
         galleries = [*strange, *gallery.galleries(judged, known)]
@@ -171,6 +172,7 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
         "more_views": len(set(policy.panel)) - len(rows) + 1,
         "own_sample": bool(inputs.pictures),
         "galleries": galleries,
+        "familiarity_note": note,
     }
 
 
