@@ -13,7 +13,7 @@ named far more often than by the first labels alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
@@ -304,22 +304,31 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     trials = [replace(best, columns=(base,))]
     trials += [replace(best, classes=whole.classes, strength=strength) for strength in strengths]
     trials += [replace(best, columns=(other,)) for other in others]
+    theta: dict[str, float] = {}
     for trial in trials:
         tried = best.joined(trial)
-        gain = held - (losses := _layout_losses(patterns, whole, tried, views, fold, shrinkage))
+        theta, losses = _tried(patterns, whole, tried, views, fold, shrinkage, theta)
+        gain = held - losses
         if pays(gain) or (trial.columns == ("bend",) and best.columns and gain.mean() > 0):
             best, held = tried, losses
     return best if best.columns or best.classes else None
 
 
-def _layout_losses(
-    patterns: Patterns, whole: Layout, tried: Layout, views: int, fold: Places, shrinkage: float
-) -> Floats:
-    """(n,): held-out losses with some columns of a table that has all."""
-    wanted = set(tried.names(views))
-    columns = [place for place, name in enumerate(whole.names(views)) if name in wanted]
+def _tried(
+    patterns: Patterns,
+    whole: Layout,
+    tried: Layout,
+    views: int,
+    fold: Places,
+    shrinkage: float,
+    start: Mapping[str, float],
+) -> tuple[dict[str, float], Floats]:
+    """The parameters with some columns of a table that has all, by name, and (n,) the held-out losses with them."""
+    names = tried.names(views)
+    columns = [whole.names(views).index(name) for name in names]
     part = patterns.under(columns, tried.ridge(views))
-    return held_out_losses(part, fold, shrinkage, descend(part, shrinkage))
+    theta = descend(part, shrinkage, start=np.array([start.get(name, 0.0) for name in names]))
+    return dict(zip(names, theta.tolist(), strict=True)), held_out_losses(part, fold, shrinkage, theta)
 
 
 def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
