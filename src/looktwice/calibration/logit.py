@@ -7,7 +7,7 @@ number of classes. The parameters are always in the order w₀, w_1 … w_S, tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -273,10 +273,17 @@ def pays(gain: Floats) -> bool:
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
     """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
     held = np.zeros(len(fold))
-    for part in range(int(fold.max()) + 1):
-        theta = descend(patterns, shrinkage, fold != part, start)
-        held[fold == part] = losses(patterns, theta)[fold == part]
+    for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
+        held[rows] = losses(patterns, theta)[rows]
     return held
+
+
+def held_out_fits(
+    patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
+) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """Which pictures are in each fold, and the parameters that the others teach."""
+    for part in range(int(fold.max()) + 1):
+        yield fold == part, descend(patterns, shrinkage, fold != part, start)
 
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:
@@ -284,6 +291,16 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
     scores = patterns.scores(theta)
     total = _log_totals(patterns, scores)[patterns.kinds()]
     return total - patterns.log_possible(scores) + patterns.spread
+
+
+def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
+    """(n,): the Brier score of each picture, over all classes; 0 where the truth is not known."""
+    chance, unnamed = chances(patterns, theta), patterns.options[:, -2] > 0
+    alike = np.where(unnamed, np.exp(patterns.size) * (classes - 1), 1.0)
+    squares = np.add.reduceat(chance**2 / alike, patterns.starts)[patterns.kinds()]
+    known = patterns.truth != UNKNOWN
+    true = chance[np.where(known, patterns.truth, 0)] * np.exp(-patterns.spread)
+    return np.where(known, squares + 1.0 - 2.0 * true, 0.0)
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:
