@@ -16,20 +16,19 @@ from numpy.typing import NDArray
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
-SHRINKAGES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
-"""How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
+SHRINKAGE = 30.0
+"""How strongly the views' weights are drawn to their common weight: with few pictures the jury counts hands, with many
+each view earns its own weight. One value does as well as choosing it by cross-validation (docs/method.md)."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
 LEAST_FALL = 1e-12
 """What the loss must be expected to fall by for another step."""
 AT_BOUND = 1e-9
 """How close to its bound a parameter counts as being there."""
-OWN_WEIGHTS = 100
-"""Labelled pictures below which all views have nearly one weight."""
 UNKNOWN = -1
 """The truth of a picture of which it is only known what did not come true."""
 FOLDS = 5
-STRENGTHS = (100.0, 30.0, 10.0, 3.0)
+STRENGTHS = (30.0, 10.0, 3.0)
 """How strongly the offsets of classes may be drawn to zero."""
 PER_CLASS, MOST_CLASSES = 20, 50
 """Labelled pictures that a base label needs for an offset, and how many labels may have one."""
@@ -228,26 +227,11 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
 
 
-def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
-    """The shrinkage whose juries are least surprised by the truths of the folds they did not see.
-
-    Weights of their own have to earn their place: the strongest shrinkage, which is one common weight, stays unless
-    another lowers the mean loss by more than a standard error of what it gains, and with few pictures in any case.
-    """
-    if patterns.options.shape[1] - len(patterns.ridge) < 5 or len(fold) < OWN_WEIGHTS:
-        return SHRINKAGES[0]
-    loss = np.zeros((len(SHRINKAGES), len(fold)))
-    for part in range(int(fold.max()) + 1):
-        theta, held = None, fold == part
-        for i, shrinkage in enumerate(SHRINKAGES):
-            theta = descend(patterns, shrinkage, ~held, theta)
-            loss[i, held] = losses(patterns, theta)[held]
-    best = int(loss.sum(axis=1).argmin())
-    return SHRINKAGES[best if pays(loss[0] - loss[best]) else 0]
-
-
 def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
-    """The offsets that make a jury less surprised by the truths of folds it did not see; none where they do not pay."""
+    """The offsets that make a jury least surprised by the truths of folds it did not see; none where that has none.
+
+    They tell unanimous pictures of different classes apart, and are drawn to zero strongly enough to cost nothing.
+    """
     classes, fold = frequent_classes(labelled), folds(len(labelled))
     if not classes:
         return Offsets()
@@ -255,7 +239,7 @@ def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float
     tried = [Offsets(classes, strength) for strength in STRENGTHS]
     losses = [held_out_losses(tabulate(labelled, each), fold, shrinkage) for each in tried]
     best = int(np.argmin([each.sum() for each in losses]))
-    return tried[best] if pays(held - losses[best]) else Offsets()
+    return tried[best] if losses[best].sum() < held.sum() else Offsets()
 
 
 def frequent_classes(votes: Votes) -> tuple[int, ...]:
