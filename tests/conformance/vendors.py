@@ -221,9 +221,9 @@ PATHS = {
 }
 
 
-def app_of(house: House) -> web.Application:
-    """The door at which the house answers one question at a time."""
-    app = web.Application(client_max_size=1 << 30)
+def app_of(house: House, app: web.Application | None = None) -> web.Application:
+    """The door at which the house answers one question at a time, beside others that an app has."""
+    app = web.Application(client_max_size=1 << 30) if app is None else app
 
     async def ask(request: web.Request) -> web.Response:
         return web.json_response(house.answer(await request.json()))

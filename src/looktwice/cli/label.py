@@ -40,6 +40,11 @@ def label(
     place: Place,
 ) -> None:
     """Show pictures in a random order until a signal comes; every click is kept as it is made."""
+    if options.asking and model.options.batch:
+        raise DataError(
+            "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
+            "--no-asking and fit with --batch"
+        )
     panel, views = panel_of(options.views), options.views
     out = options.out or _default(folder)
     labels = Labels(out)
