@@ -28,7 +28,6 @@ from uuid import uuid4
 
 import numpy as np
 import typer
-import uvicorn
 
 from looktwice.asking.session import AskOptions
 from looktwice.cli.app import app
@@ -141,6 +140,8 @@ def started(command: list[str], **environment: str) -> Iterator[Service]:
 @contextmanager
 def started_here(*arguments: object) -> Iterator[Client]:
     """The service that a command line starts, in a thread of this process; raises what the command raises instead."""
+    import uvicorn  # which the environment of fleets has not
+
     listening: Future[tuple[uvicorn.Server, socket]] = Future()
 
     class Server(uvicorn.Server):

@@ -652,11 +652,9 @@ def test_where_nobody_can_wait_for_a_batch_it_is_refused_before_anything_is_aske
         assert (done.returncode, done.stdout) == (1, "")
         assert said.startswith(f"error: {why}")
         assert "leave --batch out" in said
-    for why, words in (
-        ("a service answers", ("serve", "-p", chat.profile)),
-        ("the page", ("label", pictures, "-c", model)),
-    ):
-        with pytest.raises(LookTwiceError, match=f"^{why}.*; leave --batch out"), started_here(*words, *options):
+    serving = ("serve", "-p", chat.profile), ("label", pictures, "-c", model)
+    for why, starts in zip(("a service answers", "the page asks"), serving, strict=True):
+        with pytest.raises(LookTwiceError, match=f"^{why}.*; leave --batch out"), started_here(*starts, *options):
             pass
     with pytest.raises(LookTwiceError, match="leave --batch out"), Model(model, batch=True) as asked:
         asked.check(chat.pictures[0])
