@@ -83,10 +83,10 @@ def server(delay: float, share: float = 0.0, limit: float = 0.0) -> Iterator[str
             process.kill()
 
 
-def refusals(url: str) -> int:
-    """How many calls the server at an address has refused."""
+def count(url: str, what: str) -> int:
+    """How many calls the server at an address has `answered` or `refused`."""
     with urllib.request.urlopen(url.replace("/classify", "/counts"), timeout=10) as reply:
-        return int(json.load(reply).get("refused", 0))
+        return int(json.load(reply).get(what, 0))
 
 
 if __name__ == "__main__":
