@@ -97,6 +97,8 @@ class House:
     count: Callable[[int, int], int]
     bill: Decimal = Decimal(0)
     """In millionths of the currency, exactly."""
+    prices: list[Decimal] = field(default_factory=list)
+    """What each answer added to it."""
     calls: int = 0
     asked: list[bytes] = field(default_factory=list)
     """The pictures of all questions that were answered."""
@@ -119,6 +121,7 @@ class House:
         out = math.ceil(len(said) / 4) + 1
         owed = (tokens - cached) * self.input + cached * self.cached + out * self.output
         self.bill += owed * price
+        self.prices.append(owed * price)
         self.calls += 1
         self.asked.append(picture)
         return REPLIES[self.vendor](said, self.model, tokens, cached, out)
