@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked
 import numpy as np
 
 from looktwice.asking.asker import Asker
@@ -81,10 +82,11 @@ def command(*arguments: object, **environment: str) -> list[str]:
 
 
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One run of the command line, to its end."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, check=False
-    )
+    """One run of the command line, to its end; from an interpreter of its own where its settings are in question."""
+    words, variables = command(*arguments), {**os.environ, **environment}
+    if any(name.startswith("PYTHON") for name in environment):
+        return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
+    return forked.run(words[2:], cwd or Path.cwd(), variables)
 
 
 def brightest(image: np.ndarray) -> str:
