@@ -7,8 +7,10 @@ is started with the first run and ends with the tests; `python tests/forked.py F
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -19,9 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+Process = multiprocessing.get_context("fork").Process
 PRELOADED = (
     *("scipy.optimize", "scipy.stats"),
-    *("looktwice.cli.check", "looktwice.cli.demo", "looktwice.cli.inputs", "looktwice.cli.ledger"),
+    *(f"looktwice.cli.{each}" for each in ("app", "check", "demo", "inputs", "ledger", "tune")),
     *("looktwice.classifiers.http", "looktwice.model", "looktwice.report"),
 )
 """Nothing that a test takes away to see what happens without it (pyarrow), or that has threads (onnxruntime)."""
@@ -58,39 +61,39 @@ def _prepared() -> socket.socket:
 
 
 def _serve(orders: socket.socket) -> None:
-    """Fork for each order; return in the process that is to run it."""
+    """Take orders until nobody can send one."""
     for module in PRELOADED:
         importlib.import_module(module)
-    while True:
-        text, descriptors, _, _ = socket.recv_fds(orders, 2**20, 3)
-        if not text:
-            sys.exit()
-        if not os.fork():
-            _fork(json.loads(text), *descriptors)
-            return
-        for each in descriptors:
+    gc.freeze()
+    while (received := socket.recv_fds(orders, 2**20, 3))[0]:
+        Process(target=_watch, args=(json.loads(received[0]), *received[1])).start()
+        for each in received[1]:
             os.close(each)
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
-def _fork(order: dict[str, Any], out: int, err: int, ending: int) -> None:
-    """Return in the process that runs the order; the other one waits for its end and tells the exit code."""
-    if running := os.fork():
-        code = os.waitstatus_to_exitcode(os.waitpid(running, 0)[1])
-        os.write(ending, str(code).encode())
-        os._exit(0)
+def _watch(order: dict[str, Any], out: int, err: int, ending: int) -> None:
+    """Tell the exit code of the order."""
+    running = Process(target=_obey, args=(order, out, err))
+    running.start()
+    running.join()
+    os.write(ending, str(running.exitcode).encode())
+
+
+def _obey(order: dict[str, Any], out: int, err: int) -> None:
+    from looktwice.cli.app import main
+
     os.dup2(out, 1)
     os.dup2(err, 2)
-    os.closerange(3, max(out, err, ending) + 1)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
     sys.argv = order["arguments"]
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves without them
 
 
 if __name__ == "__main__":
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    from looktwice.cli.app import main
-
-    main()
