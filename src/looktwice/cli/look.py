@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from looktwice import tables
@@ -11,6 +11,7 @@ from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
+from looktwice.cli.following import PICTURES, cost_of_accepted, say_next, say_reach
 from looktwice.cli.inputs import complain, policy_of
 from looktwice.errors import DataError
 from looktwice.files import ready
@@ -20,6 +21,7 @@ from looktwice.verdicts import explain
 from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
 
 DRIFT = (
@@ -38,7 +40,47 @@ SHIFT = (
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
-def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+@dataclass
+class Decided:
+    """What the verdicts of a run come to."""
+
+    verdicts: int = 0
+    accepted: int = 0
+    queries: int = 0
+    unfamiliar: int = 0
+
+    def add(self, verdict: Verdict) -> None:
+        self.verdicts += 1
+        self.accepted += verdict.decision == "accept"
+        self.queries += verdict.queries
+        self.unfamiliar += verdict.unfamiliar_because is not None
+
+
+@dataclass(frozen=True)
+class Following:
+    """Where the verdicts of `score` come from and go to, for the command after it."""
+
+    profile: Path
+    pictures: Sequence[str]
+    out: Path
+
+    def say(self, profile: Profile, max_error: float | None, price: int, decided: Decided) -> None:
+        """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on."""
+        if max_error is None:
+            say_reach(profile, self.profile, price)
+            return
+        cost = cost_of_accepted(decided.queries, price, decided.accepted)
+        say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
+        folder = self.pictures[0] if len(self.pictures) == 1 else PICTURES
+        if decided.accepted < decided.verdicts:
+            say_next("have people look at the others", "review", self.out, folder)
+        else:
+            say_next("see how often they are wrong", "audit", self.out, folder)
+
+
+def look(
+    model: AsyncModel, pictures: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output
+) -> bool:
     """Print a verdict for each picture; whether all have one."""
     policy_of(model, decide)
     if output.dry_run:
@@ -52,10 +94,12 @@ def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions
     verdicts = run(work)
     for verdict in verdicts:
         _show(verdict, output.json)
+    if not output.json:
+        say_reach(model.fitted(), profile, model.typical_price())
     return not any(isinstance(verdict, Unscored) for verdict in verdicts)
 
 
-def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+def burst(model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output) -> bool:
     """Print the one verdict that several photos of one thing give; whether there is one."""
     if decide != DecisionOptions():
         raise DataError("a burst is judged as a whole and nothing is guaranteed about it; leave the options to act out")
@@ -69,11 +113,19 @@ def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions,
 
     verdict = run(work)
     _show(verdict, output.json)
+    if not output.json:
+        say_next("take and judge such photos on a page", "serve", "-p", profile)
     return isinstance(verdict, Verdict)
 
 
 def score(
-    model: AsyncModel, pictures: Sequence[Picture], out: Path, verify: bool, decide: DecisionOptions, output: Output
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    out: Path,
+    verify: bool,
+    decide: DecisionOptions,
+    output: Output,
+    following: Following,
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
     ready(out, tables.ENDINGS)
@@ -93,18 +145,17 @@ def score(
     unscored: dict[str, Unscored] = {}
     agreement_bins: list[int] = []
     kinds: list[int] = []
-    unfamiliar = 0
+    decided = Decided()
 
     async def work() -> None:
-        nonlocal unfamiliar
         async with watched(model, len(todo), output):
             async for verdict in model.score(todo, decide):
                 if isinstance(verdict, Unscored):
                     unscored[verdict.name] = verdict
-                    unfamiliar += verdict.cause is Cause.UNFAMILIAR
+                    decided.unfamiliar += verdict.cause is Cause.UNFAMILIAR
                 else:
                     file.add(verdict)
-                    unfamiliar += verdict.unfamiliar_because is not None
+                    decided.add(verdict)
                     kinds.append(policy.familiarity_kind(verdict.familiarity))
                     agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
 
@@ -119,13 +170,15 @@ def score(
     for alarm, words in ((drifted, DRIFT), (shifted, SHIFT)):
         if alarm:
             say(words)
-    if unfamiliar:
-        share = f"{unfamiliar} of {len(todo)} pictures ({unfamiliar / len(todo):.1%})"
+    if decided.unfamiliar:
+        share = f"{decided.unfamiliar} of {len(todo)} pictures ({decided.unfamiliar / len(todo):.1%})"
         say(f"[yellow]Unfamiliar:[/yellow] {share}, where {decide.false_alarms:.1%} are to be expected. {UNFAMILIAR}")
     if output.json:
-        told = {"not_scored": file.missing(), "drift": drifted or shifted, "unfamiliar": unfamiliar}
+        told = {"not_scored": file.missing(), "drift": drifted or shifted, "unfamiliar": decided.unfamiliar}
         print_json({"out": str(out), "pictures": len(pictures), **told})
     say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    if not output.json and decided.verdicts and not file.missing():
+        following.say(profile, decide.max_error, model.typical_price(), decided)
     return not file.missing()
 
 
