@@ -82,9 +82,9 @@ def command(*arguments: object, **environment: str) -> list[str]:
 
 
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One run of the command line, to its end; from an interpreter of its own where its settings are in question."""
+    """One run of the command line, to its end."""
     words, variables = command(*arguments), {**os.environ, **environment}
-    if any(name.startswith("PYTHON") for name in environment):
+    if any(name.startswith(("PYTHON", "COLUMNS")) for name in environment):  # read as it starts
         return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
     return forked.run(words[2:], cwd or Path.cwd(), variables)
 

@@ -94,7 +94,7 @@ def look(
     verdicts = run(work)
     for verdict in verdicts:
         _show(verdict, output.json)
-    if not output.json:
+    if not output.json and any(isinstance(verdict, Verdict) for verdict in verdicts):
         say_reach(model.fitted(), profile, model.typical_price())
     return not any(isinstance(verdict, Unscored) for verdict in verdicts)
 
@@ -113,7 +113,7 @@ def burst(model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: D
 
     verdict = run(work)
     _show(verdict, output.json)
-    if not output.json:
+    if isinstance(verdict, Verdict) and not output.json:
         say_next("take and judge such photos on a page", "serve", "-p", profile)
     return isinstance(verdict, Verdict)
 
