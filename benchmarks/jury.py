@@ -20,9 +20,10 @@ import numpy as np
 from goals import at_most
 from scipy.optimize import minimize
 
-from looktwice.calibration import jury, metrics
+from looktwice.calibration import jury, logit, metrics
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.storage import load
-from looktwice.calibration.votes import Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
 
 SHRINKAGES = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
@@ -43,16 +44,38 @@ def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> Labelle
     return votes.labelled(map(str, truth))
 
 
+def simulated_lists(pictures: int, views: int, classes: int, listed: int = 5, seed: int = 0) -> LabelledVotes:
+    """Ranked lists with scores: the softmax of logits that a picture and its views share in part.
+
+    Some classes are frequent, so that as many as may have an offset of their own.
+    """
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(np.where(rng.random(pictures) < 0.5, 60, classes))
+    common = 1.2 * rng.standard_normal((pictures, classes), np.float32)
+    common[np.arange(pictures), truth] += 8 * rng.beta(2, 1, pictures)
+    labels = np.empty((pictures, views + 1, listed), np.int32)
+    scores = np.empty(labels.shape, np.float32)
+    for question in range(views + 1):
+        logits = common + 0.6 * rng.standard_normal(common.shape, np.float32)
+        powers = np.exp(2 * logits)
+        labels[:, question] = np.argsort(-logits, axis=1)[:, :listed]
+        scores[:, question] = np.take_along_axis(powers, labels[:, question], 1) / powers.sum(axis=1, keepdims=True)
+    names, panel = tuple(map(str, range(pictures))), tuple(f"view {s}" for s in range(views))
+    said, words = labels[:, :, 0], tuple(map(str, range(classes)))
+    votes = Votes(names, panel, words, said[:, 0], said[:, 1:], classes, evidence=Evidence(labels, scores))
+    return votes.labelled(map(str, truth))
+
+
 def greedy(votes: LabelledVotes, steps: int, shrinkage: float = 30.0) -> list[int]:
     """The panel that grows by the view which helps most on held-out folds."""
-    fold, panel, theta = jury.folds(len(votes)), list[int](), np.zeros(3)
+    fold, panel, theta = logit.folds(len(votes)), list[int](), np.zeros(3)
     for _ in range(steps):
         left = [s for s in range(len(votes.panel)) if s not in panel]
-        tables = {s: jury.tabulate(votes.under([*panel, s])) for s in left}
-        start = jury.widen(theta)
-        loss = {s: jury.held_out_losses(table, fold, shrinkage, start).sum() for s, table in tables.items()}
+        tables = {s: logit.tabulate(votes.under([*panel, s])) for s in left}
+        start = logit.widen(theta)
+        loss = {s: logit.held_out_losses(table, fold, shrinkage, start).sum() for s, table in tables.items()}
         panel.append(min(loss, key=lambda s: loss[s]))
-        theta = jury.descend(tables[panel[-1]], shrinkage, start=start)
+        theta = logit.descend(tables[panel[-1]], shrinkage, start=start)
     return panel
 
 
@@ -66,10 +89,13 @@ def quick(what: str, work: Callable[[], object], goal: float) -> bool:
 def times() -> bool:
     votes, many = simulated(1000, 16, 1000), simulated(5000, 16, 1000)
     broad = simulated(1000, 40, 1000)
+    ranked = simulated_lists(5000, 16, 1000)
     reached = [
         quick("Jury of 1,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(votes), 10),
         at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 500),
         quick("Jury of 5,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(many), 10),
+        quick("the same with five labels and their scores", lambda: jury.Jury().fit(ranked), 15),
+        at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 800),
         quick("a jury for every number of 16 views", lambda: jury.fit_prefixes(votes), 10),
         quick("10 of 40 views chosen, 1,000 pictures, 5 folds", lambda: greedy(broad, 10), 20),
         quick("1,000 resamples of all figures, 50,000 pictures", resampled, 5),
@@ -85,23 +111,23 @@ def resampled() -> None:
     metrics.bootstrap(confidence, correct, brier, nll)
 
 
-def single(votes: LabelledVotes) -> jury.Patterns:
+def single(votes: LabelledVotes) -> logit.Patterns:
     """The patterns with one of its own for every picture, in order, so that columns can be added for each."""
     codes = np.column_stack([votes.base, votes.views])
-    first = jury._first(codes)
+    first = logit.first_said(codes)
     named = first == np.arange(first.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < votes.classes])
-    owner, options = jury._options(first, choice, count)
-    column = jury._truth_columns(codes, votes.truths)
+    owner, options = logit._options(first, choice, count)
+    column = logit.truth_columns(codes, votes.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     others = np.where(column < codes.shape[1], 1, votes.classes - count)
     left = options[:, -2] * np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))[owner]
     starts = np.searchsorted(owner, np.arange(len(votes)))
-    return jury.Patterns(options, left, starts, owner, place[np.arange(len(votes)), column], np.log(others))
+    return logit.Patterns(options, left, starts, owner, place[np.arange(len(votes)), column], np.log(others))
 
 
-def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) -> dict[str, Floats]:
+def additions(votes: Votes, patterns: logit.Patterns, severity: Floats | None) -> dict[str, Floats]:
     """What each addition puts beside the votes for an option: (r, columns)."""
     heard, base = patterns.options[:, :-2], votes.base[patterns.owner]
     family = np.array([view.split(":")[0] for view in votes.panel])
@@ -123,24 +149,24 @@ def additions(votes: Votes, patterns: jury.Patterns, severity: Floats | None) ->
     return found
 
 
-def held_out(patterns: jury.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
+def held_out(patterns: logit.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
     """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
     wide = replace(patterns, options=np.column_stack([patterns.options, extra]))
     pull = np.diag([0.0] * patterns.options.shape[1] + [shrink] * extra.shape[1])
-    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += jury._pull(patterns.options.shape[1], shrinkage)
-    bowl = replace(jury.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
+    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += logit._pull(patterns.options.shape[1], shrinkage)
+    bowl = replace(logit.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
     best = minimize(
-        lambda theta: bowl.at(theta)[:2],
+        bowl.at,
         np.zeros(len(pull)),
         jac=True,
-        hess=lambda theta: bowl.at(theta)[2],
+        hess=bowl.curvature,
         method="trust-exact",
         options={"gtol": 1e-3},
     )
-    return jury.losses(wide, best.x)
+    return logit.losses(wide, best.x)
 
 
-def test_loss(patterns: jury.Patterns, extra: Floats, fit: Floats, fold: jury.Places) -> float:
+def test_loss(patterns: logit.Patterns, extra: Floats, fit: Floats, fold: Places) -> float:
     """The mean loss on the pictures not fitted on; both shrinkages are chosen by cross-validation on the others."""
     grid = [(a, b) for a in SHRINKAGES for b in (SHRINKAGES if extra.shape[1] else (1.0,))]
 

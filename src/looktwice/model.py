@@ -243,7 +243,7 @@ class AsyncModel:
         labels: Sequence[object] | None = None,
         *,
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
@@ -267,7 +267,7 @@ class AsyncModel:
         *,
         sizes: Sequence[int],
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Sized:
         """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
 
@@ -379,17 +379,18 @@ class AsyncModel:
     async def familiarity(self, pictures: PicturesLike) -> Floats:
         """(n,): how much each picture is like the labelled ones, a p-value in (0, 1]; costs no query.
 
-        At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
+        At most 1 % of new pictures like them have one of 0.01 or less. A verdict has a lower one if the answers are
+        unusual as well. NaN where the profile cannot tell.
         """
-        known, found = self.fitted().familiarity, many(pictures)
-        if known is None or not found:
+        policy, found = self.policy(), many(pictures)
+        if policy.familiarity is None or not found:
             return np.full(len(found), np.nan)
 
         def described() -> Floats:
             images = (picture.image(self.terms.working_size) for picture in found)
             return np.stack([descriptor(image.pixels, image.came) for image in images])
 
-        return known.p_values(await asyncio.to_thread(described))
+        return policy.before_asking(await asyncio.to_thread(described))
 
     async def evaluate(
         self,

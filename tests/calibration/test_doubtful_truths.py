@@ -11,7 +11,7 @@ from scipy.optimize import OptimizeResult, minimize
 from test_jury import simulated
 from test_scored_jury import world
 
-from looktwice.calibration import jury, panels, storage
+from looktwice.calibration import logit, panels, storage
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes
 from looktwice.errors import DataError, FitError
@@ -27,7 +27,7 @@ def doubted(votes: LabelledVotes, share: float, seed: int = 0) -> LabelledVotes:
 
 def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
     """−log likelihood, picture by picture from its definition, and the penalty; with the half counts of the fit."""
-    patterns = jury.tabulate(votes)
+    patterns = logit.tabulate(votes)
     total = 0.0
     for row in range(len(votes)):
         said = [int(votes.base[row]), *(int(v) for v in votes.views[row] if v >= 0)]
@@ -47,15 +47,15 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
         else:
             true = powers[int(votes.truths[row]) if votes.truths[row] in powers else OUTSIDE]
         total -= np.log(true / sum(powers.values()))
-    pull = jury._pull(len(theta), shrinkage)
+    pull = logit._pull(len(theta), shrinkage)
     return float(total + theta @ pull @ theta / 2) + smoothing(patterns, theta)
 
 
-def smoothing(patterns: jury.Patterns, theta: Floats) -> float:
+def smoothing(patterns: logit.Patterns, theta: Floats) -> float:
     """The one picture more that a fit counts, spread over the options as the pictures are over the patterns."""
     scores = patterns.scores(theta)
-    chance = scores - jury._log_totals(patterns, scores)[patterns.owner]
-    pictures = patterns.owner[np.where(patterns.truth == jury.UNKNOWN, 0, patterns.truth)]
+    chance = scores - logit._log_totals(patterns, scores)[patterns.owner]
+    pictures = patterns.owner[np.where(patterns.truth == logit.UNKNOWN, 0, patterns.truth)]
     pictures[patterns.doubtful] = patterns.owner[patterns.possible]
     share = np.bincount(pictures, minlength=len(patterns.starts)) / len(pictures)
     sizes = np.bincount(patterns.owner)
@@ -66,16 +66,16 @@ def test_losses_are_those_of_the_definition() -> None:
     votes = doubted(simulated(60, 3, 6, seed=3), 1.0)
     assert votes.doubtful().any()
     theta = np.array([1.0, 0.6, 0.4, 0.7, -0.5, 0.3])
-    patterns = jury.tabulate(votes)
+    patterns = logit.tabulate(votes)
     known = replace(patterns, spread=np.zeros(len(votes)))
-    plain = brute_loss(votes, 0.0, theta) - smoothing(patterns, theta) - theta @ jury._pull(6, 0.0) @ theta / 2
-    assert jury.losses(known, theta).sum() == pytest.approx(plain)
+    plain = brute_loss(votes, 0.0, theta) - smoothing(patterns, theta) - theta @ logit._pull(6, 0.0) @ theta / 2
+    assert logit.losses(known, theta).sum() == pytest.approx(plain)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None:
     votes = doubted(simulated(80, 3, 5, seed=seed), 0.7, seed)
-    theta = jury.descend(jury.tabulate(votes), 3.0)
+    theta = logit.descend(logit.tabulate(votes), 3.0)
     bounds = [(0.0, None)] * 4 + [(None, np.log(4)), (0.0, None)]
 
     def lowest(start: Floats) -> OptimizeResult:
@@ -90,8 +90,8 @@ def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None
 
 def test_the_covariance_is_the_inverse_of_the_curvature() -> None:
     votes = doubted(simulated(80, 2, 5, seed=5), 0.7)
-    patterns = jury.tabulate(votes)
-    theta = jury.descend(patterns, 3.0)
+    patterns = logit.tabulate(votes)
+    theta = logit.descend(patterns, 3.0)
     h, size = 1e-3, len(theta)
     curvature = np.zeros((size, size))
     for i in range(size):
@@ -99,7 +99,8 @@ def test_the_covariance_is_the_inverse_of_the_curvature() -> None:
             a, b = np.eye(size)[i] * h, np.eye(size)[j] * h
             ends = [brute_loss(votes, 3.0, theta + s * a + t * b) * s * t for s in (1, -1) for t in (1, -1)]
             curvature[i, j] = sum(ends) / (4 * h * h)
-    np.testing.assert_allclose(np.linalg.inv(jury._covariance(patterns, 3.0, theta)), curvature, rtol=2e-2, atol=2e-2)
+    found = np.linalg.inv(logit.posterior_covariance(patterns, 3.0, theta))
+    np.testing.assert_allclose(found, curvature, rtol=2e-2, atol=2e-2)
 
 
 def test_excluding_all_but_one_label_is_the_same_as_knowing_it() -> None:
@@ -107,12 +108,12 @@ def test_excluding_all_but_one_label_is_the_same_as_knowing_it() -> None:
     told = votes.labelled(
         ["?"] * 99 + [votes.words[99]], [tuple({0, 1, 2, 3} - {int(truth)}) for truth in votes.truths[:99]] + [()]
     )
-    one, other = jury.tabulate(votes), jury.tabulate(told)
+    one, other = logit.tabulate(votes), logit.tabulate(told)
     theta = np.array([1.0, 0.6, 0.4, 0.7, -0.5, 0.3])
     np.testing.assert_allclose(other.hits(theta=theta), one.hits(), atol=1e-12)
-    np.testing.assert_allclose(jury.losses(other, theta), jury.losses(one, theta))
+    np.testing.assert_allclose(logit.losses(other, theta), logit.losses(one, theta))
     np.testing.assert_allclose(panels.brier(other, theta, 4), panels.brier(one, theta, 4))
-    np.testing.assert_allclose(jury.descend(other, 3.0), jury.descend(one, 3.0), atol=1e-5)
+    np.testing.assert_allclose(logit.descend(other, 3.0), logit.descend(one, 3.0), atol=1e-5)
 
 
 def test_knowing_that_answers_are_wrong_beats_leaving_these_pictures_out() -> None:
@@ -138,9 +139,9 @@ def test_a_jury_with_scores_learns_from_wrong_answers_too() -> None:
 def test_excluding_everything_is_an_error_and_so_is_no_known_truth() -> None:
     votes = simulated(20, 6, 2, seed=1)
     with pytest.raises(DataError, match="its truth is another"):
-        jury.tabulate(votes.labelled(["?"] * 19 + ["1"], [(0, 1)] * 19 + [()]))
+        logit.tabulate(votes.labelled(["?"] * 19 + ["1"], [(0, 1)] * 19 + [()]))
     with pytest.raises(FitError, match="no picture has a truth that is known"):
-        jury.tabulate(votes.labelled(["?"] * 20, [(0,)] * 20))
+        logit.tabulate(votes.labelled(["?"] * 20, [(0,)] * 20))
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])

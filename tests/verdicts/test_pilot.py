@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from workshop import run
 
 from looktwice.asking.asker import Asker
-from looktwice.calibration import jury, panels
+from looktwice.calibration import jury, logit, panels
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
@@ -101,26 +101,42 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
         votes.views[:, [0, 0, 1, 2]],
         votes.classes,
     ).labelled(votes.words)
-    for grow in (panels.grow, jury.grow_panel):
-        assert grow(copied, 2) in ([0, 2], [1, 2])
-        assert len(grow(copied, 9)) == 4
+    assert panels.grow(copied, 2) in ([0, 2], [1, 2])
+    assert len(panels.grow(copied, 9)) == 4
 
 
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=150)
-    fitted, table = jury.Jury().fit(votes).without_offsets(), jury.tabulate(votes)
+    fitted, table = jury.Jury().fit(votes).without_offsets(), logit.tabulate(votes)
     theta, distribution = np.array([*fitted.weights, *fitted.unnamed]), fitted.distribution(votes)
     assert panels.brier(table, theta, votes.classes) == pytest.approx(distribution.brier(votes.truths))
     assert panels.log_loss(table, theta, votes.classes) == pytest.approx(distribution.nll(votes.truths))
 
 
+@pytest.mark.parametrize("classes", [3, 100])
+def test_counting_hands_loses_nothing_but_who_said_what(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    truth = rng.integers(classes, size=400).astype(np.int32)
+    said = np.where(rng.random((400, 6)) < 0.6, truth[:, None], rng.integers(classes, size=(400, 6))).astype(np.int32)
+    words = tuple(map(str, range(classes)))
+    votes = Votes(tuple(map(str, range(400))), tuple("abcde"), words, said[:, 0], said[:, 1:], classes)
+    table = logit.tabulate(votes.labelled([words[code] for code in truth]))
+    merged = panels.equal_weights(table)
+    assert len(merged.starts) < len(table.starts)
+    theta = np.array([0.7, 0.4, 0.9, 0.3])
+    spread = np.array([0.7, *[0.4] * 5, 0.9, 0.3])
+    for loss in (panels.brier, panels.log_loss):
+        np.testing.assert_allclose(loss(merged, theta, classes), loss(table, spread, classes))
+
+
 def test_held_out_losses_are_those_of_a_jury_with_one_weight_that_never_saw_the_picture() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=300)
-    fold = jury.folds(len(votes))
+    fold = logit.folds(len(votes))
     mixed = replace(votes, views=np.sort(votes.views, axis=1))
-    assert panels.held_out(mixed, fold) == pytest.approx(panels.held_out(votes, fold), abs=1e-6)
+    for loss in panels.LOSSES.values():
+        assert panels.held_out(mixed, fold, loss) == pytest.approx(panels.held_out(votes, fold, loss), abs=1e-6)
     one = votes.under([1])
-    expected = jury.held_out_losses(jury.tabulate(one), fold, 0.0)
+    expected = logit.held_out_losses(logit.tabulate(one), fold, 0.0)
     assert panels.held_out(one, fold, panels.log_loss) == pytest.approx(expected, abs=1e-6)
 
 

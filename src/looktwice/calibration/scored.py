@@ -20,14 +20,34 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.evidence import UNLISTED, Scale
-from looktwice.calibration.votes import MISSING, Codes, Floats, Places, Votes
+from looktwice.calibration.evidence import UNLISTED, Scale, useless
+from looktwice.calibration.logit import (
+    STRENGTHS,
+    Patterns,
+    briers,
+    descend,
+    folds,
+    frequent_classes,
+    held_out_fits,
+    losses,
+    pays,
+    pooling,
+    posterior_covariance,
+    settle,
+    tabulate,
+    truth_columns,
+)
+from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
 Column = Literal["base", "bend", "views"]
 COLUMNS: tuple[Column, ...] = ("base", "bend", "views")
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where the hinges are, as quantiles of the log odds; one more is at the largest value but one."""
+BEND = 1.0
+"""How strongly the hinges of the base label's score are drawn to zero."""
+FEWEST_SCORED = 20
+"""Labelled pictures with scores below which nothing is learned from them."""
 MOST_OTHERS = 10
 """Options beyond the labels that came first somewhere: those with the largest shares in all lists together."""
 
@@ -79,11 +99,7 @@ class Scored:
 
     def pooled(self, views: int) -> Self:
         """The same for so many views that are none of the panel's, each with the mean weight of those."""
-        fitted, extra = self.views, len(self.theta) - 1 - self.views
-        mixing = np.zeros((1 + views + extra, len(self.theta)))
-        mixing[0, 0] = 1.0
-        mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
-        mixing[1 + views :, 1 + fitted :] = np.eye(extra)
+        mixing = pooling(self.views, views, len(self.theta) - 1 - self.views)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         theta = (mixing @ np.array(self.theta)).tolist()
         return replace(self, theta=tuple(theta), covariance=tuple(map(tuple, covariance.tolist())))
@@ -161,7 +177,7 @@ def cast(
     labels = _options(votes, scale)
     named = labels != MISSING
     count = named.sum(axis=1)
-    said = np.column_stack([votes.base, votes.views])
+    said = votes.answers()
     views = said.shape[1] - 1
     own = views + 1 + width(columns, knots)
     features = np.zeros((len(votes), labels.shape[1] + 1, own + len(classes) + 2))
@@ -195,7 +211,7 @@ def _options(votes: Votes, scale: Scale) -> Codes:
     evidence = votes.evidence
     assert evidence is not None  # noqa: S101  # `cast` has checked it
     n, words = len(votes), max(len(votes.vocabulary), 1)
-    said = np.column_stack([votes.base, votes.views])
+    said = votes.answers()
     width = said.shape[1]
     listed = evidence.labels.reshape(n, -1)
     shares = scale.shares(evidence).reshape(n, -1)
@@ -222,3 +238,127 @@ def log_odds(own: Floats, rest: Floats) -> Floats:
     top = rest.max(axis=1)
     odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
     return odds
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of scores a jury has, and which base labels have an offset, shrunk by how much."""
+
+    scale: Scale
+    knots: tuple[float, ...]
+    columns: tuple[Column, ...]
+    classes: tuple[int, ...] = ()
+    strength: float = STRENGTHS[0]
+
+    @classmethod
+    def union(cls, *layouts: Layout | None) -> Layout | None:
+        """What any of them has, on the scale of the first."""
+        found = [layout for layout in layouts if layout]
+        if not found:
+            return None
+        columns = tuple(column for column in COLUMNS if any(column in layout.columns for layout in found))
+        widest = max(found, key=lambda layout: len(layout.classes))
+        return cls(found[0].scale, found[0].knots, columns, widest.classes, widest.strength)
+
+    def joined(self, other: Layout) -> Layout:
+        """The columns of both, and the other's offsets where it has any."""
+        columns = (*self.columns, *other.columns)
+        if not other.classes:
+            return replace(self, columns=columns)
+        return replace(self, columns=columns, classes=other.classes, strength=other.strength)
+
+    def within(self, views: int) -> tuple[Column, ...]:
+        """The columns that there are for so many views."""
+        return tuple(column for column in self.columns if views or column != "views")
+
+    def ridge(self, views: int) -> tuple[float, ...]:
+        """How strongly each of its parameters is drawn to zero."""
+        drawn = [BEND if column == "bend" else 0.0 for column in self.within(views) for _ in range(self.width(column))]
+        return (*drawn, *(self.strength for _ in self.classes))
+
+    def width(self, column: Column) -> int:
+        """How many parameters a column has."""
+        return width([column], self.knots)
+
+    def names(self, views: int) -> list[str]:
+        """What its parameters are, in their order."""
+        columns = [f"{column} {i}" for column in self.within(views) for i in range(self.width(column))]
+        votes = [f"view {view}" for view in range(views + 1)]
+        return [*votes, *columns, *(f"class {code}" for code in self.classes), "b0", "b1"]
+
+
+def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
+    """The columns that make a jury less surprised by the truths of folds it did not see; None where none does.
+
+    One after the other has to lower the mean log loss by more than a standard error of what it gains, and must not
+    raise the mean Brier score: labels far down a list lower the one and may raise the other.
+    """
+    heard = _scored_part(labelled)
+    if heard is None or heard.evidence is None:
+        return None
+    views, fold = len(labelled.panel), folds(len(heard))
+    scale = Scale.learn(heard.evidence)
+    best = Layout(scale, learn_knots(heard, scale), ())
+    whole = replace(best, columns=COLUMNS, classes=frequent_classes(heard))
+    patterns = tabulate_scored(heard, whole)
+    held = _held_out(tabulate(heard), fold, shrinkage, heard.classes)
+    strengths = STRENGTHS if whole.classes else ()
+    base, *others = whole.within(views)
+    trials = [replace(best, columns=(base,))]
+    trials += [replace(best, classes=whole.classes, strength=strength) for strength in strengths]
+    trials += [replace(best, columns=(other,)) for other in others]
+    theta: dict[str, float] = {}
+    for trial in trials:
+        tried = best.joined(trial)
+        names = tried.names(views)
+        part = patterns.under([whole.names(views).index(name) for name in names], tried.ridge(views))
+        start = descend(part, shrinkage, start=np.array([theta.get(name, 0.0) for name in names]))
+        theta = dict(zip(names, start.tolist(), strict=True))
+        scores = _held_out(part, fold, shrinkage, heard.classes, start)
+        gain = held - scores
+        wanted = pays(gain[0]) or (trial.columns == ("bend",) and best.columns and gain[0].mean() > 0)
+        if wanted and gain[1].mean() >= 0:
+            best, held = tried, scores
+    return best if best.columns or best.classes else None
+
+
+def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, start: Floats | None = None) -> Floats:
+    """(2, n): the log loss and the Brier score of each picture by a jury fitted on the other folds."""
+    held = np.zeros((2, len(fold)))
+    for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
+        held[:, rows] = losses(patterns, theta)[rows], briers(patterns, theta, classes)[rows]
+    return held
+
+
+def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
+    """The weights with scores; None where hardly a picture has any."""
+    heard = _scored_part(labelled)
+    if heard is None:
+        return None
+    patterns = tabulate_scored(heard, layout)
+    theta = descend(patterns, shrinkage)
+    covariance = tuple(map(tuple, posterior_covariance(patterns, shrinkage, theta).tolist()))
+    columns = layout.within(len(labelled.panel))
+    return Scored(layout.scale, columns, layout.knots, layout.classes, tuple(theta.tolist()), covariance)
+
+
+def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
+    """The pictures whose own answer has a score or a list; None where too few have, or all say the same."""
+    if labelled.evidence is None or useless(labelled.evidence):
+        return None
+    rows = np.flatnonzero(labelled.evidence.listed()[:, 0])
+    part = labelled if len(rows) == len(labelled) else labelled.take(rows)
+    return part if len(rows) >= FEWEST_SCORED and (part.truths != OUTSIDE).any() else None
+
+
+def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
+    """Votes with scores and truths as the patterns that a fit works on: one a picture."""
+    ballots = cast(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
+    column = truth_columns(ballots.labels, labelled.truths)
+    owner, _ = np.nonzero(ballots.possible)
+    place = np.cumsum(ballots.possible.ravel()).reshape(ballots.possible.shape) - 1
+    others = np.where(column < ballots.labels.shape[1], 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
+    starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
+    features, size = ballots.features[ballots.possible], ballots.left[ballots.possible]
+    patterns = Patterns(features, size, starts, owner, column, np.log(np.maximum(others, 1)), ridge)
+    return settle(patterns, labelled, ballots.labels, ballots.possible, place)

@@ -217,6 +217,10 @@ class Votes:
         panel, evidence = tuple(self.panel[c] for c in columns), self.evidence and self.evidence.under(list(columns))
         return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence)
 
+    def answers(self) -> Codes:
+        """(n, S + 1): the base label, then the views'."""
+        return np.column_stack([self.base, self.views])
+
     def label_only(self) -> Self:
         """The same votes without scores and ranked lists."""
         return replace(self, evidence=None) if self.evidence else self

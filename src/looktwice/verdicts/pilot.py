@@ -44,7 +44,7 @@ async def choose(
     plan: Plan,
     candidates: Sequence[View],
     general: Panel,
-    loss: Loss = panels.brier,
+    loss: Loss = panels.log_loss,
 ) -> Selection:
     """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
 

@@ -25,6 +25,7 @@ from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
+from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.stopping import AdaptiveRule, Expected
@@ -163,6 +164,8 @@ class Adaptive(_Part):
     held_out: HeldOut
     agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
+    answers: AnswerKinds | None = None
+    """How often the first round of questions about the labelled pictures had which answers."""
     expected: Expected | None = None
     """What it is expected to do on new pictures; None in a profile that does not know."""
 
@@ -220,6 +223,8 @@ class Profile(_Part):
     """What became of the classifier's scores, for people; empty where it gives none."""
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
+    answers: AnswerKinds | None = None
+    """How often the labelled pictures had which answers; None where the profile cannot tell."""
 
     def views(self) -> Panel:
         """The panel to ask."""

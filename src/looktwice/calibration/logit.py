@@ -1,0 +1,429 @@
+"""A conditional logit over the labels that were named, fitted by penalised maximum likelihood.
+
+Votes and truths become `Patterns`: the options of each picture, what each adds up, and which of them came true. A fit
+sees each distinct way of agreeing once, and of it only the labels that were named: its arrays don't grow with the
+number of classes. The parameters are always in the order w₀, w_1 … w_S, those of scores and classes, b₀, b₁.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.errors import DataError
+
+SHRINKAGE = 30.0
+"""How strongly the views' weights are drawn to their common weight: with few pictures the jury counts hands, with many
+each view earns its own weight. One value does as well as choosing it by cross-validation (docs/method.md)."""
+FLOOR = 0.01
+"""A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+LEAST_FALL = 1e-12
+"""What the loss must be expected to fall by for another step."""
+AT_BOUND = 1e-9
+"""How close to its bound a parameter counts as being there."""
+UNKNOWN = -1
+"""The truth of a picture of which it is only known what did not come true."""
+FOLDS = 5
+STRENGTHS = (30.0, 10.0, 3.0)
+"""How strongly the offsets of classes may be drawn to zero."""
+PER_CLASS, MOST_CLASSES = 20, 50
+"""Labelled pictures that a base label needs for an offset, and how many labels may have one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """The distinct ways in which base and views agreed, and what came true: all that a fit needs.
+
+    A pattern has one option for each named label and one for the *unnamed class*, unless every class was named.
+    """
+
+    options: Floats
+    """(r, S + 3): what each option adds up: who said it, or 1 and −1/(number of named labels)."""
+    size: Floats
+    """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
+    starts: Places
+    """(p,): where the options of each pattern begin."""
+    owner: Places
+    """(r,): the pattern of each option."""
+    truth: Places
+    """(n,): the option that came true for each picture, UNKNOWN where it is only known what did not."""
+    spread: Floats
+    """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
+    ridge: tuple[float, ...] = ()
+    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores and classes."""
+    none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
+    """Between which values b₀ and b₁ must be."""
+    doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """(m,): the pictures of which it is only known what did not come true, once for each option that may have."""
+    possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
+    """(m,): that option."""
+    left: Floats = field(default_factory=lambda: np.zeros(0))
+    """(m,): log of the share of it that may have: less than all of the unnamed class if some of its labels did not."""
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """(p,) twice: the least and the greatest value of each parameter."""
+        votes = self.options.shape[1] - 2 - len(self.ridge)
+        limits = [*[(0.0, np.inf)] * votes, *[(-np.inf, np.inf)] * len(self.ridge), *self.none]
+        low, high = np.array(limits).T
+        return low, high
+
+    def scores(self, theta: Floats) -> Floats:
+        """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
+        return np.einsum("rp,p->r", self.options, theta) + self.size
+
+    def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
+        """The same with some of the parameters."""
+        return replace(self, options=self.options[:, list(columns)], ridge=ridge)
+
+    def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
+        """(r,): how often each option came true, over the pictures of `rows`, or all.
+
+        Pictures of which it is only known what did not come true count with the probability that `theta` gives to each
+        option that may have, or not at all without it.
+        """
+        truth = self.truth if rows is None else self.truth[rows]
+        hits = np.bincount(truth[truth != UNKNOWN], minlength=len(self.options)).astype(np.float64)
+        if theta is not None and len(self.possible):
+            part = slice(None) if rows is None else rows[self.doubtful]
+            hits += np.bincount(self.possible[part], self.shares(theta)[part], len(hits))
+        return hits
+
+    def kinds(self) -> Places:
+        """(n,): the pattern of each picture."""
+        option = np.where(self.truth == UNKNOWN, 0, self.truth)
+        option[self.doubtful] = self.possible
+        return self.owner[option]
+
+    def shares(self, theta: Floats) -> Floats:
+        """(m,): the probability of each option of the doubtful pictures, given that it is one of those that may be."""
+        scores = self.scores(theta)[self.possible] + self.left
+        return np.exp(scores - self._log_sums(scores)[self.doubtful])
+
+    def log_possible(self, scores: Floats) -> Floats:
+        """(n,): log Σ exp of the scores of the options that may have come true; the one score where that is known."""
+        known = self.truth != UNKNOWN
+        sums: Floats = np.where(known, scores[np.where(known, self.truth, 0)], 0.0)
+        return sums if known.all() else np.where(known, sums, self._log_sums(scores[self.possible] + self.left))
+
+    def _log_sums(self, scores: Floats) -> Floats:
+        """(n,): log Σ exp over the options of each doubtful picture, −∞ for the others."""
+        top = np.full(len(self.truth), -np.inf)
+        np.maximum.at(top, self.doubtful, scores)
+        total = np.bincount(self.doubtful, np.exp(scores - top[self.doubtful]), len(top))
+        with np.errstate(divide="ignore"):
+            sums: Floats = top + np.log(total)
+        return sums
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Which base labels have an offset, and how strongly it is drawn to zero."""
+
+    classes: tuple[int, ...] = ()
+    strength: float = STRENGTHS[0]
+
+    def of(self, base: Codes) -> Places:
+        """(n,): the place of each label among the classes, −1 for one that has no offset."""
+        if not self.classes:
+            return np.full(len(base), -1)
+        hit = base[:, None] == np.array(self.classes)
+        return np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
+
+
+def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:  # noqa: B008  # it is frozen
+    """Votes and truths as the patterns that a fit works on."""
+    labelled.check()
+    codes = labelled.answers()
+    first = first_said(codes)
+    rows, kind = _distinct(np.column_stack([first, offsets.of(labelled.base)]))
+    rows, group = rows[:, :-1], rows[:, -1]
+    named = rows == np.arange(rows.shape[1])
+    count = named.sum(axis=1)
+    choice = np.column_stack([named, count < labelled.classes])
+    column = truth_columns(codes, labelled.truths)
+    place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
+    owner, options = _options(rows, choice, count)
+    own = (group[owner][:, None] == np.arange(len(offsets.classes))) * options[:, :1]
+    options = np.column_stack([options[:, :-2], own, options[:, -2:]])
+    starts = np.searchsorted(owner, np.arange(len(rows)))
+    unnamed, most = options[:, -2] > 0, float(np.log(labelled.classes - 1))
+    size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
+    others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
+    spread, ridge = np.log(np.maximum(others, 1)), (offsets.strength,) * len(offsets.classes)
+    limits = (-np.inf, most), (0.0, np.inf)
+    patterns = Patterns(options, size, starts, owner, column, spread, ridge, limits)
+    return settle(patterns, labelled, codes, choice[kind], place[kind])
+
+
+def settle(
+    patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
+) -> Patterns:
+    """Patterns whose truths are columns, with the options that they mean: one, or those that a picture leaves open.
+
+    `labels`, (n, c), are those of the columns but the last, which is the unnamed class; `choice`, (n, c + 1), says
+    which columns are options of a picture, and `place` which option each is.
+    """
+    doubtful, rows, named = labelled.doubtful(), np.arange(len(labelled)), choice[:, :-1]
+    forbidden = labelled.forbids(labels) & named
+    others = labelled.classes - named.sum(axis=1)
+    free = others - np.array([len(set(codes)) for codes in labelled.excluded] or 0) + forbidden.sum(axis=1)
+    open_ = np.column_stack([named & ~forbidden, choice[:, -1] & (free > 0)])
+    _check_possible(np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth]), labelled)
+    picture, column = np.nonzero(open_ & doubtful[:, None])
+    unnamed = column == named.shape[1]
+    return replace(
+        patterns,
+        truth=np.where(doubtful, UNKNOWN, place[rows, patterns.truth]),
+        spread=np.where(doubtful, 0.0, patterns.spread),
+        doubtful=picture,
+        possible=place[picture, column],
+        left=np.where(unnamed, np.log(np.maximum(free, 1) / np.maximum(others, 1))[picture], 0.0),
+    )
+
+
+def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Places, Floats]:
+    """The pattern of each option, and what the option adds up."""
+    owner, column = np.nonzero(choice)
+    width = rows.shape[1]
+    other = column == width
+    options = np.zeros((len(owner), width + 2))
+    options[:, :width] = rows[owner] == column[:, None]
+    options[other, width] = 1.0
+    options[other, width + 1] = -1.0 / count[owner[other]]
+    return owner, options
+
+
+def truth_columns(codes: Codes, truths: Codes) -> Places:
+    """(n,): the first column that says the truth, or the one after the last if none does."""
+    said = (codes == truths[:, None]) & (codes != MISSING)
+    return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
+
+
+def _check_possible(possible: NDArray[np.bool_], votes: Votes) -> None:
+    if not possible.all():
+        name = votes.names[int(possible.argmin())]
+        raise DataError(f"{name!r}: all {votes.classes} classes were named, but its truth is another; raise classes")
+
+
+def first_said(codes: Codes) -> Places:
+    """(n, S + 1): the first column that says the same label; MISSING where nothing was asked."""
+    first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
+    return np.where(codes == MISSING, MISSING, first)
+
+
+def _distinct(first: Places) -> tuple[Places, Places]:
+    """The distinct rows, and which of them each row is."""
+    packed = np.ascontiguousarray(first.astype(np.int16)).view(f"V{2 * first.shape[1]}").ravel()
+    _, index, kind = np.unique(packed, return_index=True, return_inverse=True)
+    return first[index], kind
+
+
+def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
+    """(n,): the fold of each picture, from 0; all folds are equally large, give or take one."""
+    return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
+
+
+def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
+    """The offsets that make a jury least surprised by the truths of folds it did not see; none where that has none.
+
+    They tell unanimous pictures of different classes apart, and are drawn to zero strongly enough to cost nothing.
+    """
+    classes, fold = frequent_classes(labelled), folds(len(labelled))
+    if not classes:
+        return Offsets()
+    held = held_out_losses(patterns, fold, shrinkage)
+    tried = [Offsets(classes, strength) for strength in STRENGTHS]
+    losses = [held_out_losses(tabulate(labelled, each), fold, shrinkage) for each in tried]
+    best = int(np.argmin([each.sum() for each in losses]))
+    return tried[best] if losses[best].sum() < held.sum() else Offsets()
+
+
+def frequent_classes(votes: Votes) -> tuple[int, ...]:
+    """The base labels that enough pictures have, the most frequent first."""
+    known, counts = np.unique(votes.base, return_counts=True)
+    frequent = known[np.argsort(-counts, kind="stable")][: min(MOST_CLASSES, int((counts >= PER_CLASS).sum()))]
+    return tuple(frequent.tolist())
+
+
+def pays(gain: Floats) -> bool:
+    """Whether the mean gain on held-out pictures exceeds its standard error."""
+    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+
+
+def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
+    """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
+    held = np.zeros(len(fold))
+    for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
+        held[rows] = losses(patterns, theta)[rows]
+    return held
+
+
+def held_out_fits(
+    patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
+) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """Which pictures are in each fold, and the parameters that the others teach."""
+    for part in range(int(fold.max()) + 1):
+        yield fold == part, descend(patterns, shrinkage, fold != part, start)
+
+
+def losses(patterns: Patterns, theta: Floats) -> Floats:
+    """(n,): −log of the probability of each picture's truth, over all classes."""
+    scores = patterns.scores(theta)
+    total = _log_totals(patterns, scores)[patterns.kinds()]
+    return total - patterns.log_possible(scores) + patterns.spread
+
+
+def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
+    """(n,): the Brier score of each picture, over all classes; 0 where the truth is not known."""
+    chance, unnamed = chances(patterns, theta), patterns.options[:, -2] > 0
+    alike = np.where(unnamed, np.exp(patterns.size) * (classes - 1), 1.0)
+    squares = np.add.reduceat(chance**2 / alike, patterns.starts)[patterns.kinds()]
+    known = patterns.truth != UNKNOWN
+    true = chance[np.where(known, patterns.truth, 0)] * np.exp(-patterns.spread)
+    return np.where(known, squares + 1.0 - 2.0 * true, 0.0)
+
+
+def chances(patterns: Patterns, theta: Floats) -> Floats:
+    """(r,): the probability of each option among those of its pattern."""
+    scores = patterns.scores(theta)
+    return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
+
+
+def widen(theta: Floats, offsets: int = 0) -> Floats:
+    """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
+    end = len(theta) - 2 - offsets
+    weight = theta[1:end].mean() if end > 1 else theta[0] / 2
+    return np.insert(theta, end, weight)
+
+
+def pooling(fitted: int, views: int, others: int) -> Floats:
+    """(1 + views + others, 1 + fitted + others): the map that gives each of so many views the mean fitted weight."""
+    mixing = np.zeros((1 + views + others, 1 + fitted + others))
+    mixing[0, 0] = 1.0
+    mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
+    mixing[1 + views :, 1 + fitted :] = np.eye(others)
+    return mixing
+
+
+def descend(
+    patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
+) -> Floats:
+    """(p,): the parameters of greatest penalised likelihood over the pictures of `rows`, or all, from `start`.
+
+    Where every truth is known, the problem is convex. A picture of which it is only known what did not come true adds
+    the log of a sum of probabilities, which is not concave: it is climbed by EM from the fit to the known truths. Each
+    step counts such a picture with the probabilities of what is left, and solves the convex problem anew; the
+    likelihood never falls, and the result is the same each time.
+    """
+    theta = np.zeros(patterns.options.shape[1]) if start is None else start
+    theta = Bowl.of(patterns, shrinkage, patterns.hits(rows)).lowest(theta)
+    for _ in range(200 if len(patterns.possible) else 0):
+        before, theta = theta, Bowl.of(patterns, shrinkage, patterns.hits(rows, theta)).lowest(theta)
+        if np.abs(theta - before).max() < 1e-6:
+            break
+    return theta
+
+
+@dataclass(frozen=True, eq=False)
+class Bowl:
+    """The penalised negative log likelihood of some counts, a convex function."""
+
+    patterns: Patterns
+    hits: Floats
+    mass: Floats
+    pull: Floats
+
+    @classmethod
+    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> Bowl:
+        """One picture more, its pattern and truth drawn evenly, keeps certainty away: Jeffreys' half counts."""
+        mass = np.add.reduceat(hits, patterns.starts)
+        sizes = np.bincount(patterns.owner)
+        extra = mass / max(mass.sum(), 1.0)
+        smooth = hits + (extra / sizes)[patterns.owner]
+        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage, patterns.ridge))
+
+    def at(self, theta: Floats) -> tuple[float, Floats]:
+        """The loss and its gradient."""
+        scores = self.patterns.scores(theta)
+        total = _log_totals(self.patterns, scores)
+        weight = np.exp(scores - total[self.patterns.owner]) * self.mass[self.patterns.owner]
+        drag = self.pull @ theta
+        value = float(self.mass @ total - self.hits @ scores + theta @ drag / 2)
+        return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag
+
+    def curvature(self, theta: Floats) -> Floats:
+        """(p, p): the second derivatives of the loss, which take many times as long as the gradient."""
+        options, chance = self.patterns.options, chances(self.patterns, theta)
+        mean = np.add.reduceat(options * chance[:, None], self.patterns.starts)
+        return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.pull
+
+    def lowest(self, start: Floats) -> Floats:
+        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps.
+
+        The curvature is computed anew only where a step with the last one did not bring the loss much closer.
+        """
+        low, high = self.patterns.bounds()
+        theta = np.clip(start, low, high)
+        (value, gradient), curvature, before = self.at(theta), self.curvature(theta), np.inf
+        for _ in range(100):
+            # What stands at its bound and is pushed against it stays there; the others step together.
+            pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
+            free, step = ~pushed, np.zeros(len(theta))
+            step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+            fall = float(gradient @ step)
+            if fall > before / 8:
+                curvature, before = self.curvature(theta), np.inf
+                continue
+            size, point = 1.0, np.clip(theta - step, low, high)
+            if fall < LEAST_FALL:
+                return point
+            found = self.at(point)
+            # So close, a step cannot be judged by the loss any more, and need not be.
+            while fall > 1e-7 and found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
+                size /= 2
+                point = np.clip(theta - size * step, low, high)
+                found = self.at(point)
+            theta, (value, gradient), before = point, found, fall
+        return theta
+
+
+def _gram(rows: Floats, weight: Floats) -> Floats:
+    """Σ_r weight_r · row_r · row_rᵀ, in blocks so small that BLAS does each in one thread."""
+    width = rows.shape[1]
+    block = max(1, 250_000 // width**2)
+    gram = np.zeros((width, width))
+    for i in range(0, len(rows), block):
+        gram += (rows[i : i + block] * weight[i : i + block, None]).T @ rows[i : i + block]
+    return gram
+
+
+def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
+    """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)², of the faint pull to zero, and of the ridge."""
+    pull = FLOOR * np.eye(width)
+    views = width - 3 - len(ridge)
+    if views:
+        pull[1 : 1 + views, 1 : 1 + views] += shrinkage * (np.eye(views) - 1.0 / views)
+    return pull + np.diag([*[0.0] * (1 + views), *ridge, 0.0, 0.0]) if ridge else pull
+
+
+def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
+    """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
+    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
+    if len(patterns.possible):
+        options, share = patterns.options[patterns.possible], patterns.shares(theta)
+        mean = np.zeros((len(patterns.truth), options.shape[1]))
+        np.add.at(mean, patterns.doubtful, options * share[:, None])
+        curvature = curvature - _gram(options, share) + _gram(mean, np.ones(len(mean)))
+    inverse = np.linalg.inv(curvature)
+    return (inverse + inverse.T) / 2
+
+
+def _log_totals(patterns: Patterns, scores: Floats) -> Floats:
+    """(p,): log Σ exp of the scores of each pattern."""
+    top = np.maximum.reduceat(scores, patterns.starts)
+    total: Floats = top + np.log(np.add.reduceat(np.exp(scores - top[patterns.owner]), patterns.starts))
+    return total
