@@ -45,11 +45,17 @@ class Decided:
     verdicts: int = 0
     accepted: int = 0
     queries: int = 0
+    unfamiliar: int = 0
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: Verdict | Unscored) -> None:
+        """Count it; a picture that is not scored may be so because it is unfamiliar."""
+        if isinstance(verdict, Unscored):
+            self.unfamiliar += verdict.cause is Cause.UNFAMILIAR
+            return
         self.verdicts += 1
         self.accepted += verdict.decision == "accept"
         self.queries += verdict.queries
+        self.unfamiliar += verdict.unfamiliar_because is not None
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Following:
         """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on."""
         if max_error is None:
             say_reach(profile, self.profile, price)
+        if max_error is None or not decided.verdicts:
             return
         cost = cost_of_accepted(decided.queries, price, decided.accepted)
         say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
@@ -139,20 +146,18 @@ def score(
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     unscored: dict[str, Unscored] = {}
-    stream, glances, unfamiliar = Stream.of(policy), list[Glance](), 0
+    stream, glances = Stream.of(policy), list[Glance]()
     decided, familiarity, places = Decided(), array("d"), array("q")
 
     async def work() -> None:
-        nonlocal unfamiliar, stream, glances
+        nonlocal stream, glances
         async with watched(model, len(todo), output):
             async for verdict in model.score(todo, decide):
+                decided.add(verdict)
                 if isinstance(verdict, Unscored):
                     unscored[verdict.name] = verdict
-                    unfamiliar += verdict.cause is Cause.UNFAMILIAR
                 else:
                     file.add(verdict)
-                    decided.add(verdict)
-                    unfamiliar += verdict.unfamiliar_because is not None
                     familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
                     places.append(len(places) + len(unscored))
                     glances.append(Glance.at(verdict, policy))
@@ -169,14 +174,18 @@ def score(
     began = None if since is None else todo[places[since]].name
     strangest = nsmallest(LABEL_FIRST, range(since or 0, len(places)), key=familiarity.__getitem__)
     first = [] if since is None else [todo[places[at]].name for at in strangest]
-    tell_unfamiliar(unfamiliar, len(todo), decide.false_alarms)
+    tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
     if output.json:
-        told: dict[str, object] = {"not_scored": file.missing(), "drift": stream.alarm, "unfamiliar": unfamiliar}
+        told: dict[str, object] = {
+            "not_scored": file.missing(),
+            "drift": stream.alarm,
+            "unfamiliar": decided.unfamiliar,
+        }
         told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": str(out), "pictures": len(pictures), **told})
-    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
     tell_drift(stream, began, first)
-    if not output.json and decided.verdicts and not file.missing():
+    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    if not (output.json or file.missing()):
         following.say(profile, decide.max_error, model.typical_price(), decided)
     return not file.missing()
 
