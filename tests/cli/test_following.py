@@ -53,7 +53,9 @@ def test_fit_tells_the_least_error_in_reach_and_the_command_works_as_it_stands(b
     words[words.index("PICTURES")] = PICTURES
     scored = run(*words, "--take", "400:440", "--price", "0.002", "--ledger", "ledger.db", cwd=folder)
     assert (program, scored.returncode) == ("looktwice", 0), scored.stderr
-    doubtful = "review" in {row["decision"] for row in csv.DictReader((folder / "verdicts.csv").open())}
+    doubtful = "review" in {
+        row["decision"] for row in csv.DictReader((folder / "verdicts.csv").read_text().splitlines())
+    }
     assert following(scored.stderr) == ["looktwice", "review" if doubtful else "audit", "verdicts.csv", PICTURES]
 
 
