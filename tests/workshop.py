@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
+import forked
 import numpy as np
 
 from looktwice.asking.asker import Asker
@@ -28,6 +29,7 @@ from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import Panel, renderer
 
 PANEL = Panel.parse("mirror rotation:20*3")
+STARTED = dict(os.environ)
 HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
 
 
@@ -86,9 +88,11 @@ def command(*arguments: object, **environment: str) -> list[str]:
 
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """One run of the command line, to its end."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, check=False
-    )
+    words, variables = command(*arguments), {**os.environ, **environment}
+    if any(variables.get(name) != STARTED.get(name) for name in variables if name.startswith(("PYTHON", "COLUMNS"))):
+        # An interpreter of its own, which reads them as it starts.
+        return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
+    return forked.run(words[2:], cwd or Path.cwd(), variables)
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:

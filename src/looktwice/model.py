@@ -249,7 +249,8 @@ class AsyncModel:
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
-        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
+        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little:
+        a single one where the classifier's own score suffices, since a view is worth what it adds to that.
         `loss` is what the views are to lower on held-out pictures.
         """
         found = _labelled(pictures, labels)
@@ -258,7 +259,7 @@ class AsyncModel:
         async with self._showing(len(found)) as asker:
             chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
             _check_complete(asker)
-        collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
+        collected, profile = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
         self.profile = profile
         return Tuned(profile, chosen, collected)
 

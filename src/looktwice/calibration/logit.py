@@ -278,13 +278,17 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
 
 
 def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of each picture, over all classes; 0 where the truth is not known."""
-    chance, unnamed = chances(patterns, theta), patterns.options[:, -2] > 0
-    alike = np.where(unnamed, np.exp(patterns.size) * (classes - 1), 1.0)
-    squares = np.add.reduceat(chance**2 / alike, patterns.starts)[patterns.kinds()]
-    known = patterns.truth != UNKNOWN
-    true = chance[np.where(known, patterns.truth, 0)] * np.exp(-patterns.spread)
-    return np.where(known, squares + 1.0 - 2.0 * true, 0.0)
+    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
+    unnamed = patterns.options[:, -2] == 1.0
+    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
+    chance = chances(patterns, theta)
+    squares = np.add.reduceat(chance**2 / share, patterns.starts)
+    true = (chance / share)[np.where(patterns.truth == UNKNOWN, 0, patterns.truth)]
+    if len(patterns.possible):
+        left = patterns.shares(theta) * (chance / share)[patterns.possible]
+        told = np.bincount(patterns.doubtful, left, len(true))
+        true = np.where(patterns.truth == UNKNOWN, told, true)
+    return squares[patterns.kinds()] + 1.0 - 2.0 * true
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:

@@ -291,7 +291,8 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     """The columns that make a jury less surprised by the truths of folds it did not see; None where none does.
 
     One after the other has to lower the mean log loss by more than a standard error of what it gains, and must not
-    raise the mean Brier score: labels far down a list lower the one and may raise the other.
+    raise the mean Brier score: labels far down a list lower the one and may raise the other. Where it is only known of
+    some pictures what did not come true, the log loss decides alone, since the Brier score of these is not known.
     """
     heard = _scored_part(labelled)
     if heard is None or heard.evidence is None:
@@ -302,7 +303,7 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     whole = replace(best, columns=COLUMNS, classes=frequent_classes(heard))
     patterns = tabulate_scored(heard, whole)
     held = _held_out(tabulate(heard), fold, shrinkage, heard.classes)
-    strengths = STRENGTHS if whole.classes else ()
+    doubtful, strengths = bool(heard.doubtful().any()), STRENGTHS if whole.classes else ()
     base, *others = whole.within(views)
     trials = [replace(best, columns=(base,))]
     trials += [replace(best, classes=whole.classes, strength=strength) for strength in strengths]
@@ -317,7 +318,7 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
         scores = _held_out(part, fold, shrinkage, heard.classes, start)
         gain = held - scores
         wanted = pays(gain[0]) or (trial.columns == ("bend",) and best.columns and gain[0].mean() > 0)
-        if wanted and gain[1].mean() >= 0:
+        if wanted and (doubtful or gain[1].mean() >= 0):
             best, held = tried, scores
     return best if best.columns or best.classes else None
 

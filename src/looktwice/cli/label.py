@@ -137,6 +137,7 @@ def serve(desk: Desk, title: str, following: str, place: Place) -> None:
             raise
         raise MissingExtra("HTTP services", "serve") from None
     app.run(desk, app.Work(title, following), place)
+    say(f"Next, make use of the labels: {safe(following)}")
 
 
 def _default(folder: Path) -> Path:
