@@ -113,7 +113,7 @@ def test_gradient_and_curvature_are_exact() -> None:
     votes = simulated(80, 4, 6, seed=3)
     bowl = logit.Bowl.of(patterns := logit.tabulate(votes), 5.0, patterns.hits())
     theta = np.random.default_rng(0).normal(size=7)
-    _, gradient, curvature = bowl.at(theta)
+    (_, gradient), curvature = bowl.at(theta), bowl.curvature(theta)
     step = 1e-5
     for i, e in enumerate(np.eye(7) * step):
         up, down = bowl.at(theta + e), bowl.at(theta - e)
@@ -128,9 +128,7 @@ def test_no_other_parameters_have_a_lower_loss() -> None:
     patterns = logit.tabulate(votes)
     bowl = logit.Bowl.of(patterns, 3.0, patterns.hits())
     bounds = [(0.0, None)] * 6 + [(None, np.log(9)), (0.0, None)]
-    best = minimize(
-        lambda theta: bowl.at(theta)[:2], np.zeros(8), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12
-    )
+    best = minimize(bowl.at, np.zeros(8), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(logit.descend(patterns, 3.0), best.x, atol=1e-3)
 
 

@@ -7,7 +7,7 @@ number of classes. The parameters are always in the order w₀, w_1 … w_S, tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +21,8 @@ SHRINKAGE = 30.0
 each view earns its own weight. One value does as well as choosing it by cross-validation (docs/method.md)."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+LEAST_FALL = 1e-12
+"""What the loss must be expected to fall by for another step."""
 AT_BOUND = 1e-9
 """How close to its bound a parameter counts as being there."""
 UNKNOWN = -1
@@ -258,10 +260,17 @@ def pays(gain: Floats) -> bool:
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
     """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
     held = np.zeros(len(fold))
-    for part in range(int(fold.max()) + 1):
-        theta = descend(patterns, shrinkage, fold != part, start)
-        held[fold == part] = losses(patterns, theta)[fold == part]
+    for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
+        held[rows] = losses(patterns, theta)[rows]
     return held
+
+
+def held_out_fits(
+    patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
+) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """Which pictures are in each fold, and the parameters that the others teach."""
+    for part in range(int(fold.max()) + 1):
+        yield fold == part, descend(patterns, shrinkage, fold != part, start)
 
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:
@@ -269,6 +278,20 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
     scores = patterns.scores(theta)
     total = _log_totals(patterns, scores)[patterns.kinds()]
     return total - patterns.log_possible(scores) + patterns.spread
+
+
+def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
+    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
+    unnamed = patterns.options[:, -2] == 1.0
+    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
+    chance = chances(patterns, theta)
+    squares = np.add.reduceat(chance**2 / share, patterns.starts)
+    true = (chance / share)[np.where(patterns.truth == UNKNOWN, 0, patterns.truth)]
+    if len(patterns.possible):
+        left = patterns.shares(theta) * (chance / share)[patterns.possible]
+        told = np.bincount(patterns.doubtful, left, len(true))
+        true = np.where(patterns.truth == UNKNOWN, told, true)
+    return squares[patterns.kinds()] + 1.0 - 2.0 * true
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:
@@ -330,40 +353,48 @@ class Bowl:
         smooth = hits + (extra / sizes)[patterns.owner]
         return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage, patterns.ridge))
 
-    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
-        """The loss, its gradient and its curvature."""
-        options, starts, owner = self.patterns.options, self.patterns.starts, self.patterns.owner
+    def at(self, theta: Floats) -> tuple[float, Floats]:
+        """The loss and its gradient."""
         scores = self.patterns.scores(theta)
         total = _log_totals(self.patterns, scores)
-        chance = np.exp(scores - total[owner])
-        weight = chance * self.mass[owner]
+        weight = np.exp(scores - total[self.patterns.owner]) * self.mass[self.patterns.owner]
         drag = self.pull @ theta
         value = float(self.mass @ total - self.hits @ scores + theta @ drag / 2)
-        mean = np.add.reduceat(options * chance[:, None], starts)
-        curvature = _gram(options, weight) - _gram(mean, self.mass) + self.pull
-        return value, np.einsum("rp,r->p", options, weight - self.hits) + drag, curvature
+        return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag
+
+    def curvature(self, theta: Floats) -> Floats:
+        """(p, p): the second derivatives of the loss, which take many times as long as the gradient."""
+        options, chance = self.patterns.options, chances(self.patterns, theta)
+        mean = np.add.reduceat(options * chance[:, None], self.patterns.starts)
+        return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.pull
 
     def lowest(self, start: Floats) -> Floats:
-        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps."""
+        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps.
+
+        The curvature is computed anew only where a step with the last one did not bring the loss much closer.
+        """
         low, high = self.patterns.bounds()
         theta = np.clip(start, low, high)
-        value, gradient, curvature = self.at(theta)
+        (value, gradient), curvature, before = self.at(theta), self.curvature(theta), np.inf
         for _ in range(100):
             # What stands at its bound and is pushed against it stays there; the others step together.
             pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
             free, step = ~pushed, np.zeros(len(theta))
             step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
             fall = float(gradient @ step)
-            if fall < 1e-7:
-                # So close, the last step cannot be judged by the loss any more, and need not be.
-                return np.clip(theta - step, low, high)
+            if fall > before / 8:
+                curvature, before = self.curvature(theta), np.inf
+                continue
             size, point = 1.0, np.clip(theta - step, low, high)
+            if fall < LEAST_FALL:
+                return point
             found = self.at(point)
-            while found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
+            # So close, a step cannot be judged by the loss any more, and need not be.
+            while fall > 1e-7 and found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
                 size /= 2
                 point = np.clip(theta - size * step, low, high)
                 found = self.at(point)
-            theta, (value, gradient, curvature) = point, found
+            theta, (value, gradient), before = point, found, fall
         return theta
 
 
@@ -371,8 +402,10 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
     """Σ_r weight_r · row_r · row_rᵀ, in blocks so small that BLAS does each in one thread."""
     width = rows.shape[1]
     block = max(1, 250_000 // width**2)
-    parts = (slice(i, i + block) for i in range(0, len(rows), block))
-    return np.sum([(rows[part] * weight[part, None]).T @ rows[part] for part in parts], axis=0)
+    gram = np.zeros((width, width))
+    for i in range(0, len(rows), block):
+        gram += (rows[i : i + block] * weight[i : i + block, None]).T @ rows[i : i + block]
+    return gram
 
 
 def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
@@ -386,7 +419,7 @@ def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
     """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
-    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).at(theta)[2]
+    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)
         mean = np.zeros((len(patterns.truth), options.shape[1]))

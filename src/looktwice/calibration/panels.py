@@ -19,8 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from looktwice.calibration import logit
+from looktwice.calibration import logit, scored
+from looktwice.calibration.evidence import Scale
 from looktwice.calibration.logit import Patterns
+from looktwice.calibration.scored import Layout
 from looktwice.calibration.votes import Floats, LabelledVotes, Places
 from looktwice.errors import FitError
 
@@ -34,6 +36,8 @@ LEAST = 0.2
 """The least such share."""
 KEPT = 0.9
 """The share of the whole gain that the knee of a curve has."""
+SUFFICES = 1.02
+"""How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 MANY = 200
 """Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
 ROUNDS = 3
@@ -118,26 +122,32 @@ Loss = Callable[[Patterns, Floats, int], Floats]
 """(n,): what a jury loses on each picture, from the patterns, its parameters and the number of classes."""
 
 
-def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
-    unnamed = patterns.options[:, -2] == 1.0
-    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
-    chance = logit.chances(patterns, theta)
-    squares = np.add.reduceat(chance**2 / share, patterns.starts)
-    true = (chance / share)[np.where(patterns.truth == logit.UNKNOWN, 0, patterns.truth)]
-    if len(patterns.possible):
-        left = patterns.shares(theta) * (chance / share)[patterns.possible]
-        told = np.bincount(patterns.doubtful, left, len(true))
-        true = np.where(patterns.truth == logit.UNKNOWN, told, true)
-    return squares[patterns.kinds()] + 1.0 - 2.0 * true
-
-
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
     """(n,): −log of the probability of each picture's truth."""
     return logit.losses(patterns, theta)
 
 
+brier: Loss = logit.briers
 LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
+
+
+def common_weight(labelled: LabelledVotes) -> Patterns:
+    """The table of a jury with one weight for all views.
+
+    Where there are scores, it has a weight for the option's log share in the picture's own list, and one for its mean
+    over the views': what a view is worth is what it adds to the score that is paid for already.
+    """
+    if labelled.evidence is None:
+        return equal_weights(logit.tabulate(labelled))
+    table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("base", "views")))
+    said, views = table.options, 1 + len(labelled.panel)
+    return replace(table, options=np.column_stack([said[:, 0], said[:, 1:views].sum(axis=1), said[:, views:]]))
+
+
+def heard(labelled: LabelledVotes) -> LabelledVotes:
+    """The votes with their scores where these help a single query on held-out folds, otherwise without."""
+    useful = scored.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
+    return labelled if useful else labelled.label_only()
 
 
 def equal_weights(patterns: Patterns) -> Patterns:
@@ -171,7 +181,7 @@ def equal_weights(patterns: Patterns) -> Patterns:
 
 def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = log_loss) -> Floats:
     """(n,): what juries with one weight for all views lose on the folds they were not fitted on."""
-    table = equal_weights(logit.tabulate(labelled))
+    table = common_weight(labelled)
     losses, theta = np.zeros(len(fold)), logit.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
         here = fold == part
@@ -182,9 +192,9 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = log_loss) -> Fl
 def lost(labelled: LabelledVotes, loss: Loss = log_loss) -> float:
     """What a jury with one weight for all views loses on the pictures it was fitted on, in all.
 
-    It has four parameters for any panel, so comparing panels needs no held-out folds.
+    It has a few parameters for any panel, so comparing panels needs no held-out folds.
     """
-    table = equal_weights(logit.tabulate(labelled))
+    table = common_weight(labelled)
     return float(loss(table, logit.descend(table, 0.0), labelled.classes).sum())
 
 
@@ -248,6 +258,14 @@ def choose(
     """
     found = gain(labelled, general, longest, loss)
     return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found
+
+
+def suffices(alone: Floats, asked: Floats) -> bool:
+    """Whether one query with its score is enough, by the Brier scores of the same pictures without and with views.
+
+    It is, unless its mean is larger by more than SUFFICES allows, and by more than a standard error.
+    """
+    return bool(alone.mean() <= SUFFICES * asked.mean()) or not logit.pays(alone - asked)
 
 
 def knee(losses: Sequence[float]) -> int:
