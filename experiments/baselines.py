@@ -2,14 +2,14 @@
 
 python -m experiments baselines    results/baselines.csv, one line for each model and method
 
-Answers are those of experiments/general.py, and so are the splits: the panel grew on the other models, by pictures that
-are not tested. All methods but the last ones see the label of the picture and of each view of that panel, and the
+Answers are those of experiments/general.py, and so are the splits: the panel grew on the other models, by pictures
+that are not tested. All methods but the last ones see the label of the picture and of each view of that panel, and the
 truths of the labelled part. Those that give one confidence give it to the label that most say, the rest spread evenly.
-Dawid–Skene, GLAD and MACE (crowd-kit, `pip install --group baselines`) learn from the votes about all pictures, without
-truths, and their probabilities get a temperature by the labelled ones; Dawid–Skene has a table of K × K for each view,
-and is left out beyond 100 classes. The last lines are not label-only: the softmax with a temperature at one query, and
-the mean of the log probabilities over nine queries with a temperature. The latter are known for the views of the mild
-panel (experiments/outputs.py), so the jury of these nine queries stands beside it.
+Dawid–Skene, GLAD and MACE (crowd-kit, `pip install --group baselines`) learn from the votes about all pictures,
+without truths, and their probabilities get a temperature by the labelled ones; beyond 100 classes they take too long
+and are left out. The last lines are not label-only: the softmax with a temperature at one query, and the mean of the
+log probabilities over nine queries with a temperature. The latter are known for the views of the mild panel
+(experiments/outputs.py), so the jury of these nine queries stands beside it.
 """
 
 from __future__ import annotations

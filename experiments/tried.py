@@ -1,7 +1,7 @@
 """What was tried to better the jury and its views, and what it changed, over the splits of experiments/general.py.
 
-python -m experiments.tried       results/tried.csv, a line for each model, trial and setting
-python -m experiments.tried page  the table of docs/views.md, from the CSV
+python -m experiments.tried            results/tried.csv, a line for each model, trial and setting
+python -m experiments.tried quick DIR  the same, small, on the embedded clothes
 
 Weights, offsets and spreading are tried with the panel that grew on the other models, on 1,000 labelled pictures (1,250
 photos). Choosing and the ladder grow their panels on these. Settings were taken from ResNet-8, ResNet-20 and
@@ -10,7 +10,6 @@ MobileNetV2; on the other three models they are only reported.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.general import PAGE, RESULTS, Heard, Split, left_out_splits, records, small, write
+from experiments.general import RESULTS, Heard, Split, left_out_splits, records, small, write
 from looktwice.calibration import crossfit, logit, metrics, panels
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -152,26 +151,8 @@ def measured(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:
             yield {"model": each.title, "tried": what, "setting": setting, **shown, "splits": str(len(told_of))}
 
 
-def page(results: Path = RESULTS, path: Path = PAGE) -> None:
-    """The table of docs/views.md between its marks: Brier score, log loss and base AUROC of each model."""
-    with (results / "tried.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    cells: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        shown = [row[key].lstrip("0") for key in ("brier", "nll", "base_auroc") if row[key]]
-        cells.setdefault((row["tried"], row["setting"]), []).append(" / ".join(shown))
-    lines = [["tried", "setting", *models], ["---"] * (2 + len(models)), *([*key, *row] for key, row in cells.items())]
-    text, begin, end = path.read_text("utf-8"), "<!-- tried -->\n", "<!-- /tried -->"
-    before, rest = text.split(begin)
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    path.write_text(before + begin + table + "\n" + end + rest.split(end)[1], "utf-8")
-
-
 def main(words: Sequence[str]) -> None:
     match words:
-        case ["page"]:
-            page()
         case ["quick", folder]:
             write(Path(folder) / "tried.csv", measured(small(Path(folder), 240), splits=1))
         case []:

@@ -18,7 +18,7 @@ from looktwice.errors import DataError
 
 SHRINKAGE = 30.0
 """How strongly the views' weights are drawn to their common weight: with few pictures the jury counts hands, with many
-each view earns its own weight. One value does as well as choosing it by cross-validation (docs/method.md)."""
+each view earns its own weight (experiments/tried.py compares others)."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
 LEAST_FALL = 1e-12

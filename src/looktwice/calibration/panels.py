@@ -3,7 +3,7 @@
 A view is worth what it adds to those already chosen, so panels grow greedily by the log loss (or the Brier score) of
 juries. These have one weight for all views: which views are asked matters more than how each is weighed, and four
 parameters are learned from few pictures. At its maximum likelihood a jury's log loss is what it expects to lose itself,
-so it varies less from sample to sample than its Brier score, and chooses better even by that (docs/views.md).
+so it varies less from sample to sample than its Brier score (experiments/tried.py compares what either chooses).
 
 With few labelled pictures many panels are equally good, and the luckiest of them looks better than it is: there a
 chosen panel has to beat the general one on pictures that took no part in choosing it, and clearly. With many it need
