@@ -101,9 +101,9 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
         votes.views[:, [0, 0, 1, 2]],
         votes.classes,
     ).labelled(votes.words)
-    for grow in (panels.grow, panels.grow_panel):
-        assert grow(copied, 2) in ([0, 2], [1, 2])
-        assert len(grow(copied, 9)) == 4
+    for lost in (panels.held_out, panels.held_out_own_weights):
+        assert panels.grow(copied, 2, lost) in ([0, 2], [1, 2])
+        assert len(panels.grow(copied, 9, lost)) == 4
 
 
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -36,7 +37,7 @@ KEPT = 0.9
 MANY = 200
 """Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
 COMPARING = 30.0
-"""How strongly the weights are drawn together while panels are compared."""
+"""How strongly the views' own weights are drawn together while panels are compared."""
 ROUNDS = 3
 """Parts of the pilot pictures that judge panels chosen on the others."""
 
@@ -114,6 +115,8 @@ def _plan(pilot: int, rest: int, candidates: int, longest: int) -> Plan:
 
 # What a panel is worth ---------------------------------------------------------------------------------------------
 
+HeldOut = Callable[[LabelledVotes, Places], Floats]
+"""(n,): what juries lose on the pictures of each fold, fitted on the others."""
 LossName = Literal["brier", "log-loss"]
 Loss = Callable[[Patterns, Floats, int], Floats]
 """(n,): what a jury loses on each picture, from the patterns, its parameters and the number of classes."""
@@ -153,25 +156,18 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Float
     return losses
 
 
-def grow(labelled: LabelledVotes, longest: int, loss: Loss = brier) -> list[int]:
+def held_out_own_weights(labelled: LabelledVotes, fold: Places) -> Floats:
+    """(n,): the log loss of juries in which every view has a weight of its own, on folds they were not fitted on."""
+    table = logit.tabulate(labelled)
+    return logit.held_out_losses(table, fold, COMPARING, logit.descend(table, COMPARING))
+
+
+def grow(labelled: LabelledVotes, longest: int, lost: HeldOut = held_out) -> list[int]:
     """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
     fold, panel = logit.folds(len(labelled)), list[int]()
     for _ in range(min(longest, len(labelled.panel))):
         left = [column for column in range(len(labelled.panel)) if column not in panel]
-        panel.append(min(left, key=lambda column: held_out(labelled.under([*panel, column]), fold, loss).sum()))
-    return panel
-
-
-def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
-    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
-    fold, panel, theta = logit.folds(len(labelled)), list[int](), np.zeros(3)
-    for _ in range(min(longest, len(labelled.panel))):
-        start = logit.widen(theta)
-        left = [s for s in range(len(labelled.panel)) if s not in panel]
-        tables = {s: logit.tabulate(labelled.under([*panel, s])) for s in left}
-        loss = {s: logit.held_out_losses(table, fold, COMPARING, start).sum() for s, table in tables.items()}
-        panel.append(min(loss, key=lambda s: loss[s]))
-        theta = logit.descend(tables[panel[-1]], COMPARING, start=start)
+        panel.append(min(left, key=lambda column: lost(labelled.under([*panel, column]), fold).sum()))
     return panel
 
 
@@ -212,7 +208,7 @@ def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Lo
     gaps = np.zeros(len(labelled))
     for part in range(ROUNDS):
         here = fold == part
-        chosen = grow(labelled.take(np.flatnonzero(~here)), longest, loss)
+        chosen = grow(labelled.take(np.flatnonzero(~here)), longest, partial(held_out, loss=loss))
         ours, theirs = (held_out(labelled.under(panel), fold, loss) for panel in (chosen, general[:longest]))
         gaps[here] = (theirs - ours)[here]
     return Gain(float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps))), len(gaps))
@@ -224,7 +220,9 @@ def choose(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: 
     It is the general one, unless a panel grown from these votes is convincing.
     """
     found = gain(labelled, general, longest, loss)
-    return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found
+    if not found.convincing():
+        return list(general[:longest]), found
+    return grow(labelled, longest, partial(held_out, loss=loss)), found
 
 
 def knee(losses: Sequence[float]) -> int:
