@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from looktwice import __version__
-from looktwice.asking.asker import Asker, Rounds, Screen
+from looktwice.asking.asker import UNSEEN, Asker, Rounds, Screen
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
@@ -94,7 +94,7 @@ async def collect(
     vocabulary: Sequence[str] = (),
     classes: int | None = None,
     rounds: Rounds | None = None,
-    screen: Screen | None = None,
+    screen: Screen = UNSEEN,
 ) -> Collected:
     """Ask about every picture and hold all votes, labelled if every picture has a truth.
 
@@ -105,7 +105,7 @@ async def collect(
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
     rows: list[Row] = []
     unscored: list[Unscored] = []
-    async for row in asker.ask(pictures, panel, rounds, screen):
+    async for row in asker.ask(pictures, panel, rounds, replace(screen, descriptors=True, thumbnails=True)):
         if isinstance(row, Row):
             rows.append(row)
         else:
