@@ -46,8 +46,6 @@ MOST_CHUNKS = 24
 """The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
 DECODERS = os.cpu_count() or 1
 """Photos that are decoded side by side; what they take together is limited in `pictures.decode`."""
-GLANCE = 0.02
-"""Seconds between two looks at whether the sender needs more questions."""
 
 
 class Heard(NamedTuple):
@@ -271,7 +269,7 @@ class Asker:
                         chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
                 if not chunks:
                     break
-                if not (await asyncio.wait([chunks[0]], timeout=GLANCE if more else None))[0]:
+                if more and len(chunks) < MOST_CHUNKS and await self._starved_before(chunks[0]):
                     continue
                 for row in await chunks.popleft():
                     self._count(row)
@@ -291,6 +289,15 @@ class Asker:
             self._runs -= 1
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
+
+    async def _starved_before(self, chunk: asyncio.Task[list[Row | Unscored]]) -> bool:
+        """Whether the sender could do with more questions before this chunk is answered; waits for either."""
+        starved = asyncio.create_task(self._sender.until_starved())
+        try:
+            await asyncio.wait([chunk, starved], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            starved.cancel()
+        return not chunk.done()
 
     def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
         """The pictures that are not asked about, where something stopped it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from looktwice import __version__
+from looktwice.cli.lazy import LazyGroup
 from looktwice.cli.options import (
     ADAPTIVE,
     ANYWHERE,
@@ -61,8 +62,16 @@ NOT_SCORED = 3
 INTERRUPTED = 130
 
 
+commands = typer.Typer(rich_markup_mode="rich")
+
+
+class Commands(LazyGroup):
+    source = commands
+
+
 app = typer.Typer(
     name="looktwice",
+    cls=Commands,
     help="Calibrated confidence for image classifiers that return nothing but a label.",
     no_args_is_help=True,
     add_completion=False,
@@ -92,7 +101,7 @@ def _options(
     pass
 
 
-@app.command()
+@commands.command()
 def demo(
     out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("looktwice-demo"),
     json: JsonOption = False,
@@ -103,7 +112,7 @@ def demo(
     demo.show(demo.run(out), json)
 
 
-@app.command()
+@commands.command()
 @asks
 def label(
     pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz.", show_default=False)],
@@ -138,7 +147,7 @@ def label(
     label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), options, place)
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def fit(
@@ -174,7 +183,7 @@ def fit(
     _exit(fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def tune(
@@ -218,7 +227,7 @@ def tune(
     _exit(tune.tune(model, labelled, max_queries, loss, out, report, output))
 
 
-@app.command()
+@commands.command()
 def plan(
     max_error: Annotated[float, Help(help="How often accepted answers may be wrong, such as 0.02.", min=0, max=1)],
     level: Annotated[float, Help(help="How certain the guarantee is to be.", min=0, max=1)] = 0.95,
@@ -239,7 +248,7 @@ def plan(
     plan(max_error, level, profile, json)
 
 
-@app.command()
+@commands.command()
 @acts
 @asks
 @prints
@@ -273,7 +282,7 @@ def look(
     _exit((looking.burst if burst else looking.look)(model, found, decide, output))
 
 
-@app.command()
+@commands.command()
 @spreads
 @acts
 @asks
@@ -313,7 +322,7 @@ def score(
     _exit(score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
 
 
-@app.command()
+@commands.command()
 @acts
 @asks
 @prints
@@ -345,7 +354,7 @@ def evaluate(
     _exit(evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
 
 
-@app.command()
+@commands.command()
 def review(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
     pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
@@ -375,7 +384,7 @@ def review(
 Tool = Literal["label-studio", "fiftyone"]
 
 
-@app.command()
+@commands.command()
 def export(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
     pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
@@ -402,7 +411,7 @@ def export(
     export(verdicts, pictures, to, ExportOptions(prefix, doubtful, profile, out))
 
 
-@app.command("import")
+@commands.command("import")
 def import_(
     result: Annotated[Path, typer.Argument(help="What the tool exported, as JSON.", show_default=False)],
     pictures: Annotated[Path | None, typer.Argument(help="The folder of the pictures; for FiftyOne.")] = None,
@@ -424,7 +433,7 @@ def import_(
     import_labels(result, pictures, source, out)
 
 
-@app.command()
+@commands.command()
 def audit(
     verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
     pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz.", show_default=False)],
@@ -447,7 +456,7 @@ def audit(
     audit(verdicts, pictures, out, seed, Place(host, port, token_file, tuple(allow_host or ())))
 
 
-@app.command()
+@commands.command()
 @acts
 def report(
     decide: "DecisionOptions",
@@ -473,7 +482,7 @@ def report(
     report(profile, votes, pictures, noise, ledger, price, decide, out)
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def check(
@@ -495,7 +504,7 @@ def check(
     _exit(check(AsyncModel(classifier, options=ask), picture, output))
 
 
-@app.command()
+@commands.command()
 def prices() -> None:
     """Print a table of prices by the token, to be compared with your vendor's page and given to --prices.
 
@@ -509,9 +518,13 @@ def prices() -> None:
 
 
 books = typer.Typer(
-    name="ledger", help="Every answer that was paid for: show, export, verify, merge.", no_args_is_help=True
+    name="ledger",
+    help="Every answer that was paid for: show, export, verify, merge.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
-app.add_typer(books)
+commands.add_typer(books)
 BOOKS = "The ledger; that of the project if there is one, else the one in your data folder, if left out."
 LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
 
@@ -581,7 +594,7 @@ OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with
 OpenViewsOption = Annotated[str, Help("--views", help="Random views to test, such as 'gaussian:0.05 rotation:20'.")]
 
 
-@app.command()
+@commands.command()
 def noise(
     pictures: PicturesArgument,
     open_: OpenOption,
@@ -604,7 +617,7 @@ def noise(
     open_model.noise(inputs.found(pictures, take), open_, views, draws, seed, out, figures, json)
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def transfer(
@@ -636,7 +649,7 @@ def transfer(
     _exit(open_model.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def borrow(
@@ -667,7 +680,7 @@ def borrow(
     _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
 
-@app.command()
+@commands.command()
 @acts
 @asks
 def serve(
