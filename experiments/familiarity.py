@@ -1,9 +1,10 @@
 """Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
 
-python experiments/familiarity.py [alarms] [detected] [calibration]       results/familiarity_*.csv, all three if none
-python experiments/familiarity.py page                                    their tables in docs/familiarity.md
+python -m experiments.familiarity [alarms] [detected] [calibration] [streams]    results/familiarity_*.csv, all if none
+python -m experiments.familiarity page                                           their tables in docs/familiarity.md
 
 The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
+Answers about these are those that `experiments.general ask` kept.
 The plain baseline is the same test with the size, the aspect and the mean of each colour channel alone.
 Set OPENBLAS_NUM_THREADS=1.
 """
@@ -20,16 +21,23 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from collected import MODELS, SHARED
 from scipy.stats import betabinom, binom
 
+from experiments import general
+from experiments.collected import MODELS, SHARED
+from experiments.outputs import CLOTHES
 from looktwice.calibration.metrics import ece
-from looktwice.calibration.votes import Floats
+from looktwice.calibration.votes import Floats, Places, Votes
 from looktwice.model import Model
 from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
-from looktwice.verdicts.familiarity import Familiarity
+from looktwice.verdicts.answers import AnswerKinds
+from looktwice.verdicts.familiarity import NEIGHBOURS, Familiarity
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import Policy
+from looktwice.verdicts.stream import Glance, Stream
+from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"
 DEMO = Path(str(files("looktwice") / "demo"))
@@ -39,8 +47,10 @@ LABELLED, TESTED, SPLITS, REPEATED = 1000, 1000, 100, 10
 RATES = (0.01, 0.05)
 PLAIN = ("side", "aspect", "red", "green", "blue")
 PANEL = "mirror zoom:1.15 turn:8 shift:0.08,0"
-FIT, SHIFTED = 500, 120
-"""Pictures on which a jury is fitted, and changed ones that it is tested on."""
+ASKED = {"CIFAR-10": "resnet20", "CIFAR-100": "resnet56", "photos": "mobilenetv2"}
+"""The models whose answers about the pictures are kept."""
+FIT, SHIFTED, STREAM = 500, 120, 600
+"""Pictures on which a jury is fitted, changed ones that it is tested on, and those of a stream."""
 Change = Callable[[Pixels], Pixels]
 
 
@@ -48,15 +58,21 @@ Change = Callable[[Pixels], Pixels]
 
 
 @cache
-def pictures(name: str) -> Sequence[Picture]:
-    """The labelled pictures of a data set; none where it is not there."""
+def opened(name: str) -> Sequence[Picture]:
+    """The labelled pictures of a data set in their own order; none where it is not there."""
     places = {
         "clothes": [DEMO / "pictures.npz"],
         "CIFAR-10": [SHARED / "data/cifar10_test.npz"],
         "CIFAR-100": [SHARED / "data/cifar-100-python"],
         "photos": [SHARED / "data/imagenet_val_1500", SHARED / "data/imagenet_val_1000"],
     }[name]
-    found = [picture for place in places if place.exists() for picture in open_labelled(place)]
+    return [picture for place in places if place.exists() for picture in open_labelled(place)]
+
+
+@cache
+def pictures(name: str) -> Sequence[Picture]:
+    """A random part of them."""
+    found = opened(name)
     return [found[place] for place in np.random.default_rng(0).permutation(len(found))[:MOST]]
 
 
@@ -66,7 +82,9 @@ DATA = ("clothes", "CIFAR-10", "CIFAR-100", "photos")
 def _jpeg(quality: int) -> Change:
     def change(pixels: Pixels) -> Pixels:
         data = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
-        return np.asarray(cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), np.uint8)
+        decoded = cv2.imdecode(data, cv2.IMREAD_COLOR)
+        assert decoded is not None
+        return np.asarray(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), np.uint8)
 
     return change
 
@@ -159,8 +177,7 @@ def described(name: str) -> Floats:
         return _descriptors(DRAWN[data](np.random.default_rng(seed)) for seed in range(FEW))
     images = (picture.image().pixels for picture in pictures(data)[: FEW if change else MOST])
     if " px" in change:
-        images = map(_small(int(change.split()[0]), grey="grey" in change), images)
-        return _descriptors(images)
+        return _descriptors(map(_small(int(change.split()[0]), grey="grey" in change), images))
     return _descriptors(map(CHANGES[change or "none"], images))
 
 
@@ -185,44 +202,62 @@ def fitted(descriptors: Floats) -> Familiarity:
 # Experiments ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Split:
-    labelled: Floats
-    tested: Floats
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """Pictures about which a model was asked: what they are like, and what it said."""
+
+    descriptors: Floats
+    votes: Votes
 
     @classmethod
-    def of(cls, name: str, seed: int) -> Split:
-        rows = described(name)
-        mixed = np.random.default_rng(100 + seed).permutation(len(rows))
-        return cls(rows[mixed[:LABELLED]], rows[mixed[LABELLED : LABELLED + TESTED]])
+    @cache
+    def of(cls, name: str) -> Answered:
+        """Those of a data set."""
+        if name in ASKED:
+            votes = general.kept(ASKED[name], Panel(general.TRIED.views[:8]))
+        else:
+            said = CLOTHES.logs().argmax(axis=2).astype(np.int32)
+            votes = Votes.from_labels(said[:, 0], said[:, 1:], vocabulary=np.arange(10))
+        return cls(_descriptors(opened(name)[int(place)].image().pixels for place in votes.names), votes)
+
+
+def familiarity(answered: Answered, labelled: Places, tested: Places) -> dict[str, Floats]:
+    """How familiar tested pictures are to a profile made from the labelled ones: by pixels, answers, and both."""
+    kinds = AnswerKinds.fit(answered.votes.take(labelled))
+    assert kinds is not None
+    pixels = fitted(answered.descriptors[labelled]).p_values(answered.descriptors[tested])
+    answers = kinds.p_values(answered.votes.take(tested))
+    return {"pixels": pixels, "answers": answers, "both": 2 * np.minimum(pixels, answers)}
 
 
 def alarms(names: Sequence[str]) -> list[dict[str, object]]:
     """How often new pictures of the same kind are unfamiliar.
 
-    The ranked pictures are a sample too, so over splits the count is beta-binomial, which is wider than binomial.
+    The labelled pictures are a sample too, so over splits the count is wider than binomial. For pixels it is
+    beta-binomial, as half of them are ranked; `low` and `high` are the ends of its 95 %.
     """
     rows = []
     for name in names:
-        counts: dict[float, list[int]] = {rate: [] for rate in RATES}
+        answered = Answered.of(name)
+        labelled = min(LABELLED, len(answered.votes) // 2)
+        tested = min(TESTED, len(answered.votes) - labelled)
+        counts = {(by, rate): list[int]() for by in ("pixels", "answers", "both") for rate in RATES}
         for seed in range(SPLITS):
-            split = Split.of(name, seed)
-            known = fitted(split.labelled)
-            p_values = known.p_values(split.tested)
-            for rate in RATES:
-                counts[rate].append(int((p_values <= rate).sum()))
-        ranked, tested = len(known.distances), len(split.tested)
-        for rate, found in counts.items():
+            mixed = np.random.default_rng(100 + seed).permutation(len(answered.votes))
+            found = familiarity(answered, mixed[:labelled], mixed[labelled : labelled + tested])
+            for (by, rate), told in counts.items():
+                told.append(int((found[by] <= rate).sum()))
+        ranked = labelled - min(labelled // 2, NEIGHBOURS)
+        for (by, rate), told in counts.items():
             allowed = int(rate * (ranked + 1) + 1e-9)
-            spread = betabinom(tested, allowed, ranked + 1 - allowed)
+            spread, narrow = betabinom(tested, allowed, ranked + 1 - allowed), binom(tested, rate)
             low, high = spread.ppf(0.025), spread.ppf(0.975)
-            narrow = binom(tested, rate)
-            inside = [low <= count <= high for count in found]
-            binomial = [narrow.ppf(0.025) <= count <= narrow.ppf(0.975) for count in found]
-            row = {"pictures": name, "labelled": LABELLED, "tested": tested, "splits": SPLITS, "rate": rate}
-            row |= {"share": np.mean(found) / tested, "error": np.std(found) / tested / np.sqrt(SPLITS)}
-            row |= {"low": low / tested, "high": high / tested, "splits_inside": np.mean(inside)}
-            rows.append(row | {"splits_inside_binomial": np.mean(binomial)})
+            row = {"pictures": name, "by": by, "labelled": labelled, "tested": tested, "splits": SPLITS, "rate": rate}
+            row |= {"share": np.mean(told) / tested, "error": np.std(told) / tested / np.sqrt(SPLITS)}
+            row |= {"low": low / tested, "high": high / tested}
+            row["splits_inside"] = np.mean([low <= count <= high for count in told])
+            binomial = narrow.ppf(0.025), narrow.ppf(0.975)
+            rows.append(row | {"splits_inside_binomial": np.mean([binomial[0] <= c <= binomial[1] for c in told])})
     return rows
 
 
@@ -241,7 +276,8 @@ def detected(names: Sequence[str]) -> list[dict[str, object]]:
                 continue
             shares, simple = [], []
             for seed in range(REPEATED):
-                labelled = Split.of(name, seed).labelled
+                rows_of = described(name)
+                labelled = rows_of[np.random.default_rng(100 + seed).permutation(len(rows_of))[:LABELLED]]
                 shares.append((fitted(labelled).p_values(described(other)) <= RATES[0]).mean())
                 simple.append((fitted(plain(labelled)).p_values(plain(described(other))) <= RATES[0]).mean())
             row = {"profile": name, "pictures": other, "shown": len(described(other)), "detected": np.mean(shares)}
@@ -264,6 +300,30 @@ def calibration(names: Sequence[str]) -> list[dict[str, object]]:
                 row |= {"unfamiliar": told.guarantees.unfamiliar, "accuracy": correct.mean()}
                 row |= {"confidence": confidence.mean(), "ece": ece(confidence, correct)}
                 rows.append(row | {"brier": told.outcome.brier.mean()})
+    return rows
+
+
+def streams(names: Sequence[str]) -> list[dict[str, object]]:
+    """Streams of pictures that are changed halfway: alarms, since when, and what accuracy is expected of them."""
+    rows = []
+    for name, description in (("clothes", str(DEMO / "fashion.toml")), ("photos", _photo_model())):
+        if name not in names:
+            continue
+        with Model(description) as model:
+            profile = model.fit(_changed(pictures(name)[:FIT], CHANGES["none"]), views=PANEL)
+            policy, shown = Policy.whole(profile), pictures(name)[FIT : FIT + STREAM]
+            for change, function in CHANGES.items():
+                live = [*_changed(shown[: STREAM // 2], CHANGES["none"]), *_changed(shown[STREAM // 2 :], function)]
+                named = [Picture(str(place), item.truth, item.source) for place, item in enumerate(live)]
+                verdicts = [found for found in model.score(named) if isinstance(found, Verdict)]
+                stream = Stream.of(policy).update([Glance.at(verdict, policy) for verdict in verdicts])
+                right = [verdict.label == item.truth for verdict, item in zip(verdicts, named, strict=True)]
+                told = stream.expected()
+                row = {"pictures": name, "change": change, "shown": len(named)}
+                row |= {"drift": bool(stream.drift and stream.drift.alarm)}
+                row |= {"shift": bool(stream.shift and stream.shift.alarm), "since": stream.since}
+                row |= {"accuracy": np.mean(right), "expected": told.accuracy, "low": told.low, "high": told.high}
+                rows.append(row)
     return rows
 
 
@@ -295,6 +355,7 @@ def fill(page: Path, results: Path) -> None:
     columns = {
         "alarms": {
             "pictures": "",
+            "by": "",
             "rate": ".0%",
             "share": ".2%",
             "splits_inside": ".0%",
@@ -303,12 +364,15 @@ def fill(page: Path, results: Path) -> None:
         "detected": {"profile": "", "pictures": "", "detected": ".1%", "plain": ".1%"},
         "calibration": {"pictures": "", "change": "", "unfamiliar": ".0%", "accuracy": ".3f", "confidence": ".3f"}
         | {"ece": ".3f", "brier": ".3f"},
+        "streams": {"pictures": "", "change": "", "drift": "", "shift": "", "since": "", "accuracy": ".3f"}
+        | {"expected": ".3f", "low": ".3f", "high": ".3f"},
     }
     text = page.read_text("utf-8")
     for task, shown in columns.items():
         with (results / f"familiarity_{task}.csv").open(newline="", encoding="utf-8") as file:
             rows = [
-                [format(float(row[k]), f) if f else row[k] for k, f in shown.items()] for row in csv.DictReader(file)
+                [format(float(row[k]), f) if f and row[k] else row[k] or "–" for k, f in shown.items()]
+                for row in csv.DictReader(file)
             ]
         heads = [name.replace("_", " ") for name in shown]
         lines = [" | ".join(cells) for cells in (heads, ["---"] * len(heads), *rows)]
@@ -318,7 +382,7 @@ def fill(page: Path, results: Path) -> None:
     page.write_text(text, "utf-8")
 
 
-TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration}
+TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration, "streams": streams}
 
 
 def main(wanted: Sequence[str], results: Path = RESULTS) -> None:

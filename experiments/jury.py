@@ -144,7 +144,7 @@ class Split:
 
     def ordered(self, said: LabelledVotes) -> list[int]:
         """The eight views that tell most, in the order of their worth on the fitting part."""
-        return panels.grow(said.take(self.fit), len(MILD), panels.held_out_own_weights)
+        return panels.grow(said.take(self.fit), len(MILD))
 
     def white_box(self, output: Floats) -> Iterator[Score]:
         """The model's own softmax, raw and with the temperature that suits the fitting part best."""

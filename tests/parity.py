@@ -44,8 +44,8 @@ DECISIONS: dict[str, DecisionKeywords] = {
 ROWS = [pytest.param(options, id=name) for name, options in DECISIONS.items()]
 PICTURES = (0, 4, 5, 9)
 """Pictures on whose verdicts every option shows, with one of another kind."""
-FIELDS = tuple(field.name for field in fields(Verdict) if field.name != "digest")
-"""Every part of a verdict; the digest only tells a file of verdicts whether its picture is still the same."""
+FIELDS = tuple(field.name for field in fields(Verdict) if field.name not in ("digest", "pixels"))
+"""Every part of a verdict but what files and drift alone look at."""
 Told = dict[str, Any]
 """The fields of a verdict as JSON has them, with `sentence` where a door gives it."""
 

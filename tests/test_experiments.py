@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import general
+from experiments import familiarity, general
 from experiments.__main__ import main
 from experiments.collected import SHARED
 from experiments.paper import claims, drawings, grids, jacobian, pages, prescription, published, subjects, tables
@@ -534,23 +533,21 @@ def test_results_that_are_committed_can_be_read() -> None:
 def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "experiments")
-    measured = importlib.import_module("familiarity")
-    for name, value in {"SPLITS": 20, "REPEATED": 1, "FEW": 20, "FIT": 100, "SHIFTED": 30}.items():
-        monkeypatch.setattr(measured, name, value)
-    monkeypatch.setattr(measured, "SHARED", tmp_path / "nowhere")
-    measured.main([], tmp_path)
-    found = {task: read(tmp_path / f"familiarity_{task}.csv") for task in measured.TASKS}
+    for name, value in {"SPLITS": 20, "REPEATED": 1, "FEW": 20, "FIT": 100, "SHIFTED": 30, "STREAM": 60}.items():
+        monkeypatch.setattr(familiarity, name, value)
+    monkeypatch.setattr(familiarity, "SHARED", tmp_path / "nowhere")
+    familiarity.main([], tmp_path)
+    found = {task: read(tmp_path / f"familiarity_{task}.csv") for task in familiarity.TASKS}
     assert {row["pictures"] for row in found["alarms"]} == {row["profile"] for row in found["detected"]} == {"clothes"}
     for row in found["alarms"]:
-        assert float(row["share"]) == pytest.approx(float(row["rate"]), rel=0.4)
+        assert float(row["share"]) == pytest.approx(float(row["rate"]), rel=0.5)
     assert {row["detected"] for row in found["detected"]} == {"1"}
     accuracy = {row["change"]: float(row["accuracy"]) for row in found["calibration"]}
     assert accuracy["none"] > accuracy["negative"]
     page = tmp_path / "page.md"
     page.write_text("".join(f"<!-- {task} -->\nold\n<!-- /{task} -->\n" for task in found), "utf-8")
-    measured.fill(page, tmp_path)
-    assert "| clothes | 1 % |" in page.read_text("utf-8")
+    familiarity.fill(page, tmp_path)
+    assert "| clothes | pixels | 1 % |" in page.read_text("utf-8")
     assert "old" not in page.read_text("utf-8")
 
 
@@ -558,15 +555,15 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
 def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str, tmp_path: Path) -> None:
     assert main([task, "--quick", "--results", str(tmp_path)]) == 0
     rows = read(tmp_path / f"{task}.csv")
-    assert {row["model"] for row in rows} == {"embedded clothes"}
+    assert {row["model"] for row in rows} == {"first clothes", "second clothes"}
     if task == "baselines":
         brier = {row["method"]: float(row["brier"]) for row in rows}
         assert brier["jury"] < brier["majority share"]
         assert {row["queries"] for row in rows} == {"1", "9"}
     elif task == "sets":
-        covered = {row["sets"]: (float(row["coverage"]), float(row["least_bin"])) for row in rows}
-        assert covered["adaptive"][0] > 0.88
-        assert covered["adaptive"][1] > covered["threshold"][1]
+        covered = {row["sets"]: float(row["coverage"]) for row in rows}
+        assert covered["adaptive"] > 0.88
+        assert covered["adaptive"] > covered["threshold"]
     else:
         assert all(float(row["queries"]) <= 1 for row in rows)
         assert float(rows[0]["brier"]) == pytest.approx(1, abs=0.02)

@@ -243,11 +243,12 @@ class AsyncModel:
         labels: Sequence[object] | None = None,
         *,
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
-        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
+        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little:
+        a single one where the classifier's own score suffices, since a view is worth what it adds to that.
         `loss` is what the views are to lower on held-out pictures.
         """
         found = _labelled(pictures, labels)
@@ -256,7 +257,7 @@ class AsyncModel:
         async with self._showing(len(found)) as asker:
             chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
             _check_complete(asker)
-        collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
+        collected, profile = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
         self.profile = profile
         return Tuned(profile, chosen, collected)
 
@@ -267,7 +268,7 @@ class AsyncModel:
         *,
         sizes: Sequence[int],
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Sized:
         """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
 
@@ -379,17 +380,18 @@ class AsyncModel:
     async def familiarity(self, pictures: PicturesLike) -> Floats:
         """(n,): how much each picture is like the labelled ones, a p-value in (0, 1]; costs no query.
 
-        At most 1 % of new pictures like them have one of 0.01 or less. NaN where the profile cannot tell.
+        At most 1 % of new pictures like them have one of 0.01 or less. A verdict has a lower one if the answers are
+        unusual as well. NaN where the profile cannot tell.
         """
-        known, found = self.fitted().familiarity, many(pictures)
-        if known is None or not found:
+        policy, found = self.policy(), many(pictures)
+        if policy.familiarity is None or not found:
             return np.full(len(found), np.nan)
 
         def described() -> Floats:
             images = (picture.image(self.terms.working_size) for picture in found)
             return np.stack([descriptor(image.pixels, image.came) for image in images])
 
-        return known.p_values(await asyncio.to_thread(described))
+        return policy.before_asking(await asyncio.to_thread(described))
 
     async def evaluate(
         self,

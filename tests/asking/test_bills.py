@@ -14,7 +14,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.vendors import HOUSES, LABELS, PRICES, House, app_of, area, crops, description, patches, served, tiles
+from conformance.vendors import (
+    HOUSES,
+    LABELS,
+    PRICES,
+    House,
+    app_of,
+    crops,
+    description,
+    patches,
+    served,
+    squares,
+    tiles,
+)
 from workshop import run
 
 from looktwice.asking.ledger import SqliteLedger, stats, verify
@@ -70,7 +82,7 @@ def test_the_rules_for_pictures_count_as_the_vendors_examples_do(size: tuple[int
     assert models["gpt-5-mini"].image.tokens(height, width) == patches(width, height)
     assert models["gemini-*"].image.tokens(height, width) == crops(width, height)
     if max(size) <= 1568:
-        assert models["claude-*"].image.tokens(height, width) == area(width, height)
+        assert models["claude-*"].image.tokens(height, width) == squares(width, height)
 
 
 def read_models() -> object:
@@ -86,7 +98,7 @@ def test_the_published_figures() -> None:
     assert models["gpt-5-mini"].image.tokens(2400, 1800) == math.ceil(1452 * 1.62)
     assert models["gpt-5-mini"].image.tokens(1024, 1024) == math.ceil(1024 * 1.62)
     assert models["gemini-*"].image.tokens(540, 960) == 6 * 258
-    assert models["claude-*"].image.tokens(1000, 1000) == 1334
+    assert models["claude-*"].image.tokens(1000, 1000) == 36 * 36
 
 
 @pytest.mark.parametrize(
@@ -111,6 +123,9 @@ def test_the_table_that_is_printed_can_be_read_and_names_the_day_of_its_prices(t
     path.write_text(example())
     table = read_table(path)
     assert table.checked
+    assert table.of("claude-opus-5-5").image.tokens(1080, 1920) == 2691
+    assert table.of("gpt-6-luna").image.tokens(512, 512) == 308
+    assert table.of("gemini-3.8-flash").image.tokens(3024, 4032) == 1120
     assert table.of("claude-sonnet-4-5-20250929") is table.models["claude-sonnet-4*"]
     assert run("prices").stdout == example()
     with pytest.raises(PermanentError, match=r"no model 'gpt-99'; add \[models.'gpt-99'\]"):
@@ -140,7 +155,7 @@ def test_a_reserve_needs_a_limit_of_the_answer_and_covers_what_is_put_in_a_cache
     with pytest.raises(PermanentError, match="set max_tokens"):
         tariff.most(weight)
     most = tariff.most(weight._replace(most_output=32))
-    assert tariff.picos(most) == 1600 * 3_750_000 + 32 * 15_000_000
+    assert tariff.picos(most) == (600 + 36 * 27) * 3_750_000 + 32 * 15_000_000
     assert tariff.picos(most, batched=True) == tariff.picos(most) // 2
 
 

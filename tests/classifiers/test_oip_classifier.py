@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from looktwice.classifiers.base import Answer
+from looktwice.classifiers.base import Answer, Option
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.oip import Model, OipClassifier, Reading
 from looktwice.classifiers.oip import connect as connect_oip
@@ -118,12 +118,18 @@ async def test_a_free_size_that_is_described_lets_pictures_share_a_call() -> Non
         assert (await asyncio.to_thread(lambda: classifier.terms)).batch == 8
 
 
-async def test_shares_are_kept_as_the_models_own_claim_and_logits_are_not() -> None:
+async def test_logits_and_shares_of_one_model_give_the_same_scores() -> None:
     async with served(Served(gives="shares"), **LOOK) as classifier:
-        claims = [answer.score for answer in await ask(classifier)]
-    assert all(claim is not None and 0.1 <= claim <= 1 for claim in claims)
+        shares = [answer.options for answer in await ask(classifier)]
     async with served(Served(), **LOOK) as classifier:
-        assert {answer.score for answer in await ask(classifier)} == {None}
+        logits = [answer.options for answer in await ask(classifier)]
+    assert [[word for word, _ in row] for row in logits] == [[word for word, _ in row] for row in shares]
+    np.testing.assert_allclose(_scores(logits), _scores(shares), atol=1e-6)
+    np.testing.assert_allclose(_scores(logits).sum(axis=1), 1.0, atol=1e-6)
+
+
+def _scores(lists: Sequence[Sequence[Option]]) -> np.ndarray:
+    return np.array([[score for _, score in row] for row in lists], float)
 
 
 async def test_the_server_is_asked_about_its_model_once() -> None:

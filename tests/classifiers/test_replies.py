@@ -24,6 +24,8 @@ def found(*pairs: tuple[object, object]) -> dict[str, object]:
     [
         (Paths(), {"label": "cat"}, Found("cat", None)),
         (Paths(score="p"), {"p": [0.1, 0.9]}, Found("#1", 0.9, (("#1", 0.9), ("#0", 0.1)))),
+        (Paths(score="p"), {"p": [-20.0, 20.0]}, Found("#1", 1.0, (("#1", 1.0), ("#0", math.exp(-40))))),
+        (Paths(score="p"), {"p": [25.0, 75.0]}, Found("#1", 0.75, (("#1", 0.75), ("#0", 0.25)))),
         (Paths(label="name", score="p"), {"name": "cat", "p": 0.4}, Found("cat", 0.4)),
         (Paths(label="names"), {"names": ["dog", "cat"]}, Found("dog", None, (("dog", None), ("cat", None)))),
         (Paths(label="at"), {"at": 1}, Found("#1", None)),

@@ -41,7 +41,7 @@ input = "3.00"
 cached_input = "0.30"
 cache_write = "3.75"
 output = "15.00"
-image = { rule = "area" }
+image = { rule = "squares" }
 
 [models."gemini-*"]
 input = "0.30"
@@ -72,9 +72,9 @@ def patches(width: int, height: int) -> int:
     return math.ceil(across * down * 1.62)
 
 
-def area(width: int, height: int) -> int:
-    """Anthropic: width × height / 750."""
-    return min(1600, math.ceil(width * height / 750))
+def squares(width: int, height: int) -> int:
+    """Anthropic: squares of 28 pixels, cut ones too; a larger picture is scaled to 1568 of them."""
+    return min(1568, -(-width // 28) * -(-height // 28))
 
 
 def crops(width: int, height: int) -> int:
@@ -133,7 +133,7 @@ def openai_patches() -> House:
 
 
 def anthropic() -> House:
-    return House("anthropic", "claude-sonnet-4-5", Decimal(3), Decimal("0.30"), Decimal(15), area)
+    return House("anthropic", "claude-sonnet-4-5", Decimal(3), Decimal("0.30"), Decimal(15), squares)
 
 
 def gemini() -> House:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -201,10 +202,12 @@ async def test_more_than_the_limit_is_refused_also_as_a_burst(tmp_path: Path) ->
 async def test_live_pictures_of_another_kind_raise_the_alarm(tmp_path: Path) -> None:
     async with opened(tmp_path) as (dispatcher, _):
         await dispatcher.look(grey(0))
-        assert dispatcher.drift
-        assert (dispatcher.drift.seen, dispatcher.drift.alarm) == (1, False)
+        assert (dispatcher.stream.seen, dispatcher.stream.alarm, dispatcher.drift_since) == (1, False, None)
+        began = time.time()
         await asyncio.gather(*(dispatcher.look(grey(level)) for level in range(1, 51)))
-        assert (dispatcher.drift.seen, dispatcher.drift.alarm) == (51, True)
+        assert (dispatcher.stream.seen, dispatcher.stream.alarm, dispatcher.stream.since) == (51, True, 0)
+        assert dispatcher.drift_since is not None
+        assert began - 60 < dispatcher.drift_since <= time.time()
 
 
 async def test_a_desk_that_closes_answers_those_who_wait(tmp_path: Path) -> None:

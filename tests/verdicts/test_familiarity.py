@@ -225,7 +225,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def old(place: Path, tmp_path: Path) -> Path:
     """The profile as it was made before profiles could tell."""
     values = json.loads((place / "profile.json").read_text())
-    del values["familiarity"]
+    del values["familiarity"], values["answers"]
     (tmp_path / "old.json").write_text(json.dumps(values))
     return tmp_path / "old.json"
 

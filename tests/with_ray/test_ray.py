@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +36,7 @@ import looktwice
 from looktwice.asking.ledger.postgres import PostgresLedger
 from looktwice.fleet.sources import filesystem
 from looktwice.model import Model
+from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionKeywords
@@ -259,6 +261,27 @@ def test_every_decision_option_works_on_ray_as_at_any_door(
     run(command("score", pictures, "-p", profile, "-o", tmp_path / "out", *on_ray))
     found = rows(tmp_path / "out")
     check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
+
+
+def test_pictures_that_change_are_noticed_with_the_file_in_which_they_do(
+    cluster: str, judged: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    for number, picture in enumerate(labelled(DEMO / "pictures.npz")[-200:]):
+        shown = picture.image().pixels
+        if number >= 100:
+            shown = cv2.GaussianBlur(shown, (0, 0), 1.0)
+        cv2.imwrite(str(folder / f"{number:03}.png"), shown)
+    on_ray = ("--engine", "ray", "--address", cluster, "--workers", "1", "--shard", "100", "--json")
+    words = (folder, "-p", judged / "profile.json", "-o", tmp_path / "out", *on_ray)
+    for _ in range(2):  # the second run finds everything done
+        said = json.loads(run(command("score", *words)).stdout)
+        assert (said["pictures"], said["drift"]) == (200, True)
+        assert said["unfamiliar"] > 0
+        assert said["expected_accuracy"]["accuracy"] is None
+        began = set(rows(tmp_path / "out" / said["drift_since"]))
+        assert began == {f"{number:03}.png" for number in range(100, 200)}
 
 
 # --- kills

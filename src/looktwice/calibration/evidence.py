@@ -140,9 +140,10 @@ class Scale:
 def _kind(scores: Floats) -> Kind:
     if len(scores) == 0:
         return "rank"
-    if scores.min() < 0 or scores.max() > 100.5:
-        return "logit"
-    return "percentage" if scores.max() > 1.5 else "probability"
+    if scores.min() >= 0 and scores.max() <= 1.5:
+        return "probability"
+    # Of many pictures some have a percentage above 50, which hardly a logit is.
+    return "percentage" if scores.min() >= 0 and 50 < scores.max() <= 100.5 else "logit"
 
 
 def _softmaxed(scores: Floats, known: NDArray[np.bool_]) -> Floats:

@@ -151,6 +151,7 @@ MOST_OPTIONS = 10
 Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
 
+
 Usage = tuple[tuple[str, int], ...]
 """What an answer took by the classifier's own count, under its own names: `(("input_tokens", 300), …)`."""
 
@@ -165,6 +166,21 @@ class Tokens(NamedTuple):
     """Those of the input that were read from a cache."""
     written: int = 0
     """Those of the input that were written to a cache, where that has a price of its own."""
+
+
+def probabilities(scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(K,): the scores of all classes about one picture as probabilities.
+
+    Numbers in [0, 1] stay as they are, percentages are divided by 100, and anything else is taken for logits.
+    """
+    told = np.nan_to_num(scores.astype(np.float64))
+    if told.min() >= 0 and told.max() <= 1 + 1e-3:
+        return np.minimum(told, 1.0)
+    if told.min() >= 0 and abs(told.sum() - 100) < 0.5:
+        return told / 100
+    powers = np.exp(told - told.max())
+    shares: NDArray[np.float64] = powers / powers.sum()
+    return shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ Numbers (FP16, FP32, FP64, UINT8) are sent in the shape the model names; a model
 file. Where `input`, `datatype` and `shape` are described, the server is not asked about the model at all, and
 `binary = true` says that it takes binary tensors.
 Of the output, the largest score counts, a whole number is the position of the label, and text is the label itself.
+Logits become probabilities, by the softmax over all classes.
 Without `labels`, Triton is asked for the model's own; other servers' labels are then positions, as text.
 """
 
@@ -21,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import math
 import re
 import struct
 import threading
@@ -35,7 +35,16 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from yarl import URL
 
 from looktwice.classifiers import naming
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import (
+    MOST_OPTIONS,
+    Answer,
+    Classifier,
+    Pixels,
+    Settings,
+    Terms,
+    fingerprint,
+    probabilities,
+)
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
@@ -502,10 +511,10 @@ class Reading(NamedTuple):
             raise PermanentError(
                 f"the model gives {row.size} scores, but its description names {len(self.labels)} labels"
             )
-        shares = numbers.min() >= 0 and math.isclose(numbers.sum(), 1.0, abs_tol=1e-3)
+        shares = probabilities(numbers)
         order = np.argsort(-numbers, kind="stable")[:MOST_OPTIONS].tolist()
-        options = tuple((self._at(place), float(numbers[place])) for place in order)
-        return Found(options[0][0], options[0][1] if shares else None, options)
+        options = tuple((self._at(place), float(shares[place])) for place in order)
+        return Found(*options[0], options)
 
     def _at(self, index: int) -> str:
         if self.labels is not None and not 0 <= index < len(self.labels):

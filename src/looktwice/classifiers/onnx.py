@@ -30,7 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import (
+    MOST_OPTIONS,
+    Answer,
+    Classifier,
+    Pixels,
+    Settings,
+    Terms,
+    fingerprint,
+    probabilities,
+)
 from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.settings import folder_of, read_labels, read_toml
@@ -115,10 +124,12 @@ class OnnxClassifier:
             )
         if not self._description.scores:
             return [Answer(position(code)) for code in logits.argmax(axis=1)]
-        shares = _shares(logits)
-        order = np.argsort(-shares, axis=1, kind="stable")[:, : self._description.scores]
-        ranked = [[(position(c), float(row[c])) for c in codes] for codes, row in zip(order, shares, strict=True)]
-        return [Answer(*options[0], options=tuple(options)) for options in ranked]
+        order = np.argsort(-logits, axis=1, kind="stable")[:, : self._description.scores]
+        ranked = [
+            tuple((position(code), float(shares[code])) for code in codes)
+            for codes, shares in zip(order, map(probabilities, logits), strict=True)
+        ]
+        return [Answer(*options[0], options=options) for options in ranked]
 
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
@@ -135,15 +146,6 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
         raise PermanentError(f"the description of the ONNX model is wrong at {where!r}: {first['msg']}") from None
     folder = folder_of(settings)
     return OnnxClassifier(folder / description.model, description, folder)
-
-
-def _shares(output: Tensor) -> Tensor:
-    """The model's output as probabilities: as it is if each row sums to one, otherwise through the softmax."""
-    if output.min() >= 0 and np.allclose(output.sum(axis=1), 1.0, atol=1e-3):
-        return output
-    powers = np.exp(output - output.max(axis=1, keepdims=True))
-    shares: Tensor = powers / powers.sum(axis=1, keepdims=True)
-    return shares
 
 
 def _pool() -> ThreadPoolExecutor:

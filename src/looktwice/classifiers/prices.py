@@ -76,17 +76,18 @@ class Patches(_Rule):
         return math.ceil(min(count, self.most) * self.times)
 
 
-class Area(_Rule):
-    """Anthropic: a token for each 750 pixels, of a picture scaled to a longer side of 1568 and at most 1600 tokens."""
+class Squares(_Rule):
+    """Anthropic: squares of 28 × 28 of a picture that is scaled to a longer side, and at most so many."""
 
-    rule: Literal["area"]
-    pixels: int = Field(default=750, ge=1)
-    side: int = Field(default=1568, ge=1)
-    most: int = Field(default=1600, ge=1)
+    rule: Literal["squares"]
+    side: int = Field(default=28, ge=1)
+    longest: int = Field(default=1568, ge=1)
+    most: int = Field(default=1568, ge=1)
 
     def tokens(self, height: int, width: int) -> int:
-        scale = min(1.0, self.side / max(height, width))
-        return min(self.most, math.ceil(round(height * scale) * round(width * scale) / self.pixels))
+        scale = min(1.0, self.longest / max(height, width))
+        across, down = (math.ceil(round(side * scale, 6) / self.side) for side in (width, height))
+        return min(self.most, across * down)
 
 
 class Crops(_Rule):
@@ -124,7 +125,7 @@ class Tariff(BaseModel):
     batch: Decimal = Field(default=Decimal("0.5"), ge=0, le=1, description="what of the price a batch costs")
     overhead: int = Field(default=0, ge=0, description="tokens that the server adds to every question")
     output_limit: int | None = Field(default=None, ge=1, description="most tokens of a reply without max_tokens")
-    image: Annotated[Tiles | Patches | Area | Crops | Fixed, Field(discriminator="rule")]
+    image: Annotated[Tiles | Patches | Squares | Crops | Fixed, Field(discriminator="rule")]
     details: dict[str, int] = Field(default_factory=dict, description="detail → tokens of a picture at that detail")
 
     def expected(self, weight: Weight) -> Tokens:

@@ -1,8 +1,9 @@
 """Where a reply in JSON holds the label, in the server's own word, by JMESPath (https://jmespath.org).
 
 When paths give lists, the label with the largest score counts, the first of equals, or the first of all where there is
-no score path; an empty list is an answer without a label. Without a label path, the label is the position of the
-largest score. The first ten of a list are kept with the answer, in the order of their scores, or as they came.
+no score path; an empty list is an answer without a label. Without a label path, the scores are of all classes: the
+label is the position of the largest, and logits become probabilities. The first ten of a list are kept with the
+answer, in the order of their scores, or as they came.
 
 A score may be one of Google's likelihood words, which stand for five numbers between 0 and 1.
 """
@@ -18,11 +19,12 @@ from heapq import nlargest
 from typing import NamedTuple
 
 import jmespath
+import numpy as np
 from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from looktwice.classifiers import naming
-from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option
+from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option, probabilities
 
 Search = Callable[[object], object]
 LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
@@ -103,7 +105,7 @@ class Reader:
         scores = self._score(said) if self._score else None
         if self._label is None:
             numbers = _numbers(scores)
-            return range(len(numbers)), numbers
+            return range(len(numbers)), probabilities(np.array(numbers)).tolist() if numbers else []
         labels = self._label(said)
         if labels is None:
             raise Garbled("has nothing at the label path")

@@ -192,7 +192,7 @@ def tune(
     ask: "AskOptions",
     output: "Output",
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
-    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "brier",
+    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "log-loss",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
     sizes: Annotated[list[int] | None, Help("--size", help=SIZES, min=1)] = None,

@@ -119,7 +119,7 @@ def run(folder: Path) -> Demo:
     storage.save(folder / "votes.npz", jury.test.votes)
     title = f"looktwice on {len(demo.tested):,} pictures of clothes"
     inputs = report.ReportInputs(profile, jury.test.votes, demo.tested, results=demo.results, max_error=MAX_ERROR)
-    report.write(folder / "index.html", replace(inputs, title=title))
+    report.write(folder / "index.html", replace(inputs, descriptors=jury.test.descriptors, title=title))
     return demo
 
 

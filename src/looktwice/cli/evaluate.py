@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,15 +11,17 @@ from looktwice.asking import ledger
 from looktwice.asking.progress import say
 from looktwice.asking.session import ledger_place, micros, run
 from looktwice.calibration import storage
-from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.inputs import check_places, complain, policy_of
-from looktwice.errors import DataError
+from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.descriptor import descriptor
+from looktwice.pictures.image import PHOTO, WorkingSize
 from looktwice.report import MAX_ERROR, ReportInputs, write
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import planning
@@ -87,6 +90,7 @@ def report(
         _labelled(saved, shown) if saved else None,
         shown,
         replace(decide, max_error=None).of(profile),
+        _described(saved, shown, profile) if saved else {},
         noise=NoiseFile.load(noise) if noise else None,
         days=ledger.stats(books) if books else (),
         price_micros=micros(price) if price else 0,
@@ -105,6 +109,18 @@ def _shown(path: Path) -> Sequence[Picture]:
         return datasets.open_labelled(path)
     except DataError:
         return picture.find([path])
+
+
+def _described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
+    """What kind of picture each of the votes' pictures is, by its digest, where the same pixels are shown here."""
+    wanted, found = dict(zip(votes.names, votes.digests, strict=False)), {}
+    size = PHOTO if profile.working_size is None else WorkingSize(profile.working_size)
+    for item in pictures if profile.familiarity else ():
+        if item.name in wanted:
+            with suppress(ImageError, DataError):
+                image = item.image(size)
+                found[image.digest] = descriptor(image.pixels, image.came)
+    return {digest: row for digest, row in found.items() if digest in wanted.values()}
 
 
 def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:

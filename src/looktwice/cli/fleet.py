@@ -21,13 +21,14 @@ from looktwice.asking.session import OFF, AskOptions, ledger_name
 from looktwice.classifiers.base import Terms
 from looktwice.cli.console import Output, print_json, safe, show_estimate, stop, stopping_signals
 from looktwice.cli.inputs import policy_of
-from looktwice.cli.look import DRIFT
+from looktwice.cli.look import tell_drift, tell_unfamiliar
 from looktwice.errors import DataError, FleetError
 from looktwice.fleet.driver import Cluster, Run, running
-from looktwice.fleet.shards import Shards, Summary
+from looktwice.fleet.shards import Shards, Summary, shard_name
 from looktwice.fleet.worker import Job
 from looktwice.model import AsyncModel
 from looktwice.verdicts.policy import DecisionOptions, Policy
+from looktwice.verdicts.stream import Stream
 
 ENOUGH = 1000
 """Pictures after which a share of bad ones says something."""
@@ -61,6 +62,7 @@ class Tally:
     """Those of them that an earlier run had done."""
     unscored: int = 0
     bad: int = 0
+    unfamiliar: int = 0
     progress: Progress = field(default_factory=Progress)
     seconds: float = 0.0
 
@@ -70,6 +72,7 @@ class Tally:
         self.before += summary.pictures if summary.before else 0
         self.unscored += summary.unscored
         self.bad += summary.bad
+        self.unfamiliar += summary.unfamiliar
         self.progress += summary.progress
 
     def line(self) -> str:
@@ -119,7 +122,7 @@ def score(
         raise FleetError(f"{failure}; what is done stays, run again to go on")
     if not interrupted:
         Shards(out).finish(watch.done)
-    return _conclude(watch, out, not interrupted and not watch.tally.unscored, output.json)
+    return _conclude(watch, policy, out, not interrupted and not watch.tally.unscored, output.json)
 
 
 def _whole(path: str) -> str:
@@ -179,15 +182,13 @@ class Watch:
         self.tally = Tally()
         self.done = set[str]()
         """The units that were heard of."""
+        self._files: dict[int, str] = {}
         self.failure: str | None = None
-        self._drift = policy.drift()
+        self.stream = Stream.of(policy)
+        self.began: str | None = None
+        """The file in which the pictures began to differ from the profile's, in the order of their verdicts."""
         self._max_bad, self._json_log = max_bad, json_log
         self._started = time.monotonic()
-
-    @property
-    def drifted(self) -> bool:
-        """Whether the pictures have stopped looking like those of the profile."""
-        return bool(self._drift and self._drift.alarm)
 
     def follow(self, run: Run) -> None:
         """Hear of every unit; returns when there are no more, or after a failure."""
@@ -196,13 +197,20 @@ class Watch:
                 if summary:
                     self.tally.add(summary)
                     self.done.add(summary.identity)
-                    self._drift = self._drift.update(summary.agreement_bins) if self._drift else None
+                    self._watch(summary)
                     self.failure = self.failure or summary.error or self._max_bad.exceeded(self.tally)
                 else:
                     status.update(safe(self._shown(run.underway()).line()))
                 if self.failure:
                     run.stop(self.failure)
         self.tally = self._shown(Progress())
+
+    def _watch(self, summary: Summary) -> None:
+        """Look for a change; the file of each unit is remembered until one is seen."""
+        self._files[self.stream.seen] = shard_name(summary.identity)
+        self.stream = self.stream.update(summary.glances)
+        if self.began is None and (since := self.stream.since) is not None:
+            self.began = self._files[max(seen for seen in self._files if seen <= since)]
 
     def _shown(self, underway: Progress) -> Tally:
         """Where the run stands, with what was asked for units that are not done; told to machines that listen."""
@@ -259,14 +267,16 @@ def _interruptible(run: Run) -> Iterator[list[str]]:
             signal.signal(each, handler)
 
 
-def _conclude(watch: Watch, out: str, complete: bool, as_json: bool) -> bool:
+def _conclude(watch: Watch, policy: Policy, out: str, complete: bool, as_json: bool) -> bool:
     tally = watch.tally
-    if watch.drifted:
-        say(DRIFT)
+    tell_unfamiliar(tally.unfamiliar, tally.pictures, policy.false_alarms)
+    stream = watch.stream
     if as_json:
-        print_json({"out": out, "complete": complete, "drift": watch.drifted, **asdict(tally)})
+        drift = {"drift": stream.alarm, "drift_since": watch.began, "expected_accuracy": asdict(stream.expected())}
+        print_json({"out": out, "complete": complete, **drift, **asdict(tally)})
     say(f"{safe(tally.line())} · {tally.seconds:.0f} s")
     say(f"Verdicts: {safe(out)}" + ("" if complete else "; run the same command again to go on"))
+    tell_drift(stream, watch.began)
     return complete
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict
+from heapq import nsmallest
 from pathlib import Path
 
 from looktwice import tables
@@ -20,20 +22,16 @@ from looktwice.verdicts import explain
 from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.stream import Glance, Stream
 from looktwice.views import Panel
-
-DRIFT = (
-    "[yellow]Drift:[/yellow] the votes no longer look like those that this profile was fitted on; "
-    "label some of these pictures and fit again"
-)
 
 UNFAMILIAR = "They are not the kind of picture that this profile was fitted on, so their confidence means nothing."
 """What the end of a run says of unfamiliar pictures."""
 
-SHIFT = (
-    "[yellow]Drift:[/yellow] the pictures themselves no longer look like those that this profile was fitted on; "
-    "label some of those with the least familiarity and fit again"
-)
+LABEL_FIRST = 5
+"""Pictures of a changed stream that are named as those to label first."""
+MANY = 1000
+"""Verdicts that are looked at together for a change."""
 
 DECISIONS = {"accept": "green", "review": "yellow"}
 
@@ -91,12 +89,11 @@ def score(
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     unscored: dict[str, Unscored] = {}
-    agreement_bins: list[int] = []
-    kinds: list[int] = []
-    unfamiliar = 0
+    stream, glances, unfamiliar = Stream.of(policy), list[Glance](), 0
+    familiarity, places = array("d"), array("q")
 
     async def work() -> None:
-        nonlocal unfamiliar
+        nonlocal unfamiliar, stream, glances
         async with watched(model, len(todo), output):
             async for verdict in model.score(todo, decide):
                 if isinstance(verdict, Unscored):
@@ -105,28 +102,46 @@ def score(
                 else:
                     file.add(verdict)
                     unfamiliar += verdict.unfamiliar_because is not None
-                    kinds.append(policy.familiarity_kind(verdict.familiarity))
-                    agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
+                    familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
+                    places.append(len(places) + len(unscored))
+                    glances.append(Glance.at(verdict, policy))
+                    if len(glances) == MANY:
+                        stream, glances = stream.update(glances), []
 
     try:
         run(work)
     finally:
         file.finish(unscored)
     complain(list(unscored.values()))
-    drift, shift = policy.drift(), policy.shift()
-    drifted = drift is not None and drift.update(agreement_bins).alarm
-    shifted = shift is not None and shift.update(kinds).alarm
-    for alarm, words in ((drifted, DRIFT), (shifted, SHIFT)):
-        if alarm:
-            say(words)
-    if unfamiliar:
-        share = f"{unfamiliar} of {len(todo)} pictures ({unfamiliar / len(todo):.1%})"
-        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {decide.false_alarms:.1%} are to be expected. {UNFAMILIAR}")
+    stream = stream.update(glances)
+    since = stream.since
+    began = None if since is None else todo[places[since]].name
+    strangest = nsmallest(LABEL_FIRST, range(since or 0, len(places)), key=familiarity.__getitem__)
+    first = [] if since is None else [todo[places[at]].name for at in strangest]
+    tell_unfamiliar(unfamiliar, len(todo), decide.false_alarms)
     if output.json:
-        told = {"not_scored": file.missing(), "drift": drifted or shifted, "unfamiliar": unfamiliar}
+        told: dict[str, object] = {"not_scored": file.missing(), "drift": stream.alarm, "unfamiliar": unfamiliar}
+        told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": str(out), "pictures": len(pictures), **told})
     say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    tell_drift(stream, began, first)
     return not file.missing()
+
+
+def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None:
+    """How many pictures are not like the labelled ones, where there are any."""
+    if unfamiliar:
+        share = f"{unfamiliar} of {pictures} pictures ({unfamiliar / pictures:.1%})"
+        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {false_alarms:.1%} are to be expected. {UNFAMILIAR}")
+
+
+def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = ()) -> None:
+    """The last lines of a run: whether the pictures have changed, since which, and which to label first."""
+    for line in stream.lines():
+        say(f"[yellow]{line}[/yellow]" if stream.alarm else line)
+    if began is not None:
+        labels = f"; label these first and fit again: {safe(', '.join(first))}" if first else ""
+        say(f"It began about {safe(began)}{labels}.")
 
 
 def _show(verdict: Verdict | Unscored, json: bool) -> None:

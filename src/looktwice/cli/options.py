@@ -47,12 +47,13 @@ MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, an
 SIZES = (
     "A size to try, in pixels of the longer side, for each time it is given: smaller pictures may pay for more looks."
 )
-LOSS = "What the views are chosen to lower on held-out pictures."
+LOSS = "What the views are chosen to lower."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 UNFAMILIAR = (
     "What becomes of pictures unlike the labelled ones: judged as any other, never accepted, or not asked about."
 )
+SKIP_UNFAMILIAR = "Ask nothing about pictures unlike the labelled ones; short for --unfamiliar refuse."
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
 COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
 SETS = "How such a set is chosen: larger for doubtful pictures, with fewer labels, without a draw, or by one threshold."
@@ -119,10 +120,12 @@ def _deciding(
     coverage: Annotated[float | None, Act(help=COVERAGE, min=0, max=1)] = None,
     sets: Annotated[Literal["adaptive", "regularised", "deterministic", "threshold"], Act(help=SETS)] = "adaptive",
     unfamiliar: Annotated[Literal["accept", "review", "refuse"], Act(help=UNFAMILIAR)] = "review",
+    skip_unfamiliar: Annotated[bool, Act("--skip-unfamiliar", help=SKIP_UNFAMILIAR)] = False,
     false_alarms: Annotated[float, Act(help=FALSE_ALARMS, min=0, max=1)] = 0.01,
 ) -> "DecisionOptions":
     from looktwice.verdicts.policy import DecisionOptions
 
+    unfamiliar = "refuse" if skip_unfamiliar else unfamiliar
     return DecisionOptions(adaptive, max_error, level, coverage, sets, unfamiliar, false_alarms)
 
 

@@ -232,6 +232,11 @@ def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str
 
 def _show(profile: Profile, price: int, chosen: Selection, loss: LossName) -> None:
     OUT.print(_curve_table(profile.curve, str(chosen.collected.panel), len(profile.views()), price))
+    if not chosen.knee:
+        brier = (
+            f"a Brier score of {chosen.losses[0]:.3f} on the pilot pictures, {min(chosen.losses[1:]):.3f} with views"
+        )
+        say(f"One query with its score suffices: {brier}. Fit with --views none to ask no more.")
     score = "Brier score" if loss == "brier" else "log loss"
     gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f} in {score}"
     if chosen.gain.convincing():

@@ -20,10 +20,11 @@ from looktwice.fleet.sources import filesystem
 from looktwice.pictures.image import shown
 from looktwice.tables import write_parquet
 from looktwice.verdicts.files import COLUMNS, rows
+from looktwice.verdicts.stream import Glance
 
 HEADER = "_looktwice.json"
 NOTE = "looktwice"
-KEPT = ("identity", "pictures", "unscored", "bad", "agreement_bins")
+KEPT = ("identity", "pictures", "unscored", "bad", "unfamiliar", "glances")
 """What is kept of a unit's summary beside its verdicts."""
 
 
@@ -37,7 +38,9 @@ class Summary:
     """Pictures without a verdict."""
     bad: int = 0
     """Those of them that cannot be read; asking again would not change that."""
-    agreement_bins: tuple[int, ...] = ()
+    unfamiliar: int = 0
+    """Pictures that are not like the labelled ones."""
+    glances: tuple[Glance, ...] = ()
     """By which drift is seen."""
     before: bool = False
     """Whether an earlier run had done it."""
@@ -59,7 +62,7 @@ class Summary:
         """The summary that `text` gave."""
         values = json.loads(text)
         kept = {name: values[name] for name in KEPT}
-        return cls(**kept | {"agreement_bins": tuple(values["agreement_bins"])}, before=True)
+        return cls(**kept | {"glances": tuple(Glance(*glance) for glance in values["glances"])}, before=True)
 
 
 class Shards:
@@ -91,7 +94,7 @@ class Shards:
         import pyarrow.parquet as pq
         from pyarrow.fs import FileType
 
-        path = f"{self._folder}/{_name(identity)}"
+        path = f"{self._folder}/{shard_name(identity)}"
         if self._files.get_file_info(path).type != FileType.File:
             return None
         with self._files.open_input_file(path) as file:
@@ -101,12 +104,12 @@ class Shards:
 
     def add(self, summary: Summary, records: Iterable[dict[str, object]]) -> None:
         """Write the verdicts of a unit."""
-        with self._writing(), self._whole(_name(summary.identity)) as file:
+        with self._writing(), self._whole(shard_name(summary.identity)) as file:
             write_parquet(file, COLUMNS, rows(records), {NOTE: summary.text()})
 
     def finish(self, identities: set[str]) -> None:
         """Remove what is of no unit: pictures that are no longer there, and files that were not finished."""
-        kept = {HEADER, *map(_name, identities)}
+        kept = {HEADER, *map(shard_name, identities)}
         with self._writing():
             for name in self._names() - kept:
                 self._files.delete_file(f"{self._folder}/{name}")
@@ -134,5 +137,6 @@ class Shards:
             raise DataError(f"{self._shown} cannot be written ({why}); check its rights and the room on it") from None
 
 
-def _name(identity: str) -> str:
+def shard_name(identity: str) -> str:
+    """The file of a unit."""
     return f"verdicts-{identity}.parquet"

@@ -16,6 +16,7 @@ from looktwice.model import AsyncModel
 from looktwice.verdicts.files import record, unscored_record
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Profile
+from looktwice.verdicts.stream import Glance
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,21 @@ class Scorer:
         return Summary(unit.identity, estimate=await model.estimate(iter(unit.pictures()), self._job.decide))
 
     async def _score(self, model: AsyncModel, unit: Unit) -> Summary:
-        bad, records, agreement_bins = 0, list[dict[str, object]](), list[int]()
+        bad = unfamiliar = 0
+        records, glances = list[dict[str, object]](), list[Glance]()
         policy = model.policy(self._job.decide)
         async for verdict in model.score(iter(unit.pictures()), self._job.decide):
             if isinstance(verdict, Unscored):
                 bad += verdict.cause is Cause.UNREADABLE
+                unfamiliar += verdict.cause is Cause.UNFAMILIAR
                 records.append(unscored_record(verdict))
             else:
                 records.append(record(verdict))
-                agreement_bins.append(policy.agreement_bin(verdict.base, [label for _, label in verdict.votes]))
+                unfamiliar += verdict.unfamiliar_because is not None
+                glances.append(Glance.at(verdict, policy))
         if model.asker.stopped:
             return Summary(unit.identity, stopped=True)
-        summary = Summary(unit.identity, len(records), len(records) - len(agreement_bins), bad, tuple(agreement_bins))
+        unscored = len(records) - len(glances)
+        summary = Summary(unit.identity, len(records), unscored, bad, unfamiliar, tuple(glances))
         await asyncio.to_thread(Shards(self._job.out).add, summary, records)
         return summary

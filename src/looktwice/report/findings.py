@@ -254,13 +254,20 @@ def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
 
 def unfamiliar(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> dict[int, str]:
     """The places of pictures that are not like the labelled ones, the least like them first, and why."""
-    known, rows = policy.familiarity, [descriptors.get(digest) for digest in judged.votes.digests]
-    places = {place: row for place, row in enumerate(rows) if row is not None}
-    if known is None or judged.taught or not places:
-        return {}
-    p_values = dict(zip(places, known.p_values(np.stack(list(places.values()))).tolist(), strict=True))
-    strange = sorted((p, place) for place, p in p_values.items() if p <= policy.false_alarms)
-    return {place: known.because(places[place]) for _, place in strange}
+    compared = policy.compare(judged.votes, [descriptors.get(digest) for digest in judged.votes.digests])
+    return compared.reasons if compared and not judged.taught else {}
+
+
+def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, Floats]) -> str:
+    """What could not be compared with the labelled pictures, and why; empty where everything was."""
+    if judged.taught:
+        return ""
+    if policy.familiarity is None and policy.answers is None:
+        return "This profile cannot tell whether pictures are like the labelled ones; fit again for that."
+    if policy.familiarity and not any(digest in descriptors for digest in judged.votes.digests):
+        by = "by their answers alone" if policy.answers else "not at all"
+        return f"Pictures were compared with the labelled ones {by}: votes hold no pixels; name the pictures as well."
+    return ""
 
 
 # Cost ----------------------------------------------------------------------------------------------------------------

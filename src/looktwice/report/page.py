@@ -160,8 +160,9 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     policy = inputs.using()
     rows = gallery.panel(policy, inputs.profile.seed, judged, gallery.sample(known or inputs.pictures))
     top = max((abs(row.weight) for row in rows if row.weight is not None), default=1.0) or 1.0
-    galleries = []
+    galleries, note = [], ""
     if judged:
+        note = findings.familiarity_note(policy, judged, inputs.descriptors)
         reasons = findings.unfamiliar(policy, judged, inputs.descriptors)
         strange = gallery.unfamiliar(judged, known, reasons, policy.false_alarms)
         galleries = [*strange, *gallery.galleries(judged, known)]
@@ -171,6 +172,7 @@ def _pictures(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
         "more_views": len(set(policy.panel)) - len(rows) + 1,
         "own_sample": bool(inputs.pictures),
         "galleries": galleries,
+        "familiarity_note": note,
     }
 
 
@@ -258,7 +260,7 @@ def _environment() -> Environment:
 
 def _parameters(profile: Profile) -> str:
     """The profile as JSON with one line a field, without what only machines look at."""
-    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity"}
+    left_out = {"held_out", "adaptive", "curve", "results", "agreement_bins", "familiarity", "answers"}
     values = profile.model_dump(mode="json", exclude=left_out)
     values["calibrator"] = {
         key: value for key, value in values["calibrator"].items() if key not in ("covariance", "juries")

@@ -22,9 +22,9 @@ from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture, Source
 from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
-from looktwice.verdicts.drift import Drift
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.stream import Glance, Stream
 
 TOGETHER = 64
 """Most pictures that are asked about together."""
@@ -35,6 +35,8 @@ PAUSE, LONG_PAUSE = 5.0, 60.0
 of how long."""
 MANY = 1000
 """Pictures after which drift is looked at, also if nobody asks."""
+MOMENTS = 2000
+"""Moments that are remembered, to tell when a change began."""
 DAY = 86_400
 CLOSING = "the service is shutting down"
 REFUSALS = {
@@ -77,10 +79,9 @@ class Dispatcher:
     def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: Limits) -> None:
         self.model, self.decide, self.limits = model, decide, limits
         self.asker, self.policy = model.asker, model.policy(decide)
-        self._drift = self.policy.drift()
-        self._agreement_bins: list[int] = []
-        self._shift = self.policy.shift()
-        self._kinds: list[int] = []
+        self._stream = Stream.of(self.policy)
+        self._glances: list[Glance] = []
+        self._moments: dict[int, float] = {}
         self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
         self._numbers = count()
         self._waiting: deque[_Caller] = deque()
@@ -102,18 +103,21 @@ class Dispatcher:
         return self._busy + len(self._waiting)
 
     @property
-    def drift(self) -> Drift | None:
-        """The test that live pictures are still of the kind that the profile was made from; None if it has none."""
-        if self._drift and self._agreement_bins:
-            self._drift, self._agreement_bins = self._drift.update(self._agreement_bins), []
-        return self._drift
+    def stream(self) -> Stream:
+        """The live pictures so far, beside those that the profile was made from."""
+        if self._glances:
+            if self._stream.since is None:
+                self._moments[self._stream.seen] = time.time()
+            self._stream, self._glances = self._stream.update(self._glances), []
+            if len(self._moments) > MOMENTS:
+                self._moments = dict(list(self._moments.items())[::2])
+        return self._stream
 
     @property
-    def shift(self) -> Drift | None:
-        """The test that live pictures are as familiar as the labelled ones; None if the profile cannot tell."""
-        if self._shift and self._kinds:
-            self._shift, self._kinds = self._shift.update(self._kinds), []
-        return self._shift
+    def drift_since(self) -> float | None:
+        """When the pictures began to differ from the profile's, in seconds since 1970, to the minute or so."""
+        since = self.stream.since
+        return None if since is None else max(moment for seen, moment in self._moments.items() if seen <= since)
 
     def state(self) -> State:
         """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
@@ -202,15 +206,13 @@ class Dispatcher:
             async for verdict in self.model.score(pictures, self.decide):
                 self._answer(left.pop(verdict.name), verdict, 1)
                 if isinstance(verdict, Verdict):
-                    votes = [label for _, label in verdict.votes]
-                    self._agreement_bins.append(self.policy.agreement_bin(verdict.base, votes))
-                    self._kinds.append(self.policy.familiarity_kind(verdict.familiarity))
+                    self._glances.append(Glance.at(verdict, self.policy))
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
             self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
-        if len(self._agreement_bins) >= MANY:  # what they mean is worked out for many at a time
-            _ = self.drift, self.shift
+        if len(self._glances) >= MANY:  # what they mean is worked out for many at a time
+            _ = self.stream
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored

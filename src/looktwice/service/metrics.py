@@ -75,8 +75,13 @@ class _Asked(Collector):
         yield GaugeMetricFamily("looktwice_calls_in_flight", "Calls to the classifier now", asker.in_flight)
         yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", self._dispatcher.looks)
         yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", self._dispatcher.state().ready)
-        if drift := self._dispatcher.drift:
+        stream, since = self._dispatcher.stream, self._dispatcher.drift_since
+        if drift := stream.drift:
             yield GaugeMetricFamily("looktwice_drift_alarm", "Live pictures differ from the profile's", drift.alarm)
             yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
-        if shift := self._dispatcher.shift:
+        if shift := stream.shift:
             yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)
+        if since is not None:
+            yield GaugeMetricFamily("looktwice_drift_since_seconds", "When the change began, since 1970", since)
+        if (accuracy := stream.expected().accuracy) is not None:
+            yield GaugeMetricFamily("looktwice_expected_accuracy", "Share of right answers to be expected", accuracy)

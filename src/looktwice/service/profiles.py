@@ -13,6 +13,7 @@ from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.replies import caption
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import Result
+from looktwice.verdicts.stream import ExpectedAccuracy
 
 
 class ViewReply(BaseModel):
@@ -27,6 +28,9 @@ class DriftReply(BaseModel):
 
     seen: int
     alarm: bool = Field(description="by the answers, or by the pictures themselves")
+    since_picture: int | None = Field(description="after how many pictures the change began; null without an alarm")
+    since: float | None = Field(description="when that was, in seconds since 1970")
+    expected_accuracy: ExpectedAccuracy
 
 
 class LimitsReply(BaseModel):
@@ -62,8 +66,8 @@ class ProfileReply(BaseModel):
 
 def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
     """The public part of a profile, and how it is put to use."""
-    profile, policy, drift, limits = dispatcher.model.fitted(), dispatcher.policy, dispatcher.drift, dispatcher.limits
-    accept, shift = policy.accept, dispatcher.shift
+    profile, policy, stream, limits = dispatcher.model.fitted(), dispatcher.policy, dispatcher.stream, dispatcher.limits
+    accept = policy.accept
     return ProfileReply(
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
@@ -78,7 +82,15 @@ def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
         sets=None if dispatcher.decide.coverage is None else dispatcher.decide.sets,
         unfamiliar=policy.unfamiliar if policy.familiarity else None,
         false_alarms=policy.false_alarms,
-        drift=DriftReply(seen=drift.seen, alarm=drift.alarm or bool(shift and shift.alarm)) if drift else None,
+        drift=DriftReply(
+            seen=stream.seen,
+            alarm=stream.alarm,
+            since_picture=stream.since,
+            since=dispatcher.drift_since,
+            expected_accuracy=stream.expected(),
+        )
+        if stream.drift
+        else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )
 

@@ -19,6 +19,8 @@ CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
 
 CELLS = 2**19
 """Pictures times kinds that are counted at once: a bound on memory."""
+MARKS = 256
+"""Moments of the stream that are remembered at least, the late ones closer: one of them is where a change began."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Drift:
     """How many ranks fell below each cut."""
     peak: float = 0.0
     """The highest log of the wager so far."""
+    marks: tuple[tuple[int, ...], ...] = ((0,) * (len(CUTS) + 1),)
+    """How many pictures were seen, and how many ranks fell below each cut, at some moments."""
+    since: int | None = None
+    """After how many live pictures the change most likely began; None without an alarm."""
 
     def __post_init__(self) -> None:
         check_share("alpha", self.alpha)
@@ -83,8 +89,22 @@ class Drift:
         won = _won(below, seen[:, None])
         if self.alternative == "greater":
             won[below >= np.array(CUTS) * seen[:, None]] = -np.inf
-        peak = max(self.peak, float(np.logaddexp.reduce(won, axis=1).max()) - math.log(len(CUTS)))
-        return replace(self, live=tuple(came[-1].tolist()), below=tuple(below[-1].tolist()), peak=peak)
+        wager = np.logaddexp.reduce(won, axis=1) - math.log(len(CUTS))
+        path = np.vstack([self.marks, np.column_stack([seen, below])])
+        won_at = np.flatnonzero(wager >= -math.log(self.alpha))
+        since = self.since
+        if since is None and len(won_at):
+            since = began(path[: len(self.marks) + int(won_at[0]) + 1])
+        while len(path) > 2 * MARKS:  # the longer ago, the coarser
+            path = path[::2]
+        return replace(
+            self,
+            live=tuple(came[-1].tolist()),
+            below=tuple(below[-1].tolist()),
+            peak=max(self.peak, float(wager.max())),
+            marks=tuple(map(tuple, path.tolist())),
+            since=since,
+        )
 
     def _live(self) -> Counts:
         return np.array(self.live or (0,) * len(self.reference), np.int64)
@@ -97,6 +117,21 @@ class Drift:
         lot = np.random.default_rng([self.seed, self.seen]).random(len(kind))
         ranks: Floats = (upto - lot * same) / bag.sum(axis=1)
         return ranks
+
+
+def began(path: Counts) -> int:
+    """After how many pictures the ranks most likely stopped being even, up to the last row of a path.
+
+    A row is how many pictures were seen and how many ranks fell below each cut. Of all rows and cuts, the one that
+    makes the ranks after it the most unlikely, if they were even (maximum likelihood).
+    """
+    from scipy.special import rel_entr
+
+    cuts, last = np.array(CUTS), path[-1]
+    after, below = (last[0] - path[:-1, :1]).astype(np.float64), last[1:] - path[:-1, 1:]
+    share = below / np.maximum(after, 1.0)
+    surprise = after * (rel_entr(share, cuts) + rel_entr(1.0 - share, 1.0 - cuts))
+    return int(path[np.unravel_index(surprise.argmax(), surprise.shape)[0], 0])
 
 
 def _won(below: Counts, seen: Counts) -> Floats:

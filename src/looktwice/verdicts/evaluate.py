@@ -105,10 +105,10 @@ class Guarantees:
 
 def guarantees(collected: Collected, policy: Policy) -> Guarantees:
     """How the guarantees of a policy hold on labelled pictures that took no part in fitting."""
-    votes, found, described = collected.labelled(), Guarantees(), collected.described()
+    votes, found = collected.labelled(), Guarantees()
     unfamiliar = np.zeros(len(votes), bool)
-    if policy.familiarity is not None and described is not None:
-        unfamiliar = policy.familiarity.p_values(described) <= policy.false_alarms
+    if compared := policy.compare(votes, [collected.descriptors.get(digest) for digest in votes.digests]):
+        unfamiliar[list(compared.reasons)] = True
         found = replace(found, unfamiliar=float(unfamiliar.mean()))
     if policy.accept is not None:
         excluded = unfamiliar & (policy.unfamiliar != "accept")

@@ -20,6 +20,7 @@ from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Vot
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
+from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
@@ -248,6 +249,7 @@ def _adaptive(
         calibrator=dump(prefixes),
         held_out=HeldOut.of(stopped, growth.stopped(rule).since(n_selection)),
         agreement_bins=tuple(np.bincount(agreement_bins, minlength=(first + 1) * (views + 1)).tolist()),
+        answers=AnswerKinds.fit(labelled.under(range(first))),
     )
 
 
@@ -286,6 +288,7 @@ def _profile(
         one_query=dump(single) if single else None,
         scores=_scores(labelled, fitted) if single else "",
         familiarity=None if described is None else Familiarity.fit(described),
+        answers=AnswerKinds.fit(labelled),
     )
 
 

@@ -52,8 +52,8 @@ class Verdict:
     prediction_set: tuple[str | None, ...] | None = None
     """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
     familiarity: float | None = None
-    """How much the picture is like the labelled ones: a p-value, which is even between 0 and 1 for pictures that are.
-    None where the profile cannot tell."""
+    """How much the picture and the answers about it are like the labelled ones: a p-value, at most 0.01 for one in a
+    hundred pictures that are. None where the profile cannot tell."""
     unfamiliar_because: str | None = None
     """What stands out about a picture that is not like the labelled ones, so that the confidence means nothing."""
     digest: str = ""
@@ -62,6 +62,8 @@ class Verdict:
     """What the confidence rests on: labels alone, or the classifier's scores too."""
     score: float | None = None
     """The classifier's own score of its answer about the picture itself, as it came."""
+    pixels: float | None = None
+    """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
 
     def agree(self) -> int:
         """How many views say what the verdict says."""
@@ -120,7 +122,7 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
         lists=lists if any(lists) else (),
         descriptor=first.descriptor,
     )
-    policy = replace(Policy.whole(profile), calibrator=_burst_calibrator(profile, len(others)))
+    policy = replace(Policy.whole(profile), calibrator=_burst_calibrator(profile, len(others)), answers=None)
     (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
     return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
 
@@ -136,7 +138,7 @@ def judge(
     """Verdicts for answered rows, in their order; a row without answers stays as it is."""
     answered = [row for row in rows if isinstance(row, Row)]
     votes = Votes.collect(answered, panel, profile.vocabulary, profile.classes)
-    verdicts = iter(_with_familiarity(_verdicts(votes, policy), answered, policy))
+    verdicts = iter(_with_familiarity(_verdicts(votes, policy), votes, answered, policy))
     return [row if isinstance(row, Unscored) else next(verdicts) for row in rows]
 
 
@@ -179,18 +181,16 @@ def _decided(verdict: Verdict, policy: Policy) -> Verdict:
     return replace(verdict, decision="accept" if accepted else "review")
 
 
-def _with_familiarity(verdicts: list[Verdict], rows: Sequence[Row], policy: Policy) -> list[Verdict]:
+def _with_familiarity(verdicts: list[Verdict], votes: Votes, rows: Sequence[Row], policy: Policy) -> list[Verdict]:
     """The verdicts with how far each picture is like the labelled ones; one that is not is for review."""
-    described = [row.descriptor for row in rows if row.descriptor is not None]
-    if policy.familiarity is None or not rows or len(described) < len(rows):
+    compared = policy.compare(votes, [row.descriptor for row in rows])
+    if compared is None:
         return verdicts
-    p_values = policy.familiarity.p_values(np.stack(described)).tolist()
-    found = [replace(verdict, familiarity=p) for verdict, p in zip(verdicts, p_values, strict=True)]
-    for place, p in enumerate(p_values):
-        if p <= policy.false_alarms:
-            decision = found[place].decision if policy.unfamiliar == "accept" else "review"
-            because = policy.familiarity.because(described[place])
-            found[place] = replace(found[place], unfamiliar_because=because, decision=decision)
+    parts = zip(verdicts, compared.familiarity.tolist(), compared.pixels.tolist(), strict=True)
+    found = [replace(verdict, familiarity=p, pixels=None if np.isnan(own) else own) for verdict, p, own in parts]
+    for place, because in compared.reasons.items():
+        decision = found[place].decision if policy.unfamiliar == "accept" else "review"
+        found[place] = replace(found[place], unfamiliar_because=because, decision=decision)
     return found
 
 

@@ -15,6 +15,7 @@ from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
+from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.conformal import SetKind, SetMaker
 from looktwice.verdicts.drift import Drift
 from looktwice.verdicts.familiarity import Familiarity
@@ -26,6 +27,18 @@ Unfamiliar = Literal["accept", "review", "refuse"]
 FALSE_ALARMS = 0.01
 NEVER = math.inf
 """The threshold when nothing can be guaranteed: no confidence reaches it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """How far pictures are like the labelled ones."""
+
+    familiarity: Floats
+    """(n,): one p-value from pixels and answers: the number of tests times the least of them (Bonferroni)."""
+    pixels: Floats
+    """(n,): the p-value of the pixels alone, NaN where it is not known."""
+    reasons: dict[int, str]
+    """The places of those that are not like them, the least familiar first, and why."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,8 @@ class Policy:
     sets: SetMaker | None = None
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
+    answers: AnswerKinds | None = None
+    """What tells answers like those about the labelled pictures from others; None where the profile cannot tell."""
     unfamiliar: Unfamiliar = "review"
     """What becomes of others."""
     false_alarms: float = FALSE_ALARMS
@@ -60,6 +75,7 @@ class Policy:
             profile.held_out,
             profile.agreement_bins,
             familiarity=profile.familiarity,
+            answers=profile.answers,
         )
 
     @classmethod
@@ -76,6 +92,7 @@ class Policy:
             adaptive.agreement_bins,
             rounds,
             familiarity=profile.familiarity,
+            answers=adaptive.answers,
         )
 
     def guaranteeing(self, max_error: float, level: float = 0.95) -> Self:
@@ -97,10 +114,44 @@ class Policy:
 
     def because(self, descriptor: Floats) -> str | None:
         """Why a picture is not like the labelled ones, for people; None where it is, or the profile cannot tell."""
-        known = self.familiarity
-        if known is None or known.p_values(descriptor[None])[0] > self.false_alarms:
+        if self.familiarity is None or self.before_asking(descriptor[None])[0] > self.false_alarms:
             return None
-        return known.because(descriptor)
+        return self.familiarity.because(descriptor)
+
+    def before_asking(self, descriptors: Floats) -> Floats:
+        """(n,): how familiar pictures are if the answers about them are usual; NaN if the profile cannot tell.
+
+        What is unfamiliar then stays so, whatever is answered.
+        """
+        if self.familiarity is None:
+            return np.full(len(descriptors), np.nan)
+        return np.minimum(1.0, self._tests * self.familiarity.p_values(descriptors))
+
+    def compare(self, votes: Votes, descriptors: Sequence[Floats | None]) -> Comparison | None:
+        """How far these pictures are like the labelled ones, by answers and pixels; None if the profile cannot tell."""
+        pixels, answers = np.full(len(votes), np.nan), np.ones(len(votes))
+        described = {place: row for place, row in enumerate(descriptors) if row is not None}
+        if self.familiarity and described:
+            pixels[list(described)] = self.familiarity.p_values(np.stack(list(described.values())))
+        if self.answers:
+            answers = self.answers.p_values(votes)
+        elif not (self.familiarity and described):
+            return None
+        familiarity = np.minimum(1.0, self._tests * np.fmin(pixels, answers))
+        reasons = {}
+        for place in np.argsort(familiarity, kind="stable")[: (familiarity <= self.false_alarms).sum()].tolist():
+            alarming, why = self.false_alarms / self._tests, list[str]()
+            if self.familiarity and pixels[place] <= alarming:
+                why.append(self.familiarity.because(described[place]))
+            if self.answers and answers[place] <= alarming:
+                why.append(self.answers.because(votes, place))
+            reasons[place] = "; ".join(why)
+        return Comparison(familiarity, pixels, reasons)
+
+    @property
+    def _tests(self) -> int:
+        """How many p-values each picture has."""
+        return (self.familiarity is not None) + (self.answers is not None)
 
     def screen(self) -> Screen:
         """What looks at pictures before anything is asked about them."""
@@ -142,17 +193,20 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
 
 
 def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Rounds:
-    """Views are asked one by one after the first round; without scores all that matters is who agrees with whom."""
+    """Views are asked one by one after the first round.
+
+    Without scores all that matters is who agrees with whom, and of which class the base label is if classes matter.
+    """
     further = _further(adaptive, classes)
     calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
     scored = any(jury.scored for jury in calibrator.juries)
+    known = {label: code for code, label in enumerate(vocabulary) if any(jury.classes for jury in calibrator.juries)}
 
     def more(row: Row) -> int:
         if scored and row.lists:
             confidence = calibrator.confidence(_so_far(row, calibrator, vocabulary, classes))
             return 0 if rule.enough(confidence, len(row.views))[0] else 1
-        codes: dict[str, int] = {}
-        said = (row.base, *row.views)
+        codes, said = dict(known), (row.base, *row.views)
         return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in said))
 
     return Rounds(adaptive.first, more)
@@ -178,7 +232,7 @@ def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], in
 
 
 def _votes(codes: tuple[int, ...], calibrator: Prefixes, classes: int) -> Votes:
-    """One picture's answers so far, by the place where each was said first."""
+    """One picture's answers so far."""
     views = np.full((1, len(calibrator.juries) - 1), MISSING, np.int32)
     views[0, : len(codes) - 1] = codes[1:]
     words = tuple(map(str, range(max(codes) + 1)))

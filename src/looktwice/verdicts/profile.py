@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from looktwice import files
 from looktwice.asking.asker import Scores
-from looktwice.calibration import base, calibrators, metrics
+from looktwice.calibration import base, calibrators, metrics, panels
 from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
 from looktwice.calibration.distribution import Standing
 from looktwice.calibration.jury import Prefixes
@@ -25,6 +25,7 @@ from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
+from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
 from looktwice.verdicts.familiarity import Familiarity
 from looktwice.verdicts.stopping import AdaptiveRule, Expected
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-SUFFICES = 1.02
-"""How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -163,6 +162,8 @@ class Adaptive(_Part):
     held_out: HeldOut
     agreement_bins: tuple[Count, ...] = ()
     """How many labelled pictures were of each kind, by the first round and by how many views were asked."""
+    answers: AnswerKinds | None = None
+    """How often the first round of questions about the labelled pictures had which answers."""
     expected: Expected | None = None
     """What it is expected to do on new pictures; None in a profile that does not know."""
 
@@ -220,6 +221,8 @@ class Profile(_Part):
     """What became of the classifier's scores, for people; empty where it gives none."""
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
+    answers: AnswerKinds | None = None
+    """How often the labelled pictures had which answers; None where the profile cannot tell."""
 
     def views(self) -> Panel:
         """The panel to ask."""
@@ -247,7 +250,7 @@ class Profile(_Part):
         if not single or not whole or self.evidence == "labels":
             return told
         figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
-        if single <= SUFFICES * whole:
+        if single <= panels.SUFFICES * whole:
             return [*told, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
         return [*told, f"Views add to the score: {figures}."]
 

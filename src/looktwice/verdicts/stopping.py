@@ -199,7 +199,7 @@ def order(
 
 def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
     """All views: so many by what they add to those before them, then the others as they are."""
-    first = panels.grow(labelled, fixed, panels.held_out_own_weights)
+    first = panels.grow(labelled.label_only(), fixed)
     return [*first, *(view for view in range(len(labelled.panel)) if view not in first)]
 
 

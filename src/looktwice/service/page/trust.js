@@ -65,7 +65,7 @@ function showDrift(drift) {
   byId("drift").textContent =
     `${drift.seen.toLocaleString("en")} ${drift.seen === 1 ? "picture was" : "pictures were"} looked at since the service began. ` +
     (drift.alarm
-      ? "They no longer look like those that the profile was made from: fit it again before you rely on it."
+      ? `Since ${new Date(1000 * drift.since).toLocaleString("en")} they no longer look like those that the profile was made from: label some and fit it again before you rely on it.`
       : "As a whole, they look like those that the profile was made from.");
 }
 

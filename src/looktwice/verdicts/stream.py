@@ -1,0 +1,145 @@
+"""Verdicts one after the other: have the pictures changed since the fit, since when, and how many are right?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from looktwice.verdicts.drift import Drift
+from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.policy import Policy
+from looktwice.verdicts.profile import HeldOut
+
+BINS = 5
+"""Groups of labelled pictures of alike confidence, equally many in each, by which live answers are weighed."""
+LEAST_IN_BIN = 20
+Z = 1.96
+
+
+class Glance(NamedTuple):
+    """What is remembered of a verdict."""
+
+    agreement_bin: int
+    familiarity_kind: int
+    confidence: float
+
+    @classmethod
+    def at(cls, verdict: Verdict, policy: Policy) -> Self:
+        """What matters of a verdict."""
+        agreement = policy.agreement_bin(verdict.base, [label for _, label in verdict.votes])
+        return cls(agreement, policy.familiarity_kind(verdict.pixels), round(verdict.confidence, 6))
+
+
+@dataclass(frozen=True)
+class ExpectedAccuracy:
+    """How often the answers of a stream are right, with its 95 % interval, or why that is not told."""
+
+    accuracy: float | None = None
+    low: float | None = None
+    high: float | None = None
+    not_told: str | None = None
+
+    def sentence(self) -> str:
+        """The same in words."""
+        if self.accuracy is None:
+            return f"Expected accuracy: not told, because {self.not_told}."
+        interval = f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}, 95 % surely)"
+        return f"Expected accuracy: {interval}, if answers are right as often as labelled ones that were as sure."
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Live pictures as they come, beside those that the profile was made from."""
+
+    held_out: HeldOut
+    drift: Drift | None
+    """The test that the views agree as they did; None if the profile cannot tell."""
+    shift: Drift | None
+    """The test that the pictures are as familiar; None if the profile cannot tell."""
+    confidences: tuple[int, ...] = (0,) * BINS
+    """How many live answers were in each group of confidence."""
+    sum: float = 0.0
+    """The sum of their confidences."""
+    chance: float = 0.0
+    """The variance of how many are right, if each is right with its confidence."""
+
+    @classmethod
+    def of(cls, policy: Policy) -> Self:
+        """Before the first picture."""
+        return cls(policy.held_out, policy.drift(), policy.shift())
+
+    @property
+    def seen(self) -> int:
+        """How many live pictures there were."""
+        return sum(self.confidences)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the pictures, or the answers about them, have changed."""
+        return any(test is not None and test.alarm for test in (self.drift, self.shift))
+
+    @property
+    def since(self) -> int | None:
+        """After how many pictures the change most likely began, by the surer of the two alarms; None without one."""
+        tests = [test for test in (self.drift, self.shift) if test is not None and test.alarm]
+        return max(tests, key=lambda test: test.peak).since if tests else None
+
+    def update(self, glances: Sequence[Glance]) -> Self:
+        """The same after more verdicts, in this order."""
+        if not glances:
+            return self
+        agreement, kinds, confidence = zip(*glances, strict=True)
+        sure = np.array(confidence)
+        counts = np.bincount(np.searchsorted(self._edges(), sure, "right"), minlength=BINS)
+        return replace(
+            self,
+            drift=self.drift and self.drift.update(agreement),
+            shift=self.shift and self.shift.update(kinds),
+            confidences=tuple((np.array(self.confidences) + counts).tolist()),
+            sum=self.sum + float(sure.sum()),
+            chance=self.chance + float(sure @ (1.0 - sure)),
+        )
+
+    def expected(self) -> ExpectedAccuracy:
+        """How often the answers so far are right: their mean confidence, corrected by how labelled ones turned out.
+
+        That is honest as long as the pictures are of the same kind: of another kind, sure answers are wrong more often.
+        The labelled pictures' mean of (right − confidence) is taken in groups of alike confidence, each with the share
+        that it has of the live answers.
+        """
+        sure, correct = self.held_out.arrays()
+        group = np.searchsorted(self._edges(), sure, "right") if len(sure) else np.zeros(0, np.intp)
+        known = np.bincount(group, minlength=BINS)
+        weight = np.array(self.confidences) / max(self.seen, 1)
+        if self.shift is None:
+            return ExpectedAccuracy(not_told="the profile cannot tell whether the pictures are like the labelled ones")
+        if self.shift.alarm:
+            return ExpectedAccuracy(not_told="the pictures are of another kind than those whose answers were checked")
+        if not self.seen or (known[weight > 0] < LEAST_IN_BIN).any():
+            return ExpectedAccuracy(not_told="too few answers like these were checked")
+        parts = [(correct - sure)[group == each] for each in range(BINS)]
+        value = float(self.sum / self.seen + sum(w * part.mean() for w, part in zip(weight, parts, strict=True) if w))
+        variance = sum(w**2 * part.var(ddof=1) / len(part) for w, part in zip(weight, parts, strict=True) if w)
+        width = Z * float(np.sqrt(variance + self.chance / self.seen**2))
+        return ExpectedAccuracy(value, max(0.0, value - width), min(1.0, value + width))
+
+    def lines(self) -> list[str]:
+        """What there is to say of a change, for people; a line that there is none where none is seen."""
+        if not self.alarm:
+            tests = [test for test in (self.drift, self.shift) if test is not None]
+            told = f"none seen in {self.seen:,} pictures" if tests else "not told, as the profile cannot tell"
+            return [f"Drift: {told}."]
+        what = []
+        if self.shift and self.shift.alarm:
+            what.append("the pictures themselves no longer look like those that this profile was fitted on")
+        if self.drift and self.drift.alarm:
+            what.append("the votes no longer look like those that this profile was fitted on")
+        return [f"Drift: {'; '.join(what)}.", self.expected().sentence()]
+
+    def _edges(self) -> list[float]:
+        """Where the groups of confidence begin, but for the first."""
+        sure = self.held_out.arrays()[0]
+        return np.quantile(sure, np.arange(1, BINS) / BINS).tolist() if len(sure) else [0.5] * (BINS - 1)
