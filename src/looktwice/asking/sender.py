@@ -283,7 +283,10 @@ class Sender:
     def _take(self, jobs: list[Job], grant: Grant) -> None:
         """Do what the ledger says; what another session has in flight is looked for later rather than bought twice."""
         by_key = {job.entry.key: job for job in jobs}
-        self._hold(grant.granted)
+        loop = asyncio.get_running_loop()
+        self._held |= dict.fromkeys(grant.granted, loop.time())
+        if self._held and self._renewal is None:
+            self._renewal = loop.call_later(RENEWAL, self._renew)
         self._ready.extend(by_key[key] for key in grant.granted)
         for key, answer in grant.answered.items():
             self.progress.hits += 1
@@ -312,12 +315,6 @@ class Sender:
     def _most(self, job: Job) -> int:
         """What a question costs at the most."""
         return (job.quote or self.typical).most
-
-    def _hold(self, keys: list[bytes]) -> None:
-        loop = asyncio.get_running_loop()
-        self._held |= dict.fromkeys(keys, loop.time())
-        if self._held and self._renewal is None:
-            self._renewal = loop.call_later(RENEWAL, self._renew)
 
     def _renew(self) -> None:
         """Hold what is still in flight for longer; what is not renewed is free for other sessions in a while."""

@@ -158,8 +158,11 @@ class Votes:
             raise DataError(f"{shapes}; give (n,), (n, S) and (K,)")
         own, others, words = _texts("base, views and vocabulary", own, others, words)
         labels, table, known = _complete("base", own), others.tolist(), _complete("vocabulary", words)
-        if vocabulary is not None:
-            _check_vocabulary(known, {*labels, *others.flat} - {None})
+        if len(set(known)) < len(known):
+            raise DataError("the vocabulary holds a label twice; give each once")
+        if vocabulary is not None and (strangers := {*labels, *others.flat} - {None, *known}):
+            lacking = f"the vocabulary ({_few(known)}) lacks labels that were given ({_few(strangers)})"
+            raise DataError(f"{lacking}; add them")
         rows = [Row(str(i), label, tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
         votes = Votes.collect(rows, [f"view {s}" for s in range(1, others.shape[1] + 1)], known)
         return votes if truths is None else votes._with_truths(_objects(truths))
@@ -360,13 +363,6 @@ def _complete(what: str, texts: NDArray[np.object_]) -> list[str]:
     if None in column:
         raise DataError(f"{what}: no label at place {column.index(None)}; only views may have None, '' or -1")
     return column
-
-
-def _check_vocabulary(words: list[str], said: set[str]) -> None:
-    if len(set(words)) < len(words):
-        raise DataError("the vocabulary holds a label twice; give each once")
-    if strangers := said - set(words):
-        raise DataError(f"the vocabulary ({_few(words)}) lacks labels that were given ({_few(strangers)}); add them")
 
 
 @dataclass(frozen=True, eq=False)

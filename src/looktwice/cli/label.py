@@ -41,7 +41,9 @@ def label(
 ) -> None:
     """Show pictures in a random order until a signal comes; every click is kept as it is made."""
     panel, views = panel_of(options.views), options.views
-    out = options.out or _default(folder)
+    if options.out is None and not folder.is_dir():
+        raise DataError(f"{str(folder)!r} is no folder that labels could go to; name a file with --out")
+    out = options.out or folder / "labels.csv"
     labels = Labels(out)
     by_name = {picture.name: picture for picture in pictures}
     command = ["looktwice", "fit", str(folder), "-c", model.description]
@@ -132,9 +134,3 @@ def serve(desk: Desk, title: str, following: str, place: Place) -> None:
             raise
         raise MissingExtra("HTTP services", "serve") from None
     app.run(desk, app.Work(title, following), place)
-
-
-def _default(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise DataError(f"{str(folder)!r} is no folder that labels could go to; name a file with --out")
-    return folder / "labels.csv"

@@ -346,7 +346,8 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     told, where = read_truths(table, column), shown(str(table))
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
     bare = sorted(sources.keys() - told.keys())
-    if bare and not _grows(table, column):
+    growing = column == COLUMN and NOT in next(_rows(table), [])  # a table that people still label with
+    if bare and not growing:
         raise DataError(f"{where}: {few(bare, 'picture')} without a truth; add a row for each or move them away")
     for name in told.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
@@ -360,11 +361,6 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
         raise DataError(f"{where}: tells the truth of no picture; label some with: looktwice label")
     names = sorted(useful) if path.is_dir() else [name for name in sources if name in useful]
     return [Picture(name, useful[name].truth, sources[name], useful[name].excluded) for name in names]
-
-
-def _grows(table: Path, column: str) -> bool:
-    """Whether a table is one that people still label with, so that pictures without a row are fine."""
-    return column == COLUMN and NOT in next(_rows(table), [])
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:

@@ -213,7 +213,10 @@ def learn(
     else:
         trials = stopping.trials(calibrator, labelled, n_selection=n_selection)
     steps = stopping.steps(trials)
-    aim = _aim(steps[own], own, max_error)
+    aim: Aim = Thrift(own)
+    if max_error is not None:
+        threshold = risk.threshold(steps[own].confidence, steps[own].correct, max_error)
+        aim = SameDecision(NEVER if threshold is None else threshold)
     stopped = stopping.stopped(trials, aim)
     profile = _profile(collected.under(range(own)), calibrator, description, n_selection, steps[own], stopped)
     usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials])
@@ -221,13 +224,6 @@ def learn(
     adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
     curve = tuple(Result.point(step) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
-
-
-def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
-    if max_error is None:
-        return Thrift(fixed)
-    threshold = risk.threshold(held_out.confidence, held_out.correct, max_error)
-    return SameDecision(NEVER if threshold is None else threshold)
 
 
 def _adaptive(
@@ -284,7 +280,7 @@ def _profile(
         pictures=len(labelled),
         results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
         held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection)),
-        agreement_bins=_agreement_bins(labelled),
+        agreement_bins=tuple(np.bincount(base_tally(labelled).agree, minlength=len(labelled.panel) + 1).tolist()),
         one_query=dump(single) if single else None,
         scores=_scores(labelled, fitted) if single else "",
         familiarity=None if described is None else Familiarity.fit(described),
@@ -302,8 +298,3 @@ def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
         fitted.scored.scale.kind, f"{fitted.scored.scale.kind}s"
     )
     return f"used, as {kind}"
-
-
-def _agreement_bins(votes: Votes) -> tuple[int, ...]:
-    """How many pictures had 0, 1 … views on the side of the base label."""
-    return tuple(np.bincount(base_tally(votes).agree, minlength=len(votes.panel) + 1).tolist())

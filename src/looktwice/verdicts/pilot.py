@@ -113,7 +113,8 @@ async def search(
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
     asked = [await learn.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
-    settings = [Setting(view, _brier(collected)) for view, collected in zip(grid, asked, strict=True)]
+    fitted = [crossfit.cross_fit(Gaussian(), collected.labelled()) for collected in asked]
+    settings = [Setting(view, float(found.brier.mean())) for view, found in zip(grid, fitted, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
     rest = await learn.collect(asker, mixed[len(pilot) :], best.panel)
     best = best.distinct()
@@ -124,10 +125,6 @@ async def search(
 def search_queries(pictures: int, settings: int, draws: int) -> int:
     """The most queries that `search` sends."""
     return pictures // 2 * (1 + settings * draws) + (pictures - pictures // 2) * (1 + draws)
-
-
-def _brier(collected: Collected) -> float:
-    return float(crossfit.cross_fit(Gaussian(), collected.labelled()).brier.mean())
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
