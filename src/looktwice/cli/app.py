@@ -4,6 +4,7 @@ Nothing heavy is imported here, so that `looktwice --help` answers at once; each
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -28,26 +29,23 @@ from looktwice.cli.options import (
     VERIFY,
     VIEWS,
     WANTED,
-    AllowHostOption,
     ClassifierOption,
     Help,
-    HostOption,
     JsonOption,
     LabelledArgument,
     OtherOption,
     PicturesArgument,
-    PortOption,
     ProfileOption,
     ReportOption,
     Serve,
     TakeOption,
-    TokenFileOption,
     TruthsColumnOption,
     TruthsOption,
     VotesOption,
     acts,
     asks,
     prints,
+    serves,
     spreads,
 )
 
@@ -55,6 +53,7 @@ if TYPE_CHECKING:
     from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
     from looktwice.cli.fleet import Machines
+    from looktwice.service import Place
     from looktwice.verdicts.policy import DecisionOptions
 
 NOT_SCORED = 3
@@ -113,21 +112,19 @@ def demo(
 
 
 @commands.command()
+@serves
 @asks
 def label(
     pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz.", show_default=False)],
     classifier: ClassifierOption,
     ask: "AskOptions",
+    place: "Place",
     views: Annotated[str, Help(help=VIEWS)] = "",
     asking: Annotated[bool, Help(help="Ask the classifier meanwhile, a few pictures ahead.")] = True,
     max_error: Annotated[float, Help(help=WANTED, min=0.0001, max=0.9999)] = 0.05,
     level: Annotated[float, Help(help="How certain that guarantee is to be.", min=0.0001, max=0.9999)] = 0.95,
     out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; labels.csv in the folder.")] = None,
     take: TakeOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
 ) -> None:
     """A page where people say what pictures show; fit reads the labels at any moment.
 
@@ -140,9 +137,7 @@ def label(
     from looktwice.cli import inputs
     from looktwice.cli.label import LabelOptions, label
     from looktwice.model import AsyncModel
-    from looktwice.service import Place
 
-    place = Place(host, port, token_file, tuple(allow_host or ()))
     options = LabelOptions(views, asking, max_error, level, out)
     label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), options, place)
 
@@ -355,15 +350,13 @@ def evaluate(
 
 
 @commands.command()
+@serves
 def review(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
+    place: "Place",
     pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
     cost: Annotated[list[str] | None, Help(help=COST)] = None,
     out: Annotated[Path | None, Help("--out", "-o", help="Where corrections go; corrections.csv beside.")] = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
 ) -> None:
     """A page where people accept or correct doubtful verdicts; fit and evaluate read the corrections.
 
@@ -376,9 +369,8 @@ def review(
       looktwice review kept-by-the-service/
     """
     from looktwice.cli.label import review
-    from looktwice.service import Place
 
-    review(verdicts, pictures, cost or (), out, Place(host, port, token_file, tuple(allow_host or ())))
+    review(verdicts, pictures, cost or (), out, place)
 
 
 Tool = Literal["label-studio", "fiftyone"]
@@ -434,15 +426,13 @@ def import_(
 
 
 @commands.command()
+@serves
 def audit(
     verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
     pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz.", show_default=False)],
+    place: "Place",
     out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; audit.csv beside the verdicts.")] = None,
     seed: Annotated[int, Help(help="Seed of the choice of pictures.", min=0)] = 0,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
 ) -> None:
     """How often accepted verdicts are wrong, from few labels: a page that shows those first that tell most.
 
@@ -451,9 +441,8 @@ def audit(
       looktwice audit verdicts.csv photos/
     """
     from looktwice.cli.label import audit
-    from looktwice.service import Place
 
-    audit(verdicts, pictures, out, seed, Place(host, port, token_file, tuple(allow_host or ())))
+    audit(verdicts, pictures, out, seed, place)
 
 
 @commands.command()
@@ -682,16 +671,14 @@ def borrow(
 
 @commands.command()
 @acts
+@serves
 @asks
 def serve(
     decide: "DecisionOptions",
     ask: "AskOptions",
+    place: "Place",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
     tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
     looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
@@ -714,7 +701,6 @@ def serve(
     """
     from looktwice import service
 
-    place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
     limits = service.Limits(
         body=int(max_megabytes * 1e6),
         pixels=int(max_megapixels * 1e6),
@@ -722,6 +708,7 @@ def serve(
         seconds=timeout,
         reviews=most_reviews,
     )
+    place = replace(place, certificate=tls_cert, key=tls_key)
     service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
 
 
