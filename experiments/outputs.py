@@ -64,6 +64,13 @@ class Source:
             names = tuple(cifar_names())
         return [Image.of(np.ascontiguousarray(each)) for each in pixels], truths, names
 
+    def truths(self) -> Codes:
+        """(n,): the code of each picture's truth; no photo is opened for it."""
+        if self.data != "photos":
+            return self.pictures[1]
+        found = [p for part in (1500, 1000) for p in labelled(SHARED / "data" / f"imagenet_val_{part}")]
+        return np.array([int(str(p.truth)) for p in found], np.int32)
+
     def logs(self) -> NDArray[np.float32]:
         """(n, 1 + 8, K): log probabilities under the picture itself and under each view of the mild panel."""
         path = CACHE / "outputs" / f"{self.name}.npy"
