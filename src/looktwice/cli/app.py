@@ -43,6 +43,7 @@ from looktwice.cli.options import (
     TokenFileOption,
     TruthsColumnOption,
     TruthsOption,
+    UnlabelledOption,
     VotesOption,
     acts,
     asks,
@@ -326,6 +327,7 @@ def evaluate(
     classifier: OtherOption = None,
     votes: VotesOption = None,
     report: ReportOption = None,
+    unlabelled: UnlabelledOption = None,
     truths: TruthsOption = None,
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
@@ -342,7 +344,8 @@ def evaluate(
     from looktwice.model import AsyncModel
 
     labelled = inputs.labelled(pictures, truths, truths_column, take)
-    _exit(evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
+    model = AsyncModel.load(profile, classifier, options=ask)
+    _exit(evaluate(model, labelled, votes, report, unlabelled, decide, output))
 
 
 @app.command()

@@ -53,6 +53,7 @@ VERIFY = "When going on, compare every picture with the one its verdict is about
 UNFAMILIAR = (
     "What becomes of pictures unlike the labelled ones: judged as any other, never accepted, or not asked about."
 )
+UNLABELLED = "Verdicts that score wrote about other pictures: their confidences narrow the interval of the accuracy."
 SKIP_UNFAMILIAR = "Ask nothing about pictures unlike the labelled ones; short for --unfamiliar refuse."
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
 COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
@@ -68,6 +69,7 @@ TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
+UnlabelledOption = Annotated[Path | None, Help("--unlabelled", help=UNLABELLED)]
 HostOption = Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")]
 PortOption = Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)]
 TokenFileOption = Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")]
