@@ -21,6 +21,7 @@ from goals import at_most
 from scipy.optimize import minimize
 
 from looktwice.calibration import jury, logit, metrics
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.storage import load
 from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
 
@@ -40,6 +41,28 @@ def simulated(pictures: int, views: int, classes: int, seed: int = 0) -> Labelle
     said = np.where(draw > 1 - hard / 3, rng.integers(classes, size=said.shape), said).astype(np.int32)
     names, panel = tuple(map(str, range(pictures))), tuple(f"view {s}" for s in range(views))
     votes = Votes(names, panel, tuple(map(str, range(classes))), said[:, 0], said[:, 1:], classes)
+    return votes.labelled(map(str, truth))
+
+
+def simulated_lists(pictures: int, views: int, classes: int, listed: int = 5, seed: int = 0) -> LabelledVotes:
+    """Ranked lists with scores: the softmax of logits that a picture and its views share in part.
+
+    Some classes are frequent, so that as many as may have an offset of their own.
+    """
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(np.where(rng.random(pictures) < 0.5, 60, classes))
+    common = 1.2 * rng.standard_normal((pictures, classes), np.float32)
+    common[np.arange(pictures), truth] += 8 * rng.beta(2, 1, pictures)
+    labels = np.empty((pictures, views + 1, listed), np.int32)
+    scores = np.empty(labels.shape, np.float32)
+    for question in range(views + 1):
+        logits = common + 0.6 * rng.standard_normal(common.shape, np.float32)
+        powers = np.exp(2 * logits)
+        labels[:, question] = np.argsort(-logits, axis=1)[:, :listed]
+        scores[:, question] = np.take_along_axis(powers, labels[:, question], 1) / powers.sum(axis=1, keepdims=True)
+    names, panel = tuple(map(str, range(pictures))), tuple(f"view {s}" for s in range(views))
+    said, words = labels[:, :, 0], tuple(map(str, range(classes)))
+    votes = Votes(names, panel, words, said[:, 0], said[:, 1:], classes, evidence=Evidence(labels, scores))
     return votes.labelled(map(str, truth))
 
 
@@ -66,10 +89,13 @@ def quick(what: str, work: Callable[[], object], goal: float) -> bool:
 def times() -> bool:
     votes, many = simulated(1000, 16, 1000), simulated(5000, 16, 1000)
     broad = simulated(1000, 40, 1000)
+    ranked = simulated_lists(5000, 16, 1000)
     reached = [
         quick("Jury of 1,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(votes), 10),
         at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 500),
         quick("Jury of 5,000 pictures, 1,000 classes, 16 views", lambda: jury.Jury().fit(many), 10),
+        quick("the same with five labels and their scores", lambda: jury.Jury().fit(ranked), 15),
+        at_most("the same, MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 800),
         quick("a jury for every number of 16 views", lambda: jury.fit_prefixes(votes), 10),
         quick("10 of 40 views chosen, 1,000 pictures, 5 folds", lambda: greedy(broad, 10), 20),
         quick("1,000 resamples of all figures, 50,000 pictures", resampled, 5),
@@ -130,10 +156,10 @@ def held_out(patterns: logit.Patterns, extra: Floats, rows: Floats, shrinkage: f
     pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += logit._pull(patterns.options.shape[1], shrinkage)
     bowl = replace(logit.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
     best = minimize(
-        lambda theta: bowl.at(theta)[:2],
+        bowl.at,
         np.zeros(len(pull)),
         jac=True,
-        hess=lambda theta: bowl.at(theta)[2],
+        hess=bowl.curvature,
         method="trust-exact",
         options={"gtol": 1e-3},
     )

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments import baselines, closed, decisions, scores, sets, stopping
+from experiments import baselines, closed, decisions, general, scores, sets, stopping
 from experiments.collected import CACHE, MILD16
-from experiments.outputs import CLOTHES, SOURCES
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
 from experiments.paper.grids import Reading, listed, mild
@@ -262,6 +261,8 @@ TASKS: dict[str, Callable[[Wishes], None]] = {
 }
 CLOSED, SCORES = "closed", "scores"
 """The tasks about real closed systems and about scores, which are no part of the paper."""
+EMBEDDED = 480
+"""Embedded pictures of each of two parts on which these are tried."""
 DECISIONS = {"baselines": baselines.main, "sets": sets.main, "stopping": stopping.main}
 """The tasks about what the jury is worth beside others, and about sets and stops."""
 HELP = """\
@@ -359,8 +360,12 @@ def main(arguments: Sequence[str]) -> int:
             scores.main(wishes.results)
         if task in DECISIONS:
             wishes.results.mkdir(parents=True, exist_ok=True)
-            named = [SOURCES[name] for name in wishes.models or SOURCES]
-            DECISIONS[task]([CLOTHES] if wishes.quick else named, wishes.results, 2 if wishes.quick else 20)
+            models = (
+                general.small(wishes.results, EMBEDDED)
+                if wishes.quick
+                else [each.heard() for each in general.records()]
+            )
+            DECISIONS[task](models, wishes.results, 2 if wishes.quick else 20)
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
                 TASKS[name](wishes)

@@ -2,12 +2,14 @@
 
 python -m experiments baselines    results/baselines.csv, one line for each model and method
 
-All methods but the last two see the label of the picture and of each view of the general panel, and the truths of the
-labelled part of a split. Those that give one confidence give it to the label that most say, the rest spread evenly.
+Answers are those of experiments/general.py, and so are the splits: the panel grew on the other models, by pictures that
+are not tested. All methods but the last ones see the label of the picture and of each view of that panel, and the
+truths of the labelled part. Those that give one confidence give it to the label that most say, the rest spread evenly.
 Dawid–Skene, GLAD and MACE (crowd-kit, `pip install --group baselines`) learn from the votes about all pictures, without
 truths, and their probabilities get a temperature by the labelled ones; Dawid–Skene has a table of K × K for each view,
-and is left out beyond 100 classes. The last two lines are not label-only: the softmax with a temperature at one query,
-and the mean of the log probabilities over the same queries with a temperature.
+and is left out beyond 100 classes. The last lines are not label-only: the softmax with a temperature at one query, and
+the mean of the log probabilities over nine queries with a temperature. The latter are known for the views of the mild
+panel (experiments/outputs.py), so the jury of these nine queries stands beside it.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from scipy.special import betaln, log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from experiments.outputs import Source
-from experiments.scores import heard
+from experiments.collected import CACHE
+from experiments.general import OLD, Heard, Split, left_out_splits
 from looktwice.calibration import crossfit, logit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
@@ -37,6 +39,8 @@ from looktwice.calibration.votes import Bools, Codes, Floats, LabelledVotes, bas
 RESULTS = Path(__file__).parent / "results"
 SPLITS = 20
 FIGURES = ("accuracy", "ece", "auroc", "base_auroc", "brier", "brier_even", "nll")
+COMMON = 1000.0
+"""The shrinkage at which all views have nearly one weight."""
 TABLES = 100
 """Classes beyond which Dawid–Skene's tables are too large."""
 Rows = NDArray[np.intp]
@@ -192,16 +196,35 @@ def label_only(crowd: Crowd, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, F
 def common(labelled: LabelledVotes) -> Jury:
     """The jury with nearly one weight for all views."""
     patterns = logit.tabulate(labelled)
-    return Jury()._holding(patterns, logit.SHRINKAGES[0], logit.descend(patterns, logit.SHRINKAGES[0]), logit.Offsets())
+    return Jury(shrinkage=COMMON)._holding(patterns, logit.descend(patterns, COMMON), logit.Offsets())
 
 
-def white_box(logs: NDArray[np.float32], truths: Codes, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, Floats]]:
-    """What the owner of the model could do, with one query and with all of them."""
-    base = logs[test, 0].argmax(axis=1)
-    for name, queries in (("softmax, temperature", 1), ("mean logits, temperature", logs.shape[1])):
-        mean = tempered(logs[:, :queries].astype(np.float64).mean(axis=1), truths, fit)[test]
-        chance = np.exp(log_softmax(mean, axis=1))[np.arange(len(test)), base]
-        yield dense(name, mean, truths[test], queries), chance
+def mean_logs(each: Heard) -> Floats | None:
+    """(n, K): the mean log probabilities under the picture and its mild views; None where they are not kept."""
+    path = CACHE / "outputs" / f"{each.name}.npy"
+    if not path.exists():
+        return None
+    kept = np.load(path, mmap_mode="r")
+    mean: Floats = np.stack([kept[int(name)].astype(np.float64).mean(axis=0) for name in each.votes.names])
+    return mean
+
+
+def white_box(each: Heard, mean: Floats | None, split: Split) -> Iterator[tuple[Outcome, Floats]]:
+    """What the owner of the model could do, with one query and with nine, and the jury of the same nine."""
+    truths, base = each.votes.truths, each.votes.base[split.test]
+    tables = {"softmax, temperature": (1, each.logs)}
+    if mean is not None:
+        mild = each.votes.under(OLD)
+        calibrator, tested = Jury().fit(mild.take(split.fit)), mild.take(split.test)
+        yield (
+            crossfit.outcome(calibrator, tested, "jury, mild views"),
+            replace(calibrator, ballot="base").confidence(tested),
+        )
+        tables["mean logits of the mild views, temperature"] = (9, mean)
+    for name, (queries, logs) in tables.items():
+        told = tempered(logs, truths, split.fit)[split.test]
+        chance = np.exp(log_softmax(told, axis=1))[np.arange(len(base)), base]
+        yield dense(name, told, truths[split.test], queries), chance
 
 
 def figures(outcome: Outcome, own: Floats, base_right: Bools, classes: int) -> dict[str, float]:
@@ -218,30 +241,27 @@ def figures(outcome: Outcome, own: Floats, base_right: Bools, classes: int) -> d
     }
 
 
-def measured(
-    votes: LabelledVotes, logs: NDArray[np.float32], title: str, fit: int, splits: int
-) -> Iterator[dict[str, str]]:
+def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[dict[str, str]]:
     """One line for each method: the means over the splits."""
-    crowd = Crowd(votes)
+    crowds: dict[int, Crowd] = {}
     found: dict[tuple[str, float], list[dict[str, float]]] = {}
-    for seed in range(splits):
-        mixed = np.random.default_rng(seed).permutation(len(votes))
-        train, test = mixed[:fit], mixed[fit:]
-        for outcome, own in (*label_only(crowd, train, test), *white_box(logs, votes.truths, train, test)):
-            right = (votes.base == votes.truths)[test]
-            told = figures(outcome, own, right, votes.classes)
+    mean = mean_logs(each)
+    for split in left_out_splits(models, each, splits):
+        crowd = crowds.setdefault(split.parity, Crowd(split.votes))
+        right = (split.votes.base == split.votes.truths)[split.test]
+        for outcome, own in (*label_only(crowd, split.fit, split.test), *white_box(each, mean, split)):
+            told = figures(outcome, own, right, split.votes.classes)
             found.setdefault((outcome.name, outcome.queries), []).append(told)
-    for (name, queries), each in found.items():
-        means = {key: f"{np.mean([told[key] for told in each]):.4f}" for key in FIGURES}
-        yield {"model": title, "method": name, "queries": f"{queries:g}", **means, "splits": str(len(each))}
+    for (name, queries), told_of in found.items():
+        means = {key: f"{np.mean([told[key] for told in told_of]):.4f}" for key in FIGURES}
+        yield {"model": each.title, "method": name, "queries": f"{queries:g}", **means, "splits": str(splits)}
 
 
-def main(sources: Sequence[Source], results: Path = RESULTS, splits: int = SPLITS) -> None:
+def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/baselines.csv."""
     lines: list[dict[str, str]] = []
-    for source in sources:
-        logs = source.logs()
-        for line in measured(heard(source, logs, 0), logs, source.title, source.fit, splits):
+    for each in models:
+        for line in measured(models, each, splits):
             print(" ".join(line.values()), flush=True)
             lines.append(line)
     with (results / "baselines.csv").open("w", newline="", encoding="utf-8") as file:

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,6 @@ from experiments.collected import CACHE, MILD
 from experiments.outputs import SOURCES, log_probabilities
 from experiments.scores import jury, white_box
 from looktwice.calibration import panels
-from looktwice.calibration.logit import folds
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
@@ -63,23 +63,23 @@ Of what moved more than half of the labels about the pictures of the first three
 something about photos. These blocks are never tested.
 """
 SCREENED = 3
+LABELLED = {"photos": 1250}
+"""Pictures that fit where the panel is given; 1,000 of other sets."""
 OLD = list(range(8))
 SOFTMAX, MILDLY = "softmax, temperature (1 query)", "mild panel, 1+8"
 FIGURES = ("accuracy", "ece", "brier", "base_auroc")
 Rows = NDArray[np.intp]
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """A model and its pictures, asked block by block."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Record:
+    """What a model was asked about its pictures, block by block."""
 
     name: str
     title: str
     data: str
-    images: list[Image]
     truths: Codes
     words: tuple[str, ...]
-    classifier: OnnxClassifier
     block: int
     """Pictures of a block."""
     views: Panel = TRIED
@@ -88,11 +88,41 @@ class Subject:
     @cached_property
     def order(self) -> Rows:
         """The pictures' places, mixed; models that share their pictures have the same."""
-        return np.random.default_rng(2024).permutation(len(self.images))
+        return np.random.default_rng(2024).permutation(len(self.truths))
+
+    def path(self, block: int) -> Path:
+        return self.cache / self.name / f"{block:03}.npz"
+
+    def heard(self) -> Heard:
+        """What was kept, of all blocks."""
+        said, logits, rows, part = [], [], [], []
+        for block in range(-(-len(self.truths) // self.block)):
+            if not self.path(block).exists():
+                continue
+            with np.load(self.path(block)) as file:
+                kept = list(file["views"])
+                said.append(file["labels"][:, [0, *(1 + kept.index(str(view)) for view in self.views)]])
+                logits.append(file["logits"])
+                rows.append(file["rows"])
+            part.append(np.full(len(rows[-1]), block))
+        labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
+        names, panel = tuple(map(str, places)), tuple(map(str, self.views))
+        votes = Votes(names, panel, self.words, labels[:, 0], labels[:, 1:], len(self.words))
+        truths = [self.words[code] for code in self.truths[places]]
+        logs = log_probabilities(np.concatenate(logits))
+        return Heard(self.name, self.title, self.data, votes.labelled(truths), logs, np.concatenate(part))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Subject(Record):
+    """A model that can be asked, and its pictures."""
+
+    images: list[Image]
+    classifier: OnnxClassifier
 
     def ask(self, block: int) -> None:
         """Ask about one block what is not kept yet."""
-        path, views, labels = self._path(block), list[str](), np.empty((0, 0), np.int16)
+        path, views, labels = self.path(block), list[str](), np.empty((0, 0), np.int16)
         if path.exists():
             with np.load(path) as file:
                 views, labels = list(map(str, file["views"])), file["labels"][:, 1:]
@@ -121,28 +151,6 @@ class Subject:
         calls = range(0, len(prepared), together)
         return np.concatenate([self.classifier.logits(prepared[k : k + together]) for k in calls]).astype(np.float32)
 
-    def _path(self, block: int) -> Path:
-        return self.cache / self.name / f"{block:03}.npz"
-
-    def heard(self) -> Heard:
-        """What was kept, of all blocks."""
-        said, logits, rows, part = [], [], [], []
-        for block in range(-(-len(self.images) // self.block)):
-            if not self._path(block).exists():
-                continue
-            with np.load(self._path(block)) as file:
-                kept = list(file["views"])
-                said.append(file["labels"][:, [0, *(1 + kept.index(str(view)) for view in self.views)]])
-                logits.append(file["logits"])
-                rows.append(file["rows"])
-            part.append(np.full(len(rows[-1]), block))
-        labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
-        names, panel = tuple(map(str, places)), tuple(map(str, self.views))
-        votes = Votes(names, panel, self.words, labels[:, 0], labels[:, 1:], len(self.words))
-        truths = [self.words[code] for code in self.truths[places]]
-        logs = log_probabilities(np.concatenate(logits))
-        return Heard(self.name, self.title, self.data, votes.labelled(truths), logs, np.concatenate(part))
-
 
 @dataclass(frozen=True, eq=False)
 class Heard:
@@ -168,10 +176,11 @@ class Heard:
         return self.votes.take(np.flatnonzero(self.block % 2 == parity))
 
     def unseen(self, parity: int, seed: int) -> tuple[Rows, Rows]:
-        """For a panel that one half of the pictures grew: half of the others to test, and all the rest to fit."""
-        others = np.flatnonzero((self.block % 2 != parity) & (self.block >= SCREENED))
-        test = np.random.default_rng(seed).permutation(others)[len(others) // 2 :]
-        return np.setdiff1d(np.arange(len(self.block)), test), test
+        """For a panel that one half of the pictures grew: half of the others to test, some of all the rest to fit."""
+        rng, others = np.random.default_rng(seed), np.flatnonzero((self.block % 2 != parity) & (self.block >= SCREENED))
+        test = rng.permutation(others)[len(others) // 2 :]
+        rest = np.setdiff1d(np.arange(len(self.block)), test)
+        return rng.permutation(rest)[: LABELLED.get(self.data, 1000)], test
 
     def softmax(self, fit: Rows, test: Rows) -> dict[str, float]:
         """What the model's owner has with one query: its softmax with the temperature that suits the fitting part."""
@@ -191,18 +200,27 @@ def kept(name: str, views: Panel = TRIED) -> LabelledVotes:
             said.append(file["labels"][:, [0, *(1 + found.index(str(view)) for view in views)]])
             rows.append(file["rows"])
     labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
-    truths = SOURCES[name].truths()
+    truths, _ = SOURCES[name].truths
     words = tuple(map(str, range(1 + max(int(labels.max()), int(truths.max())))))
     names = tuple(map(str, places.tolist()))
     votes = Votes(names, tuple(map(str, views)), words, labels[:, 0], labels[:, 1:], len(words))
     return votes.labelled(words[code] for code in truths[places])
 
 
-def subjects() -> list[Subject]:
-    """The six models."""
+def records() -> list[Record]:
+    """What was kept of the six models."""
     return [
-        Subject(name, source.title, source.data, *source.pictures, source.classifier(), _block(source.data))
-        for name, source in SOURCES.items()
+        Record(name=name, title=each.title, data=each.data, truths=truths, words=words, block=_block(each.data))
+        for name, each in SOURCES.items()
+        for truths, words in [each.truths]
+    ]
+
+
+def subjects() -> list[Subject]:
+    """The six models, with their pictures."""
+    return [
+        Subject(**vars(record), images=SOURCES[record.name].pictures[0], classifier=SOURCES[record.name].classifier())
+        for record in records()
     ]
 
 
@@ -215,23 +233,31 @@ def clothes(folder: Path, pictures: int = 80) -> list[Subject]:
     demo = Path(str(files("looktwice") / "demo"))
     found, classifier = labelled(demo / "pictures.npz"), connect(str(demo / "fashion.toml"))
     assert isinstance(classifier, OnnxClassifier)
-    views, words = Panel(TRIED.views[:12]), classifier.labels
+    words = classifier.labels or ()
     parts = {"first": found[:pictures], "second": found[pictures : 2 * pictures]}
     return [
         Subject(
-            name,
-            f"{name} clothes",
-            name,
-            [picture.image() for picture in part],
-            np.array([words.index(str(picture.truth)) for picture in part], np.int32),
-            words,
-            classifier,
-            pictures // 8,
-            views,
-            folder / "cache",
+            name=name,
+            title=f"{name} clothes",
+            data=name,
+            truths=np.array([words.index(str(picture.truth)) for picture in part], np.int32),
+            words=words,
+            block=pictures // 8,
+            views=Panel(TRIED.views[:12]),
+            cache=folder / "cache",
+            images=[picture.image() for picture in part],
+            classifier=classifier,
         )
         for name, part in parts.items()
     ]
+
+
+def small(folder: Path, pictures: int = 80) -> list[Heard]:
+    """What the embedded model says, asked anew where it is not kept in this folder."""
+    found = clothes(folder, pictures)
+    for each, block in product(found, range(8)):
+        each.ask(block)
+    return [each.heard() for each in found]
 
 
 # Growing -------------------------------------------------------------------------------------------------------------
@@ -244,19 +270,20 @@ def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int) 
     Random views take no part, since paid answers about fixed ones are known again under any seed, and neither does what
     only changes colours, which shows nothing new of a grey picture.
     """
-    fit = [column for column, view in enumerate(models[0].votes.panel) if _suits_all(parse(view))]
+    suited = [column for column, view in enumerate(models[0].votes.panel) if _suits_all(parse(view))]
     shared = Counter(each.data for each in models)
-    told = []
-    for each, part in zip(models, parts, strict=True):
-        fold = folds(len(part))
-        told.append((part, fold, 1 / shared[each.data] / panels.held_out(part.under([]), fold).mean()))
+    alone = [
+        panels.lost(part.under([]), panels.brier) * shared[each.data] for each, part in zip(models, parts, strict=True)
+    ]
 
     def lost(columns: list[int]) -> float:
-        return sum(weight * panels.held_out(part.under(columns), fold).mean() for part, fold, weight in told)
+        return sum(
+            panels.lost(part.under(columns), panels.brier) / level for part, level in zip(parts, alone, strict=True)
+        )
 
     panel: list[int] = []
-    while len(panel) < min(longest, len(fit)):
-        left = [column for column in fit if column not in panel]
+    while len(panel) < min(longest, len(suited)):
+        left = [column for column in suited if column not in panel]
         panel.append(min(left, key=lambda column: lost([*panel, column])))
     return panel
 
@@ -269,18 +296,37 @@ def _suits_all(view: View) -> bool:
 Lines = Iterator[dict[str, str]]
 
 
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A model's answers under a panel that grew without it and without the tested pictures."""
+
+    votes: LabelledVotes
+    fit: Rows
+    test: Rows
+    panel: list[int]
+    parity: int
+    """Which half of the pictures grew the panel."""
+
+
+def left_out_splits(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[Split]:
+    """Panels grown on all models but one, by the even blocks and by the odd ones in turn, and whom to fit and test."""
+    others = [other for other in models if other.name != each.name]
+    grown = [grow(others, [other.half(parity) for other in others], 8) for parity in (0, 1)]
+    for seed in range(splits):
+        fit, test = each.unseen(seed % 2, seed)
+        yield Split(each.votes.under(grown[seed % 2]), fit, test, grown[seed % 2], seed % 2)
+
+
 def left_out(models: Sequence[Heard], splits: int) -> Lines:
     """For each model panels grown on the others, by half of the pictures, beside the mild one, on the other half."""
     for each in models:
-        others = [other for other in models if other is not each]
-        grown = [grow(others, [other.half(parity) for other in others], 8) for parity in (0, 1)]
         found: dict[str, list[dict[str, float]]] = {}
-        for seed in range(splits):
-            fit, test = each.unseen(seed % 2, seed)
+        for split in left_out_splits(models, each, splits):
+            fit, test = split.fit, split.test
             found.setdefault(SOFTMAX, []).append(each.softmax(fit, test))
             found.setdefault(MILDLY, []).append(each.under(OLD, fit, test))
-            found.setdefault("grown on the others, 1+8", []).append(each.under(grown[seed % 2], fit, test))
-        yield from _lines(each, found, grown[0])
+            found.setdefault("grown on the others, 1+8", []).append(each.under(split.panel, fit, test))
+        yield from _lines(each, found, split.panel)
 
 
 def chosen(models: Sequence[Heard], splits: int) -> Lines:
@@ -394,13 +440,9 @@ def main(words: Sequence[str]) -> None:
         case ["page"]:
             page()
         case ["quick", folder]:
-            small = clothes(Path(folder))
-            for each in small:
-                for block in range(8):
-                    each.ask(block)
-            measure([each.heard() for each in small], Path(folder), splits=2)
+            measure(small(Path(folder)), Path(folder), splits=2)
         case []:
-            regenerate(measure([each.heard() for each in subjects()], RESULTS))
+            regenerate(measure([each.heard() for each in records()], RESULTS))
         case _:
             sys.exit(__doc__)
 

@@ -33,7 +33,7 @@ from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.panels import Plan, grow_panel
+from looktwice.calibration.panels import Plan
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
@@ -144,7 +144,7 @@ class Split:
 
     def ordered(self, said: LabelledVotes) -> list[int]:
         """The eight views that tell most, in the order of their worth on the fitting part."""
-        return grow_panel(said.take(self.fit), len(MILD))
+        return panels.grow(said.take(self.fit), len(MILD))
 
     def white_box(self, output: Floats) -> Iterator[Score]:
         """The model's own softmax, raw and with the temperature that suits the fitting part best."""

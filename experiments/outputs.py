@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from experiments.collected import CACHE, CIFAR, IMAGENET, MILD, SHARED, STANDARD
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import labelled
+from looktwice.pictures.collection import Picture, labelled
 from looktwice.pictures.image import Image
 from looktwice.views import base_question, questions, render
 
@@ -45,9 +45,7 @@ class Source:
     def pictures(self) -> tuple[list[Image], Codes, tuple[str, ...]]:
         """The pictures, the code of each truth, and the labels."""
         if self.data == "photos":
-            found = [p for part in (1500, 1000) for p in labelled(SHARED / "data" / f"imagenet_val_{part}")]
-            names = tuple(map(str, range(1000)))
-            return [p.image() for p in found], np.array([int(str(p.truth)) for p in found], np.int32), names
+            return [photo.image() for photo in photos()], *self.truths
         if self.data == "clothes":
             found, names = labelled(demo() / "pictures.npz"), self.classifier().labels or ()
             return [p.image() for p in found], np.array([names.index(str(p.truth)) for p in found], np.int32), names
@@ -64,12 +62,13 @@ class Source:
             names = tuple(cifar_names())
         return [Image.of(np.ascontiguousarray(each)) for each in pixels], truths, names
 
-    def truths(self) -> Codes:
-        """(n,): the code of each picture's truth; no photo is opened for it."""
-        if self.data != "photos":
-            return self.pictures[1]
-        found = [p for part in (1500, 1000) for p in labelled(SHARED / "data" / f"imagenet_val_{part}")]
-        return np.array([int(str(p.truth)) for p in found], np.int32)
+    @cached_property
+    def truths(self) -> tuple[Codes, tuple[str, ...]]:
+        """The code of each truth, and the labels; photos are not decoded for it."""
+        if self.data == "photos":
+            return np.array([int(str(photo.truth)) for photo in photos()], np.int32), tuple(map(str, range(1000)))
+        _, truths, names = self.pictures
+        return truths, names
 
     def logs(self) -> NDArray[np.float32]:
         """(n, 1 + 8, K): log probabilities under the picture itself and under each view of the mild panel."""
@@ -97,6 +96,12 @@ class Source:
         classifier = connect(str(path))
         assert isinstance(classifier, OnnxClassifier)
         return classifier
+
+
+@cache
+def photos() -> list[Picture]:
+    """The photos, not decoded yet."""
+    return [photo for part in (1500, 1000) for photo in labelled(SHARED / "data" / f"imagenet_val_{part}")]
 
 
 def _asked(classifier: OnnxClassifier, image: Image) -> NDArray[np.float64]:

@@ -2,9 +2,11 @@
 
 python -m experiments sets        results/sets.csv, one line for each model and kind of set
 
-The jury is fitted on the labelled part of a split; what the sets rest on are the probabilities of its held-out folds.
-MAPIE gets the same probabilities as full tables, in which the classes that nobody named share what is left evenly.
-`least_bin` is the least coverage of an agreement bin with 100 tested pictures or more, each averaged over the splits.
+Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
+growing the panel. The jury is fitted on the labelled part of a split; what the sets rest on are the probabilities of
+its held-out folds. MAPIE gets the same probabilities as full tables, in which the classes that nobody named share what
+is left evenly. `least_bin` is the least coverage of an agreement bin with 100 tested pictures or more, each averaged
+over the splits.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from experiments.outputs import Source
-from experiments.scores import heard
+from experiments.general import Heard, left_out_splits
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -112,17 +113,16 @@ def _normal(table: Floats) -> Floats:
     return table / table.sum(axis=1, keepdims=True)
 
 
-def measured(votes: LabelledVotes, title: str, fit: int, splits: int) -> Iterator[dict[str, str]]:
+def measured(models: Sequence[Heard], model: Heard, splits: int) -> Iterator[dict[str, str]]:
     """One line for each kind: means over the splits."""
     found: dict[str, list[Covered]] = {}
-    for seed in range(splits):
-        mixed = np.random.default_rng(seed).permutation(len(votes))
+    for split in left_out_splits(models, model, splits):
         for part in (own_sets, peers):
-            for covered in part(votes, mixed[:fit], mixed[fit:]):
+            for covered in part(split.votes, split.fit, split.test):
                 found.setdefault(covered.kind, []).append(covered)
     for kind, each in found.items():
         yield {
-            "model": title,
+            "model": model.title,
             "sets": kind,
             "coverage": _mean([covered.hold for covered in each], 4),
             "least_bin": f"{least_bin(each):.4f}",
@@ -148,11 +148,11 @@ def least_bin(each: Sequence[Covered]) -> float:
     return min((float(np.mean(held)) for held in bins.values()), default=float("nan"))
 
 
-def main(sources: Sequence[Source], results: Path = RESULTS, splits: int = SPLITS) -> None:
+def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/sets.csv."""
     lines = []
-    for source in sources:
-        for line in measured(heard(source, source.logs(), 0), source.title, source.fit, splits):
+    for model in models:
+        for line in measured(models, model, splits):
             print(" ".join(line.values()), flush=True)
             lines.append(line)
     with (results / "sets.csv").open("w", newline="", encoding="utf-8") as file:

@@ -2,11 +2,12 @@
 
 python -m experiments stopping     results/stopping.csv, one line for each model and aim
 
-Juries, rule and price are learned on the labelled part of a split. `brier` is the Brier score on the tested part as a
-share of that of the whole panel, `queries` the mean number of queries as a share of all; `expected` is what `fit` says
-of itself, and `inside` how often its 95 % interval and that of the tested part overlap. The aim that a product ships
-with must not come from the model it is told of: `left_out` chooses, for each model, the laxest aim that stays within
-1.01 on all the others.
+Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
+growing the panel. Juries, rule and price are learned on the labelled part of a split. `brier` is the Brier score on the
+tested part as a share of that of the whole panel, `queries` the mean number of queries as a share of all; `expected` is
+what `fit` says of itself, and `inside` how often its 95 % interval and that of the tested part overlap. The aim that a
+product ships with must not come from the model it is told of: `left_out` chooses, for each model, the laxest aim that
+stays within 1.01 on all the others.
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments.outputs import Source
-from experiments.scores import heard
+from experiments.general import Heard, left_out_splits
 from looktwice.calibration.jury import Jury, Prefixes
-from looktwice.calibration.votes import LabelledVotes
 from looktwice.verdicts import stopping
 from looktwice.verdicts.stopping import ALLOWED, Expected, Thrift
 
@@ -31,13 +30,11 @@ AIMS = (0.0025, 0.005, 0.0075, 0.01, 0.015)
 Row = dict[str, str]
 
 
-def measured(votes: LabelledVotes, title: str, fit: int, splits: int) -> Iterator[Row]:
+def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[Row]:
     """One line for each aim: means over the splits."""
     found: dict[float, list[tuple[float, ...]]] = {aim: [] for aim in AIMS}
-    thrift = Thrift(len(votes.panel))
-    for seed in range(splits):
-        mixed = np.random.default_rng(seed).permutation(len(votes))
-        train, test = votes.take(mixed[:fit]), votes.take(mixed[fit:])
+    for split in left_out_splits(models, each, splits):
+        train, test, thrift = split.votes.take(split.fit), split.votes.take(split.test), Thrift(len(split.panel))
         trials = stopping.trials(Jury(), train)
         juries = Prefixes().fit(train).seated()
         taught, tested = stopping.grow(juries, train), stopping.grow(juries, test)
@@ -54,7 +51,7 @@ def measured(votes: LabelledVotes, title: str, fit: int, splits: int) -> Iterato
         )
         worst = np.percentile([row[0] for row in rows], 97.5)
         told = {name: f"{value:.4f}" for name, value in figures.items()}
-        yield {"model": title, "aim": f"{aim:g}", **told, "brier_high": f"{worst:.4f}", "splits": str(splits)}
+        yield {"model": each.title, "aim": f"{aim:g}", **told, "brier_high": f"{worst:.4f}", "splits": str(splits)}
 
 
 def left_out(rows: Sequence[Row]) -> Iterator[Row]:
@@ -67,11 +64,11 @@ def left_out(rows: Sequence[Row]) -> Iterator[Row]:
         yield {**row, "aim": f"left out, {chosen}"}
 
 
-def main(sources: Sequence[Source], results: Path = RESULTS, splits: int = SPLITS) -> None:
+def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/stopping.csv."""
     rows: list[Row] = []
-    for source in sources:
-        for row in measured(heard(source, source.logs(), 0), source.title, source.fit, splits):
+    for each in models:
+        for row in measured(models, each, splits):
             print(" ".join(row.values()), flush=True)
             rows.append(row)
     with (results / "stopping.csv").open("w", newline="", encoding="utf-8") as file:

@@ -31,7 +31,7 @@ from looktwice.calibration import calibrators, panels, paper
 from looktwice.calibration.base import Calibrator
 from looktwice.classifiers.naming import names_of
 from looktwice.classifiers.registry import Source, connect, describe
-from looktwice.errors import DataError, FitError, ProfileError
+from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError
 from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
@@ -203,6 +203,8 @@ class AsyncModel:
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
+        if self.options.batch:
+            raise LookTwiceError("a check asks three times at once, and a batch takes up to a day; leave --batch out")
         image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
         return await check.examine(self.asker, image)
 
@@ -243,11 +245,12 @@ class AsyncModel:
         labels: Sequence[object] | None = None,
         *,
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Tuned:
         """Choose the views on a thrifty pilot, and fit on all pictures.
 
-        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little.
+        `max_queries` is for one picture, the first query included; by default up to 9, and fewer where more add little:
+        a single one where the classifier's own score suffices, since a view is worth what it adds to that.
         `loss` is what the views are to lower on held-out pictures.
         """
         found = _labelled(pictures, labels)
@@ -256,7 +259,7 @@ class AsyncModel:
         async with self._showing(len(found)) as asker:
             chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
             _check_complete(asker)
-        collected, profile = pilot.fit(chosen, plan.longest if max_queries else max(1, chosen.knee), self.description)
+        collected, profile = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
         self.profile = profile
         return Tuned(profile, chosen, collected)
 
@@ -267,7 +270,7 @@ class AsyncModel:
         *,
         sizes: Sequence[int],
         max_queries: int | None = None,
-        loss: panels.LossName = "brier",
+        loss: panels.LossName = "log-loss",
     ) -> Sized:
         """Choose the size of pictures along with the views: smaller ones may be cheaper, and so pay for more looks.
 

@@ -123,11 +123,23 @@ def test_scores_on_other_scales_still_help(scale: str) -> None:
     assert brier(Jury(), fit, test) < brier(Jury(), fit.label_only(), test.label_only()) - 0.008
 
 
-def test_ranks_help_where_there_are_no_scores() -> None:
-    votes = world(pictures=2000, views=0)
+@pytest.mark.parametrize(("views", "gain"), [(0, 0.005), (1, 0.003), (3, 0.0)])
+def test_ranks_help_where_there_are_no_scores_and_never_harm(views: int, gain: float) -> None:
+    votes = world(pictures=2000, views=views, seed=1)
     told = with_scores(votes, np.full_like(scores_of(votes), np.nan))
     fit, test = told.take(slice(0, 1000)), told.take(slice(1000, None))
-    assert brier(Jury(), fit, test) < brier(Jury(), fit.label_only(), test.label_only()) - 0.005
+    assert brier(Jury(), fit, test) <= brier(Jury(), fit.label_only(), test.label_only()) - gain
+
+
+@pytest.mark.parametrize("listed", [1, 5])
+def test_brier_scores_of_patterns_are_those_of_the_distribution(listed: int) -> None:
+    votes = world(pictures=300, listed=listed)
+    fitted = Jury().fit(votes).scored
+    assert fitted is not None
+    layout = scored.Layout(fitted.scale, fitted.knots, fitted.columns, fitted.classes)
+    patterns = scored.tabulate_scored(votes, layout)
+    told = Jury().fit(votes).distribution(votes).brier(votes.truths)
+    np.testing.assert_allclose(logit.briers(patterns, np.array(fitted.theta), CLASSES), told, atol=1e-9)
 
 
 def test_a_class_that_is_called_too_often_is_trusted_less() -> None:

@@ -14,11 +14,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aiohttp import web
-from conformance.replica import FAULTS, Fault, Replica, label_of_file, labels_of, logits_of_file, meant, model, pictures
+from conformance.replica import (
+    FAULTS,
+    Fault,
+    Replica,
+    label_of_file,
+    labels_of,
+    logits_of_file,
+    meant,
+    model,
+    pictures,
+    shares_of,
+)
 from moto import mock_aws
 
 from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Pixels, Settings
+from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.registry import Connect, connect
 from looktwice.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
 
@@ -112,9 +124,20 @@ async def test_many_calls_at_once_get_their_own_answers(door: str) -> None:
         assert [answer.label for answer in heard] == [truth(12)[i % 12] for i in range(36)]
 
 
-async def test_the_services_own_claim_is_kept_as_a_share() -> None:
-    async with opened("rekognition") as (classifier, _):
-        assert (await ask(classifier))[0].score == 0.915
+@pytest.mark.parametrize("door", ["rekognition", "custom labels"])
+async def test_the_services_own_claims_are_kept_as_shares(door: str) -> None:
+    async with opened(door) as (classifier, _):
+        (answer,) = await ask(classifier)
+    assert answer.score == 0.915
+    assert [score for _, score in answer.options] == [0.915, 0.4, 0.4]
+
+
+async def test_an_endpoint_that_gives_logits_has_the_probabilities_of_the_model() -> None:
+    async with opened("sagemaker") as (classifier, _):
+        (answer,) = await ask(classifier)
+    shares = shares_of(Encoding().encode(big(pictures()[0])))
+    assert answer.score == pytest.approx(shares[answer.label])
+    assert [score for _, score in answer.options] == pytest.approx(sorted(shares.values(), reverse=True))
 
 
 async def test_only_described_labels_count() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +25,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looktwice.classifiers.chat import anthropic, gemini, openai, responses
-from looktwice.classifiers.chat.lexicon import Lexicon, Missing, word_of
+from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Token, probability_of, word_of
 from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.transport import Reply
-from looktwice.errors import PassingError
+from looktwice.errors import PassingError, PermanentError
 from looktwice.model import AsyncModel
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
@@ -166,3 +167,41 @@ def test_whatever_is_said_is_a_label_or_has_a_reason(said: str) -> None:
     word = word_of(said)
     assert lexicon.label(word) in {"cat", "dog", ""}
     assert lexicon.missing(word) in Missing
+
+
+@pytest.mark.parametrize(
+    ("word", "tokens", "probability"),
+    [
+        ("cat", [(b'{"label":"', -0.3), (b"cat", math.log(0.5)), (b'"}', -0.2)], 0.5),
+        (
+            "red panda",
+            [(b'"', -0.3), (b"red", math.log(0.5)), (b" pan", math.log(0.8)), (b'da"}', math.log(0.9))],
+            0.36,
+        ),
+        ("cat", [(b"cat or ", -3.0), (b"cat", 0.0)], 1.0),
+        ("caf\u00e9", [(b"caf\xc3", math.log(0.5)), (b"\xa9", math.log(0.5))], 0.25),
+        ("dog", [(b"cat", -0.1)], None),
+        ("", [(b"cat", -0.1)], None),
+        ("cat", [], None),
+    ],
+)
+def test_a_label_is_as_probable_as_the_tokens_that_write_it(
+    word: str, tokens: Sequence[tuple[bytes, float]], probability: float | None
+) -> None:
+    told = probability_of(word, [Token(*each) for each in tokens])
+    assert told == (None if probability is None else pytest.approx(probability))
+
+
+@pytest.mark.parametrize(
+    ("connect", "settings", "why"),
+    [
+        (anthropic.connect, {}, "logprobs"),
+        (openai.connect, {"ranked": 5}, "leave out ranked"),
+        (openai.connect, {"answer": "tool"}, "leave out ranked"),
+    ],
+)
+def test_token_probabilities_are_refused_where_there_are_none(
+    connect: Callable[[str, Mapping[str, object]], ChatClassifier], settings: Mapping[str, object], why: str
+) -> None:
+    with pytest.raises(PermanentError, match=why):
+        connect("", {"url": "http://h/v1", "model": "m", "labels": ["cat", "dog"], "logprobs": True, **settings})

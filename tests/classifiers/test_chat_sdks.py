@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from conformance.chat_replica import (
@@ -65,6 +65,7 @@ def names_the_label(said: str, phrasing: Phrasing) -> None:
 
 OPENAI: list[Mapping[str, object]] = [
     {},
+    {"logprobs": True},
     {"answer": "tool", "picture": "last"},
     {"answer": "plain", "temperature": 0.2, "seed": 3, "max_tokens": 50, "detail": "low"},
 ]
@@ -101,7 +102,9 @@ async def test_the_openai_client_sends_and_reads_what_we_do(phrasing: Phrasing) 
     assert (reply.usage.prompt_tokens, reply.usage.prompt_tokens_details.cached_tokens) == (300, 128)
 
 
-@pytest.mark.parametrize("settings", [{}, {"answer": "plain", "temperature": 0.2, "max_tokens": 50, "detail": "low"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"logprobs": True}, {"answer": "plain", "temperature": 0.2, "max_tokens": 50, "detail": "low"}]
+)
 def test_openai_knows_every_field_of_a_response_request(settings: Mapping[str, object]) -> None:
     types = pytest.importorskip("openai.types.responses", reason=WHY)
     body = body_of(responses.connect("", told("http://h/v1", **settings)))
@@ -109,7 +112,8 @@ def test_openai_knows_every_field_of_a_response_request(settings: Mapping[str, o
     picture, text = body["input"][0]["content"]
     known(types.ResponseInputImageParam, picture)
     known(types.ResponseInputTextParam, text)
-    assert ("text" in body) == (not settings)
+    assert set(body.get("include", ())) <= set(get_args(types.ResponseIncludable))
+    assert ("text" in body) == ("answer" not in settings)
     if "text" in body:
         known(types.ResponseFormatTextJSONSchemaConfigParam, body["text"]["format"])
 
@@ -131,6 +135,7 @@ def test_openai_knows_the_replies_of_the_replica() -> None:
     types = pytest.importorskip("openai.types.responses", reason=WHY)
     for reply in (
         openai_reply("Bag"),
+        openai_reply("Bag", tokens=[("B", -0.1), ("ag", -0.2)]),
         openai_reply(None, refusal="no"),
         openai_reply("B", finish="length"),
         openai_reply("B", finish="content_filter"),
@@ -139,6 +144,7 @@ def test_openai_knows_the_replies_of_the_replica() -> None:
         assert chat.ChatCompletion.model_validate(reply, strict=True).choices[0].index == 0
     for reply in (
         responses_reply("Bag"),
+        responses_reply("Bag", tokens=[("B", -0.1), ("ag", -0.2)]),
         responses_reply(None, refusal="no"),
         responses_reply("B", "incomplete", "max_output_tokens"),
         responses_reply("B", "incomplete", "content_filter"),
@@ -195,6 +201,7 @@ def test_anthropic_knows_the_replies_of_the_replica() -> None:
 
 GEMINI: list[Mapping[str, object]] = [
     {},
+    {"logprobs": True},
     {"temperature": 0.2, "seed": 3, "max_tokens": 50, "media_resolution": "low"},
     {"answer": "plain"},
 ]
@@ -232,7 +239,7 @@ async def test_the_gemini_client_sends_and_reads_what_we_do(settings: Mapping[st
 
 def test_gemini_knows_the_replies_of_the_replica() -> None:
     types = pytest.importorskip("google.genai.types", reason=WHY)
-    replies = [gemini_reply("Bag"), gemini_reply(None), gemini_block()]
+    replies = [gemini_reply("Bag"), gemini_reply("Bag", tokens=[("Bag", -0.1)]), gemini_reply(None), gemini_block()]
     replies += [gemini_reply("B", finish=finish) for finish in ("MAX_TOKENS", "SAFETY", "RECITATION")]
     assert types.GenerateContentResponse.model_config["extra"] == "forbid"
     for reply in replies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from looktwice.classifiers.base import AnyClassifier
+from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Option
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.registry import connect
 from looktwice.errors import PassingError, PermanentError
@@ -68,6 +69,32 @@ async def pid_in(path: Path) -> int:
 )
 async def test_the_label_is_the_last_line_that_says_something(tmp_path: Path, printed: str, label: str) -> None:
     assert await ask(program(tmp_path, f"printf '{printed}'; echo progress >&2")) == label
+
+
+@pytest.mark.parametrize(
+    ("printed", "label", "score", "options"),
+    [
+        ('{"label": "cat", "score": 0.91, "model": 3}', "cat", 0.91, ()),
+        ('{"label": "cat"}', "cat", None, ()),
+        ('[{"label": "dog", "score": 5}, {"label": "cat", "score": 90}]', "cat", 90.0, (("cat", 90.0), ("dog", 5.0))),
+        ('[{"label": "dog"}, {"label": "cat"}]', "dog", None, (("dog", None), ("cat", None))),
+        ("[]", NO_LABEL, None, ()),
+        ("[sic]", "[sic]", None, ()),
+        ("7", "7", None, ()),
+    ],
+)
+async def test_a_line_of_json_holds_a_score_or_a_ranked_list(
+    tmp_path: Path, printed: str, label: str, score: float | None, options: tuple[Option, ...]
+) -> None:
+    classifier = program(tmp_path, f"cat <<'END'\n{printed}\nEND")
+    (answer,) = await classifier.label([classifier.prepare(PICTURE)])
+    assert (answer.label, answer.score, answer.options) == (label, score, options)
+
+
+@pytest.mark.parametrize("printed", ['{"class": "cat"}', '[{"label": "cat", "score": "high"}]', '["cat", "dog"]', "{}"])
+async def test_json_without_a_label_says_what_to_print(tmp_path: Path, printed: str) -> None:
+    with pytest.raises(PermanentError, match=re.escape('print {"label": "cat", "score": 0.9}')):
+        await ask(program(tmp_path, f"cat <<'END'\n{printed}\nEND"))
 
 
 async def test_the_program_gets_the_picture_without_loss(tmp_path: Path) -> None:

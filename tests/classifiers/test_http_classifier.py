@@ -334,6 +334,8 @@ class Sample:
     """The JSON body with PICTURE for the picture's base64; None where the body is no JSON."""
     headers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
+    listed: int = 2
+    """Labels that its reply ranks with scores."""
 
 
 SAMPLES = {
@@ -343,6 +345,7 @@ SAMPLES = {
         {"predictions": [[0.1, 0.2, 0.6, 0.1]]},
         "2",
         0.6,
+        listed=4,
     ),
     "kserve-v1": Sample(
         {"model": "mnist"},
@@ -350,6 +353,7 @@ SAMPLES = {
         {"predictions": [2]},
         "2",
         body={"instances": [{"data": "PICTURE"}]},
+        listed=0,
     ),
     "hf": Sample(
         {"model": "google/vit-base-patch16-224"},
@@ -456,8 +460,10 @@ SAMPLES = {
         headers={"authorization": "Bearer rf", "content-type": "application/x-www-form-urlencoded"},
         variables={"ROBOFLOW_API_KEY": "rf"},
     ),
-    "litserve": Sample({}, "http://localhost:8000/predict", {"output": "cat"}, "cat", body={"image": "PICTURE"}),
-    "bentoml": Sample({"api": "classify"}, "http://localhost:3000/classify", "cat", '"cat"'),
+    "litserve": Sample(
+        {}, "http://localhost:8000/predict", {"output": "cat"}, "cat", body={"image": "PICTURE"}, listed=0
+    ),
+    "bentoml": Sample({"api": "classify"}, "http://localhost:3000/classify", "cat", '"cat"', listed=0),
 }
 
 
@@ -480,6 +486,9 @@ async def test_a_preset_sends_and_reads_what_the_manual_shows(
     (answer,) = meant(classifier, await classifier.label([prepared]))
     await classifier.close()
     assert (answer.label, answer.score) == (sample.label, sample.score)
+    scores = [score for _, score in answer.options if score is not None]
+    assert len(scores) == sample.listed
+    assert scores == sorted(scores, reverse=True)
     written = tomllib.loads(preset(name))
     places = {**written.get("values", {}), **sample.values}
     origin = re.match(r"^https?://[^/]+", written["url"].format(**places))

@@ -5,21 +5,23 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from aiohttp import web
 
 from conformance.chat_replica import anthropic_routes, gemini_routes, openai_routes, responses_routes
 from conformance.oip_replica import Served, oip_routes
-from conformance.replica import DEMO, label_of_file, labels_of, logits_of_file, model
+from conformance.replica import DEMO, labels_of, logits_of_file, model, shares_of
 from looktwice.classifiers.base import AnyClassifier, Pixels
 from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
 from looktwice.classifiers.chat.gemini import connect as connect_gemini
 from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.chat.responses import connect as connect_responses
 from looktwice.classifiers.command import connect as connect_command
+from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.onnx import connect as connect_onnx
@@ -30,6 +32,9 @@ KEY = "CONFORMANCE_KEY"
 """The environment variable that served cases read their key from."""
 Changes = Mapping[str, object]
 
+
+Gives = Literal["score", "ranks", "scores"]
+"""A score for the label, a ranked list, or a ranked list with scores."""
 
 QUIET: tuple[Changes, ...] = (
     {"timeout": 5.0},
@@ -63,6 +68,8 @@ class Case:
     """Calls at once in the test of concurrent use."""
     spared: frozenset[str] = frozenset()
     """Names of faults that cannot happen to this connector; say why beside them."""
+    saying: Mapping[Gives, Changes] = field(default_factory=dict)
+    """What its answers can hold beside the label, and the changes with which they do."""
 
 
 def _raw_routes() -> web.RouteTableDef:
@@ -71,7 +78,11 @@ def _raw_routes() -> web.RouteTableDef:
     @routes.post("/classify")
     async def classify(request: web.Request) -> web.Response:
         assert request.content_type == "image/png"
-        return web.json_response({"label": label_of_file(await request.read())})
+        shares = shares_of(await request.read())
+        label = max(shares, key=lambda name: shares[name])
+        return web.json_response(
+            {"label": label, "p": shares[label], "ranked": sorted(shares, key=lambda n: -shares[n])}
+        )
 
     return routes
 
@@ -140,6 +151,16 @@ def _json(url: str, changes: Changes) -> AnyClassifier:
     return connect_http("", {**settings, **changes})
 
 
+def with_score(image: Pixels) -> tuple[str, float]:
+    """The embedded classifier with its score."""
+    return max(with_scores(image).items(), key=lambda item: item[1])
+
+
+def with_scores(image: Pixels) -> dict[str, float]:
+    """The embedded classifier with the scores of all labels."""
+    return shares_of(Encoding().encode(image))
+
+
 async def by_model(images: list[Pixels]) -> list[str]:
     """The embedded classifier as a function of a batch."""
     return labels_of(images)
@@ -151,7 +172,8 @@ def by_brightness(image: Pixels) -> str:
 
 
 def _python(folder: str, changes: Changes) -> AnyClassifier:
-    return PythonClassifier(by_brightness if changes else by_model)
+    functions = {"score": with_score, "scores": with_scores, "other": by_brightness}
+    return PythonClassifier(functions[str(changes["function"])] if changes else by_model)
 
 
 def _onnx(folder: str, changes: Changes) -> AnyClassifier:
@@ -214,6 +236,7 @@ CHAT: tuple[Changes, ...] = (
     {"url": "http://other.example/v1"},
 )
 """Settings of every chat model that could change answers."""
+RANKED_OR_PROBABLE: Mapping[Gives, Changes] = {"ranks": {"ranked": 5}, "score": {"logprobs": True}}
 CHAT_QUIET = (*QUIET, {"synonyms": {"Bag": ["handbag"]}}, {"without_label": {"refusal": "Bag"}})
 
 
@@ -269,6 +292,7 @@ CASES: list[Case] = [
             {"rename": {"a": "b"}},
             {"empty": "∅ nothing"},
         ),
+        saying={"score": {"label": "label", "score": "p"}, "ranks": {"label": "ranked"}},
     ),
     Case(
         "http with a form",
@@ -279,6 +303,7 @@ CASES: list[Case] = [
             {"body": {"kind": "multipart", "field": "photo", "fields": {"top": "9"}}},
             {"body": {"kind": "multipart", "field": "photo", "filename": "x.png", "fields": {"top": "5"}}},
         ),
+        saying={"scores": {}},
     ),
     Case(
         "http with a JSON template",
@@ -289,13 +314,21 @@ CASES: list[Case] = [
             {"body": {"kind": "json", "template": {"image": "{image_base64}"}}},
         ),
         silent=(*QUIET, {"labels": model().labels[::-1]}),
+        saying={"scores": {}},
     ),
-    Case("python", _python, telling=({"other": "function"},), silent=()),
+    Case(
+        "python",
+        _python,
+        telling=({"function": "other"},),
+        silent=(),
+        saying={"score": {"function": "score"}, "scores": {"function": "scores"}},
+    ),
     Case(
         "onnx",
         _onnx,
         telling=({"scale": 1.0}, {"size": [28, 27]}),
         silent=({"batch": 2}, {"labels": model().labels[::-1]}),
+        saying={"scores": {"scores": 5}},
     ),
     Case(
         "command",
@@ -304,6 +337,11 @@ CASES: list[Case] = [
         silent=({"timeout": 5.0}, {"concurrency": 3}, {"price": "0.01"}),
         truth=_sums,
         crowd=12,
+        saying={
+            "score": {"added": 'print(\'{"label": "b", "score": 0.7}\')'},
+            "ranks": {"added": 'print(\'[{"label": "b"}, {"label": "a"}]\')'},
+            "scores": {"added": 'print(\'[{"label": "a", "score": 0.2}, {"label": "b", "score": 0.7}]\')'},
+        },
     ),
     Case(
         "oip in JSON",
@@ -328,29 +366,45 @@ CASES: list[Case] = [
             {"encoding": {"format": "jpeg"}},
         ),
         silent=(*QUIET, {"batch": 2}, {"binary": True}, {"labels": model().labels[::-1]}),
+        saying={"scores": {}},
     ),
     Case(
         "oip in binary",
         _oip_binary,
         routes=lambda: oip_routes(Served(extensions=("binary_tensor_data",))),
         telling=(),
+        saying={"scores": {}},
     ),
     Case(
         "openai",
         _openai,
         routes=openai_routes,
-        telling=(*CHAT, {"seed": 1}, {"detail": "low"}, {"answer": "tool"}),
+        telling=(*CHAT, {"seed": 1}, {"detail": "low"}, {"answer": "tool"}, {"logprobs": True}),
         silent=CHAT_QUIET,
+        saying=RANKED_OR_PROBABLE,
     ),
     Case(
-        "openai responses", _responses, routes=responses_routes, telling=(*CHAT, {"detail": "low"}), silent=CHAT_QUIET
+        "openai responses",
+        _responses,
+        routes=responses_routes,
+        telling=(*CHAT, {"detail": "low"}, {"logprobs": True}),
+        silent=CHAT_QUIET,
+        saying=RANKED_OR_PROBABLE,
     ),
-    Case("anthropic", _anthropic, routes=anthropic_routes, telling=(*CHAT, {"answer": "tool"}), silent=CHAT_QUIET),
+    Case(
+        "anthropic",
+        _anthropic,
+        routes=anthropic_routes,
+        telling=(*CHAT, {"answer": "tool"}),
+        silent=CHAT_QUIET,
+        saying={"ranks": {"ranked": 5}},
+    ),
     Case(
         "gemini",
         _gemini,
         routes=gemini_routes,
-        telling=(*CHAT, {"seed": 1}, {"media_resolution": "low"}),
+        telling=(*CHAT, {"seed": 1}, {"media_resolution": "low"}, {"logprobs": True}),
         silent=CHAT_QUIET,
+        saying=RANKED_OR_PROBABLE,
     ),
 ]

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
-from conformance.replica import logits_of_file, model
+from conformance.replica import logits_of_file, model, shares_of
 
 Shape = Mapping[str, object]
+Tokens = Sequence[tuple[str, float]]
+"""Texts of tokens and their log probabilities."""
 
 
-def openai_reply(said: str | None, finish: str = "stop", refusal: str | None = None) -> dict[str, object]:
-    """A chat completion in which the model says this."""
-    return _completion({"role": "assistant", "content": said, "refusal": refusal}, finish)
+def openai_reply(
+    said: str | None, finish: str = "stop", refusal: str | None = None, tokens: Tokens = ()
+) -> dict[str, object]:
+    """A chat completion in which the model says this, with the log probabilities of its tokens where they are given."""
+    return _completion({"role": "assistant", "content": said, "refusal": refusal}, finish, tokens)
 
 
 def openai_call(arguments: str) -> dict[str, object]:
@@ -31,13 +36,14 @@ def openai_call(arguments: str) -> dict[str, object]:
     return _completion(message, "stop")  # where one tool is forced, OpenAI gives "stop" as the reason
 
 
-def _completion(message: Shape, finish: str) -> dict[str, object]:
+def _completion(message: Shape, finish: str, tokens: Tokens = ()) -> dict[str, object]:
+    told = {"content": [_openai_token(*each) for each in tokens], "refusal": None} if tokens else None
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1_760_000_000,
         "model": "fashion",
-        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": told}],
         "usage": {
             "prompt_tokens": 300,
             "completion_tokens": 5,
@@ -47,13 +53,23 @@ def _completion(message: Shape, finish: str) -> dict[str, object]:
     }
 
 
+def _openai_token(text: str, logprob: float) -> dict[str, object]:
+    return {"token": text, "logprob": logprob, "bytes": [*text.encode()], "top_logprobs": []}
+
+
 def responses_reply(
-    said: str | None, status: str = "completed", why: str | None = None, refusal: str | None = None
+    said: str | None,
+    status: str = "completed",
+    why: str | None = None,
+    refusal: str | None = None,
+    tokens: Tokens = (),
 ) -> dict[str, object]:
     """A response in which the model says this, after a thought."""
     parts: list[object] = []
     if said is not None:
-        parts = [{"type": "output_text", "text": said, "annotations": [], "logprobs": []}]
+        parts = [
+            {"type": "output_text", "text": said, "annotations": [], "logprobs": [_openai_token(*t) for t in tokens]}
+        ]
     if refusal is not None:
         parts = [{"type": "refusal", "refusal": refusal}]
     message = {"id": "msg_1", "type": "message", "role": "assistant", "status": status, "content": parts}
@@ -106,12 +122,16 @@ def _message(content: list[dict[str, object]], stop: str) -> dict[str, object]:
     }
 
 
-def gemini_reply(said: str | None, finish: str = "STOP") -> dict[str, object]:
+def gemini_reply(said: str | None, finish: str = "STOP", tokens: Tokens = ()) -> dict[str, object]:
     """Content in which the model says this, after a thought."""
     parts = [{"text": "A Shirt?", "thought": True}, {"text": said}]
     content = {"role": "model", **({"parts": parts} if said is not None else {})}
+    chosen = [{"token": text, "tokenId": 7, "logProbability": logprob} for text, logprob in tokens]
+    logs = {"chosenCandidates": chosen, "logProbabilitySum": sum(logprob for _, logprob in tokens)}
     return {
-        "candidates": [{"content": content, "finishReason": finish, "index": 0}],
+        "candidates": [
+            {"content": content, "finishReason": finish, "index": 0, **({"logprobsResult": logs} if tokens else {})}
+        ],
         "usageMetadata": {
             "promptTokenCount": 300,
             "candidatesTokenCount": 5,
@@ -148,7 +168,8 @@ def openai_routes() -> web.RouteTableDef:
             (tool,) = asked["tools"]
             assert asked["tool_choice"] == {"type": "function", "function": {"name": tool["function"]["name"]}}
             return web.json_response(openai_call(_written(file, text["text"], tool["function"]["parameters"])))
-        return web.json_response(openai_reply(_written(file, text["text"], form["schema"])))
+        said = _written(file, text["text"], form["schema"])
+        return web.json_response(openai_reply(said, tokens=_tokens(file, said) if asked.get("logprobs") else ()))
 
     return routes
 
@@ -163,7 +184,10 @@ def responses_routes() -> web.RouteTableDef:
         picture, text = _parts(asked["input"][0]["content"])
         assert (picture["type"], text["type"]) == ("input_image", "input_text")
         form = asked.get("text", {}).get("format", {"schema": None})
-        return web.json_response(responses_reply(_written(_of_url(picture["image_url"]), text["text"], form["schema"])))
+        file = _of_url(picture["image_url"])
+        said = _written(file, text["text"], form["schema"])
+        told = "message.output_text.logprobs" in asked.get("include", ())
+        return web.json_response(responses_reply(said, tokens=_tokens(file, said) if told else ()))
 
     return routes
 
@@ -208,7 +232,10 @@ def gemini_routes() -> web.RouteTableDef:
         assert schema is None or schema["propertyOrdering"] == [*schema["properties"]]
         data = picture["inlineData"]["data"]
         file = base64.urlsafe_b64decode(data) if set(data) & {"-", "_"} else base64.b64decode(data, validate=True)
-        return web.json_response(gemini_reply(_written(file, text["text"], schema)))
+        said = _written(file, text["text"], schema)
+        return web.json_response(
+            gemini_reply(said, tokens=_tokens(file, said) if config.get("responseLogprobs") else ())
+        )
 
     return routes
 
@@ -252,3 +279,14 @@ def _written(file: bytes, text: str, schema: Shape | None) -> str:
         ]
     described = {"description": "A piece of clothing."} if '"description"' in text else {}
     return json.dumps({**described, **({"labels": ranked[:5]} if ranks else {"label": ranked[0]})})
+
+
+def _tokens(file: bytes, said: str) -> Tokens:
+    """What was said in pieces of four characters; those of the label are as probable together as the model holds it."""
+    probabilities = shares_of(file)
+    label = max(probabilities, key=lambda name: probabilities[name])
+    pieces = [said[start : start + 4] for start in range(0, len(said), 4)]
+    first, last = said.rfind(label), said.rfind(label) + len(label)
+    within = [place for place in range(len(pieces)) if 4 * place < last and first < 4 * place + 4]
+    each = math.log(probabilities[label]) / len(within)
+    return [(piece, each if place in within else -0.01) for place, piece in enumerate(pieces)]

@@ -60,6 +60,13 @@ def logits_of_file(data: bytes) -> list[float]:
     return [float(logit) for logit in model().logits([model().prepare(pixels)])[0]]
 
 
+def shares_of(data: bytes) -> dict[str, float]:
+    """The probability that the embedded classifier gives to each label of an encoded picture."""
+    logits = np.array(logits_of_file(data))
+    powers = np.exp(logits - logits.max())
+    return dict(zip(model().labels, (powers / powers.sum()).tolist(), strict=True))
+
+
 def label_of_file(data: bytes) -> str:
     """What the embedded classifier says about an encoded picture."""
     logits = logits_of_file(data)

@@ -14,13 +14,12 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from conformance.cases import CASES, KEY, Case
-from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures
+from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures, shares_of
 from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier
+from looktwice.classifiers.encoding import Encoding
 from looktwice.errors import PassingError, PermanentError
 from looktwice.model import AsyncModel
 
-RANKING = {"http with a form", "http with a JSON template", "oip in JSON", "oip in binary"}
-"""The cases whose servers give more than one label."""
 SECRET = "s3cr3t/+key==&x y"
 EVERY = [pytest.param(case, id=case.name) for case in CASES]
 SERVED = [pytest.param(case, id=case.name) for case in CASES if case.routes]
@@ -74,15 +73,40 @@ async def test_labels_are_those_of_the_model_behind_it(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("case", EVERY)
-async def test_a_ranked_list_begins_with_the_label_and_falls(opened: Opened) -> None:
-    classifier = opened.connect()
-    (answer,) = await classifier.label([classifier.prepare(pictures()[0])])
-    if answer.options:
-        scores = [score for _, score in answer.options if score is not None]
-        assert answer.options[0][0] == answer.label
+async def test_answers_hold_scores_and_ranked_lists_where_the_service_gives_them(opened: Opened) -> None:
+    assert opened.case.saying
+    for gives, changes in opened.case.saying.items():
+        classifier = opened.connect(**changes)
+        (answer,) = await classifier.label([classifier.prepare(pictures()[1])])
+        scores = [score for _, score in answer.options]
+        if gives == "score":
+            assert answer.options == ()
+            assert answer.score is not None
+            assert 0.5 < answer.score < 1
+            continue
         assert 1 < len(answer.options) <= MOST_OPTIONS
-        assert scores == sorted(scores, reverse=True)
-    assert bool(answer.options) == (opened.case.name in RANKING)
+        assert answer.options[0] == (answer.label, answer.score)
+        told = [score for score in scores if score is not None]
+        assert len(told) == (0 if gives == "ranks" else len(scores))
+        assert told == sorted(told, reverse=True)
+
+
+@pytest.mark.parametrize("case", EVERY)
+async def test_a_service_that_gives_a_label_alone_has_no_scores(opened: Opened) -> None:
+    if {} not in opened.case.saying.values():
+        classifier = opened.connect()
+        (answer,) = await classifier.label([classifier.prepare(pictures()[0])])
+        assert (answer.score, answer.options) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "score" in case.saying and case.routes], ids=lambda c: c.name
+)
+async def test_a_score_is_the_probability_that_the_model_gives_to_the_label(opened: Opened) -> None:
+    classifier = opened.connect(**opened.case.saying["score"])
+    for image in pictures()[:6]:
+        (answer,) = meant(classifier, await classifier.label([classifier.prepare(image)]))
+        assert answer.score == pytest.approx(shares_of(Encoding().encode(image))[answer.label], rel=1e-5)
 
 
 @pytest.mark.parametrize("case", EVERY)

@@ -64,7 +64,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
     bounds = [(0.0, None)] * 6 + [(None, np.log(votes.classes - 1)), (0.0, None)]
     best = minimize(slow, theta(prior), method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(found, best.x, atol=2e-3)
-    assert (np.linalg.eigvalsh(bowl.at(found)[2]) > 0).all()
+    assert (np.linalg.eigvalsh(bowl.curvature(found)) > 0).all()
 
 
 def test_many_labels_overrule_the_prior(prior: Jury) -> None:

@@ -17,16 +17,30 @@ from workshop import run
 
 from looktwice.asking.asker import Asker
 from looktwice.calibration import jury, logit, panels
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
 from looktwice.errors import FitError
 from looktwice.pictures.collection import Picture, labelled
-from looktwice.verdicts import learn, pilot
+from looktwice.verdicts import learn, pilot, stopping
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, Panel
 
 DEMO = Path(str(files("looktwice") / "demo"))
 MODEL = str(DEMO / "fashion.toml")
+CLOSED = """
+import numpy as np
+from importlib.resources import files
+from looktwice.classifiers.registry import connect
+model = connect(str(files("looktwice") / "demo" / "fashion.toml"))
+
+def classify(pictures):
+    logits = model.logits([model.prepare(picture) for picture in pictures])
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    named = [model.labels[code] for code in shares.argmax(axis=1)]
+    return named if BLIND else [(label, float(row.max())) for label, row in zip(named, shares)]
+"""
 
 
 def told(telling: Sequence[float], pictures: int = 600, seed: int = 0) -> LabelledVotes:
@@ -101,9 +115,8 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
         votes.views[:, [0, 0, 1, 2]],
         votes.classes,
     ).labelled(votes.words)
-    for grow in (panels.grow, panels.grow_panel):
-        assert grow(copied, 2) in ([0, 2], [1, 2])
-        assert len(grow(copied, 9)) == 4
+    assert panels.grow(copied, 2) in ([0, 2], [1, 2])
+    assert len(panels.grow(copied, 9)) == 4
 
 
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
@@ -114,11 +127,28 @@ def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
     assert panels.log_loss(table, theta, votes.classes) == pytest.approx(distribution.nll(votes.truths))
 
 
+@pytest.mark.parametrize("classes", [3, 100])
+def test_counting_hands_loses_nothing_but_who_said_what(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    truth = rng.integers(classes, size=400).astype(np.int32)
+    said = np.where(rng.random((400, 6)) < 0.6, truth[:, None], rng.integers(classes, size=(400, 6))).astype(np.int32)
+    words = tuple(map(str, range(classes)))
+    votes = Votes(tuple(map(str, range(400))), tuple("abcde"), words, said[:, 0], said[:, 1:], classes)
+    table = logit.tabulate(votes.labelled([words[code] for code in truth]))
+    merged = panels.equal_weights(table)
+    assert len(merged.starts) < len(table.starts)
+    theta = np.array([0.7, 0.4, 0.9, 0.3])
+    spread = np.array([0.7, *[0.4] * 5, 0.9, 0.3])
+    for loss in (panels.brier, panels.log_loss):
+        np.testing.assert_allclose(loss(merged, theta, classes), loss(table, spread, classes))
+
+
 def test_held_out_losses_are_those_of_a_jury_with_one_weight_that_never_saw_the_picture() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=300)
     fold = logit.folds(len(votes))
     mixed = replace(votes, views=np.sort(votes.views, axis=1))
-    assert panels.held_out(mixed, fold) == pytest.approx(panels.held_out(votes, fold), abs=1e-6)
+    for loss in panels.LOSSES.values():
+        assert panels.held_out(mixed, fold, loss) == pytest.approx(panels.held_out(votes, fold, loss), abs=1e-6)
     one = votes.under([1])
     expected = logit.held_out_losses(logit.tabulate(one), fold, 0.0)
     assert panels.held_out(one, fold, panels.log_loss) == pytest.approx(expected, abs=1e-6)
@@ -162,6 +192,57 @@ def test_the_knee_is_where_further_views_add_little() -> None:
     assert panels.knee([1.0, 0.6, 0.44, 0.4, 0.41, 0.42]) == 2
     assert panels.knee([1.0]) == 0
     assert panels.knee([0.4, 0.6, 0.5]) == 0
+
+
+def scored(telling: Sequence[float], sharp: bool, pictures: int = 600) -> LabelledVotes:
+    """The votes of `told` with the base label's score, which tells right from wrong, or little, for every label."""
+    votes, rng = told(telling, pictures), np.random.default_rng(1)
+    said, right = votes.answers(), votes.base == votes.truths
+    score = np.clip(np.where(right, 0.6, 0.4) + (0.05 if sharp else 0.4) * rng.standard_normal(pictures), 0.01, 0.99)
+    scores = np.repeat(score[:, None, None], said.shape[1], axis=1).astype(np.float32)
+    return replace(votes, evidence=Evidence(said[:, :, None], scores))
+
+
+def test_what_a_view_is_worth_is_what_it_adds_to_the_score() -> None:
+    votes = told([0.0, 0.2])
+    # The first view doubts the base label where it is wrong, as the score does; the second sometimes knows the truth.
+    wrong = votes.base != votes.truths
+    doubting = np.where(wrong, (votes.base + np.random.default_rng(3).integers(1, 5, len(votes))) % 5, votes.base)
+    said = np.column_stack([votes.base, doubting, votes.views[:, 1]]).astype(np.int32)
+    scores = np.repeat(np.where(wrong, 0.2, 0.9)[:, None, None], 3, axis=1).astype(np.float32)
+    evidence = Evidence(said[:, :, None], scores)
+    with_scores = replace(votes, views=said[:, 1:], evidence=evidence)
+    assert panels.rank(with_scores.label_only()) == [0, 1]
+    assert panels.rank(panels.heard(with_scores)) == [1, 0]
+
+
+def test_scores_that_say_nothing_do_not_take_part_in_choosing() -> None:
+    votes = scored([0.5, 0.3], sharp=True)
+    assert votes.evidence is not None
+    constant = replace(votes, evidence=Evidence(votes.evidence.labels, np.full_like(votes.evidence.scores, 0.95)))
+    assert panels.heard(constant).evidence is None
+    assert panels.heard(votes).evidence is not None
+
+
+@pytest.mark.parametrize(("telling", "sharp", "enough"), [([0.0, 0.0], True, True), ([0.8, 0.8], False, False)])
+def test_one_query_suffices_where_views_add_little_to_its_score(
+    telling: Sequence[float], sharp: bool, enough: bool
+) -> None:
+    steps = stopping.steps(stopping.trials(jury.Jury(), scored(telling, sharp)))
+    assert steps[0].evidence == "scores"
+    assert panels.suffices(steps[0].brier, steps[-1].brier) == enough
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_tuning_asks_no_views_where_the_score_is_enough_and_says_so(tmp_path: Path, blind: bool) -> None:
+    """A function whose score tells all, and one whose score says nothing but whose views help."""
+    (tmp_path / "closed.py").write_text(CLOSED.replace("BLIND", str(blind)))
+    command = ("tune", DEMO / "pictures.npz", "--take", ":240", "-c", "python:closed:classify", "-o", "p.json")
+    done = run(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ("One query with its score suffices" in done.stderr) == (not blind)
+    assert ("--views none" in done.stderr) == (not blind)
+    assert (json.loads((tmp_path / "p.json").read_text())["panel"] == "") == (not blind)
 
 
 @pytest.fixture(scope="module")

@@ -23,14 +23,12 @@ from numpy.typing import NDArray
 
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.logit import (
-    SHRINKAGES,
+    SHRINKAGE,
     Offsets,
     Patterns,
     choose_offsets,
-    choose_shrinkage,
     descend,
     first_said,
-    folds,
     pooling,
     posterior_covariance,
     tabulate,
@@ -43,6 +41,8 @@ from looktwice.errors import DataError, FitError
 Ballot = Literal["base", "vote"]
 
 Z95 = 1.959963984540054
+ALIKE = 3
+"""Views that must be asked before the class of a picture may settle it."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Jury:
     """w₀ of the base label, then w_s of each view, in the order of the panel."""
     unnamed: tuple[float, float] = (0.0, 0.0)
     """b₀ and b₁ of the *unnamed class*."""
-    shrinkage: float = SHRINKAGES[0]
-    """How strongly the views' weights were drawn together."""
+    shrinkage: float = SHRINKAGE
+    """How strongly the views' weights are drawn together."""
     covariance: tuple[tuple[float, ...], ...] = ()
     """Of w₀, w_1 … w_S, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
     ballot: Ballot = "vote"
@@ -68,17 +68,15 @@ class Jury:
     """The weights for pictures that have scores; None where scores were not given, or not worth it."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The jury learned from these pictures; the shrinkage is the one that does best on held-out folds.
+        """The jury learned from these pictures.
 
-        Scores are used where they make it less surprised by the truths of those folds.
+        Offsets for classes and scores are used where they make it less surprised by the truths of held-out folds.
         """
-        patterns = tabulate(labelled)
-        shrinkage = choose_shrinkage(patterns, folds(len(labelled)))
-        offsets = choose_offsets(labelled, patterns, shrinkage)
+        offsets = choose_offsets(labelled, tabulate(labelled), self.shrinkage)
         patterns = tabulate(labelled, offsets)
-        fitted = self._holding(patterns, shrinkage, descend(patterns, shrinkage), offsets)
-        layout = choose_layout(labelled, shrinkage)
-        return replace(fitted, scored=fit_scored(labelled, shrinkage, layout) if layout else None)
+        fitted = self._holding(patterns, descend(patterns, self.shrinkage), offsets)
+        layout = choose_layout(labelled, self.shrinkage)
+        return replace(fitted, scored=fit_scored(labelled, self.shrinkage, layout) if layout else None)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable named label, or the base label for that ballot."""
@@ -145,7 +143,7 @@ class Jury:
         covariance = np.array(self.covariance)[np.ix_(kept, kept)]
         return replace(self, classes=(), offsets=(), covariance=tuple(map(tuple, covariance.tolist())))
 
-    def _holding(self, patterns: Patterns, shrinkage: float, theta: Floats, offsets: Offsets) -> Self:
+    def _holding(self, patterns: Patterns, theta: Floats, offsets: Offsets) -> Self:
         votes = len(theta) - 2 - len(offsets.classes)
         return replace(
             self,
@@ -153,8 +151,7 @@ class Jury:
             classes=offsets.classes,
             offsets=tuple(theta[votes:-2].tolist()),
             unnamed=(float(theta[-2]), float(theta[-1])),
-            shrinkage=shrinkage,
-            covariance=tuple(map(tuple, posterior_covariance(patterns, shrinkage, theta).tolist())),
+            covariance=tuple(map(tuple, posterior_covariance(patterns, self.shrinkage, theta).tolist())),
         )
 
     def _hearings(self, votes: Votes) -> Iterator[tuple[Places, _Hearing | ScoredHearing]]:
@@ -264,20 +261,19 @@ def asked(votes: Votes) -> Places:
 def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
     """A jury for the first 0, 1 … S views of the panel, for pictures about which one stopped asking.
 
-    They share the shrinkage that suits the whole panel best, and each starts from the one before.
+    They share the offsets that suit the whole panel best, and each starts from the one before. With fewer than
+    ALIKE views there are none: if easy classes were settled sooner, changed pictures of them would go unnoticed.
     """
-    whole = tabulate(labelled)
-    shrinkage = choose_shrinkage(whole, folds(len(labelled)))
-    offsets = choose_offsets(labelled, whole, shrinkage)
-    layouts = choose_layout(labelled, shrinkage), choose_layout(labelled.under([]), shrinkage)
+    offsets = choose_offsets(labelled, tabulate(labelled), SHRINKAGE)
+    layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
     layout = Layout.union(*layouts)
-    theta, juries = np.zeros(3 + len(offsets.classes)), []
+    theta, juries = np.zeros(0), list[Jury]()
     for views in range(len(labelled.panel) + 1):
-        part = labelled.under(range(views))
-        patterns = tabulate(part, offsets)
-        theta = descend(patterns, shrinkage, start=theta if views == 0 else widen(theta, len(offsets.classes)))
-        scored = fit_scored(part, shrinkage, layout) if layout else None
-        juries.append(replace(Jury()._holding(patterns, shrinkage, theta, offsets), scored=scored))
+        part, own = labelled.under(range(views)), offsets if views >= ALIKE else Offsets()
+        patterns = tabulate(part, own)
+        theta = descend(patterns, SHRINKAGE, start=widen(theta, len(own.classes)) if views > ALIKE else None)
+        scored = fit_scored(part, SHRINKAGE, layout) if layout else None
+        juries.append(replace(Jury()._holding(patterns, theta, own), scored=scored))
     return tuple(juries)
 
 

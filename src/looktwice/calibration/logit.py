@@ -7,7 +7,7 @@ number of classes. The parameters are always in the order w₀, w_1 … w_S, tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
-SHRINKAGES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
-"""How strongly the views' weights may be drawn to their common weight; the strongest first, as the easiest fit."""
+SHRINKAGE = 30.0
+"""How strongly the views' weights are drawn to their common weight: with few pictures the jury counts hands, with many
+each view earns its own weight. One value does as well as choosing it by cross-validation (docs/method.md)."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+LEAST_FALL = 1e-12
+"""What the loss must be expected to fall by for another step."""
 AT_BOUND = 1e-9
 """How close to its bound a parameter counts as being there."""
-OWN_WEIGHTS = 100
-"""Labelled pictures below which all views have nearly one weight."""
 UNKNOWN = -1
 """The truth of a picture of which it is only known what did not come true."""
 FOLDS = 5
-STRENGTHS = (100.0, 30.0, 10.0, 3.0)
+STRENGTHS = (30.0, 10.0, 3.0)
 """How strongly the offsets of classes may be drawn to zero."""
 PER_CLASS, MOST_CLASSES = 20, 50
 """Labelled pictures that a base label needs for an offset, and how many labels may have one."""
@@ -226,26 +227,11 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
     return np.random.default_rng(seed).permutation(pictures) % min(parts, pictures)
 
 
-def choose_shrinkage(patterns: Patterns, fold: Places) -> float:
-    """The shrinkage whose juries are least surprised by the truths of the folds they did not see.
-
-    Weights of their own have to earn their place: the strongest shrinkage, which is one common weight, stays unless
-    another lowers the mean loss by more than a standard error of what it gains, and with few pictures in any case.
-    """
-    if patterns.options.shape[1] - len(patterns.ridge) < 5 or len(fold) < OWN_WEIGHTS:
-        return SHRINKAGES[0]
-    loss = np.zeros((len(SHRINKAGES), len(fold)))
-    for part in range(int(fold.max()) + 1):
-        theta, held = None, fold == part
-        for i, shrinkage in enumerate(SHRINKAGES):
-            theta = descend(patterns, shrinkage, ~held, theta)
-            loss[i, held] = losses(patterns, theta)[held]
-    best = int(loss.sum(axis=1).argmin())
-    return SHRINKAGES[best if pays(loss[0] - loss[best]) else 0]
-
-
 def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
-    """The offsets that make a jury less surprised by the truths of folds it did not see; none where they do not pay."""
+    """The offsets that make a jury least surprised by the truths of folds it did not see; none where that has none.
+
+    They tell unanimous pictures of different classes apart, and are drawn to zero strongly enough to cost nothing.
+    """
     classes, fold = frequent_classes(labelled), folds(len(labelled))
     if not classes:
         return Offsets()
@@ -253,7 +239,7 @@ def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float
     tried = [Offsets(classes, strength) for strength in STRENGTHS]
     losses = [held_out_losses(tabulate(labelled, each), fold, shrinkage) for each in tried]
     best = int(np.argmin([each.sum() for each in losses]))
-    return tried[best] if pays(held - losses[best]) else Offsets()
+    return tried[best] if losses[best].sum() < held.sum() else Offsets()
 
 
 def frequent_classes(votes: Votes) -> tuple[int, ...]:
@@ -271,10 +257,17 @@ def pays(gain: Floats) -> bool:
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
     """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
     held = np.zeros(len(fold))
-    for part in range(int(fold.max()) + 1):
-        theta = descend(patterns, shrinkage, fold != part, start)
-        held[fold == part] = losses(patterns, theta)[fold == part]
+    for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
+        held[rows] = losses(patterns, theta)[rows]
     return held
+
+
+def held_out_fits(
+    patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
+) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
+    """Which pictures are in each fold, and the parameters that the others teach."""
+    for part in range(int(fold.max()) + 1):
+        yield fold == part, descend(patterns, shrinkage, fold != part, start)
 
 
 def losses(patterns: Patterns, theta: Floats) -> Floats:
@@ -282,6 +275,20 @@ def losses(patterns: Patterns, theta: Floats) -> Floats:
     scores = patterns.scores(theta)
     total = _log_totals(patterns, scores)[patterns.kinds()]
     return total - patterns.log_possible(scores) + patterns.spread
+
+
+def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
+    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
+    unnamed = patterns.options[:, -2] == 1.0
+    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
+    chance = chances(patterns, theta)
+    squares = np.add.reduceat(chance**2 / share, patterns.starts)
+    true = (chance / share)[np.where(patterns.truth == UNKNOWN, 0, patterns.truth)]
+    if len(patterns.possible):
+        left = patterns.shares(theta) * (chance / share)[patterns.possible]
+        told = np.bincount(patterns.doubtful, left, len(true))
+        true = np.where(patterns.truth == UNKNOWN, told, true)
+    return squares[patterns.kinds()] + 1.0 - 2.0 * true
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:
@@ -343,40 +350,48 @@ class Bowl:
         smooth = hits + (extra / sizes)[patterns.owner]
         return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage, patterns.ridge))
 
-    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
-        """The loss, its gradient and its curvature."""
-        options, starts, owner = self.patterns.options, self.patterns.starts, self.patterns.owner
+    def at(self, theta: Floats) -> tuple[float, Floats]:
+        """The loss and its gradient."""
         scores = self.patterns.scores(theta)
         total = _log_totals(self.patterns, scores)
-        chance = np.exp(scores - total[owner])
-        weight = chance * self.mass[owner]
+        weight = np.exp(scores - total[self.patterns.owner]) * self.mass[self.patterns.owner]
         drag = self.pull @ theta
         value = float(self.mass @ total - self.hits @ scores + theta @ drag / 2)
-        mean = np.add.reduceat(options * chance[:, None], starts)
-        curvature = _gram(options, weight) - _gram(mean, self.mass) + self.pull
-        return value, np.einsum("rp,r->p", options, weight - self.hits) + drag, curvature
+        return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag
+
+    def curvature(self, theta: Floats) -> Floats:
+        """(p, p): the second derivatives of the loss, which take many times as long as the gradient."""
+        options, chance = self.patterns.options, chances(self.patterns, theta)
+        mean = np.add.reduceat(options * chance[:, None], self.patterns.starts)
+        return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.pull
 
     def lowest(self, start: Floats) -> Floats:
-        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps."""
+        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps.
+
+        The curvature is computed anew only where a step with the last one did not bring the loss much closer.
+        """
         low, high = self.patterns.bounds()
         theta = np.clip(start, low, high)
-        value, gradient, curvature = self.at(theta)
+        (value, gradient), curvature, before = self.at(theta), self.curvature(theta), np.inf
         for _ in range(100):
             # What stands at its bound and is pushed against it stays there; the others step together.
             pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
             free, step = ~pushed, np.zeros(len(theta))
             step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
             fall = float(gradient @ step)
-            if fall < 1e-7:
-                # So close, the last step cannot be judged by the loss any more, and need not be.
-                return np.clip(theta - step, low, high)
+            if fall > before / 8:
+                curvature, before = self.curvature(theta), np.inf
+                continue
             size, point = 1.0, np.clip(theta - step, low, high)
+            if fall < LEAST_FALL:
+                return point
             found = self.at(point)
-            while found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
+            # So close, a step cannot be judged by the loss any more, and need not be.
+            while fall > 1e-7 and found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
                 size /= 2
                 point = np.clip(theta - size * step, low, high)
                 found = self.at(point)
-            theta, (value, gradient, curvature) = point, found
+            theta, (value, gradient), before = point, found, fall
         return theta
 
 
@@ -384,8 +399,10 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
     """Σ_r weight_r · row_r · row_rᵀ, in blocks so small that BLAS does each in one thread."""
     width = rows.shape[1]
     block = max(1, 250_000 // width**2)
-    parts = (slice(i, i + block) for i in range(0, len(rows), block))
-    return np.sum([(rows[part] * weight[part, None]).T @ rows[part] for part in parts], axis=0)
+    gram = np.zeros((width, width))
+    for i in range(0, len(rows), block):
+        gram += (rows[i : i + block] * weight[i : i + block, None]).T @ rows[i : i + block]
+    return gram
 
 
 def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
@@ -399,7 +416,7 @@ def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
     """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
-    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).at(theta)[2]
+    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)
         mean = np.zeros((len(patterns.truth), options.shape[1]))

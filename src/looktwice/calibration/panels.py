@@ -1,8 +1,9 @@
 """Which views to ask, and how many: a plan for a paid pilot, a choice from its votes, and where to stop. Pure.
 
-A view is worth what it adds to those already chosen, so panels grow greedily by the Brier score (or the log loss) of
-juries on pictures they were not fitted on. These juries have one weight for all views: which views are asked matters
-more than how each is weighed, and four parameters are learned from few pictures.
+A view is worth what it adds to those already chosen, so panels grow greedily by the log loss (or the Brier score) of
+juries. These have one weight for all views: which views are asked matters more than how each is weighed, and four
+parameters are learned from few pictures. At its maximum likelihood a jury's log loss is what it expects to lose itself,
+so it varies less from sample to sample than its Brier score, and chooses better even by that (docs/views.md).
 
 With few labelled pictures many panels are equally good, and the luckiest of them looks better than it is: there a
 chosen panel has to beat the general one on pictures that took no part in choosing it, and clearly. With many it need
@@ -18,8 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from looktwice.calibration import logit
+from looktwice.calibration import logit, scored
+from looktwice.calibration.evidence import Scale
 from looktwice.calibration.logit import Patterns
+from looktwice.calibration.scored import Layout
 from looktwice.calibration.votes import Floats, LabelledVotes, Places
 from looktwice.errors import FitError
 
@@ -33,10 +36,10 @@ LEAST = 0.2
 """The least such share."""
 KEPT = 0.9
 """The share of the whole gain that the knee of a curve has."""
+SUFFICES = 1.02
+"""How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 MANY = 200
 """Pilot pictures from which on what they choose was about as good as the general panel, or better, on new pictures."""
-COMPARING = 30.0
-"""How strongly the weights are drawn together while panels are compared."""
 ROUNDS = 3
 """Parts of the pilot pictures that judge panels chosen on the others."""
 
@@ -119,33 +122,66 @@ Loss = Callable[[Patterns, Floats, int], Floats]
 """(n,): what a jury loses on each picture, from the patterns, its parameters and the number of classes."""
 
 
-def brier(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
-    unnamed = patterns.options[:, -2] == 1.0
-    share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
-    chance = logit.chances(patterns, theta)
-    squares = np.add.reduceat(chance**2 / share, patterns.starts)
-    true = (chance / share)[np.where(patterns.truth == logit.UNKNOWN, 0, patterns.truth)]
-    if len(patterns.possible):
-        left = patterns.shares(theta) * (chance / share)[patterns.possible]
-        told = np.bincount(patterns.doubtful, left, len(true))
-        true = np.where(patterns.truth == logit.UNKNOWN, told, true)
-    return squares[patterns.kinds()] + 1.0 - 2.0 * true
-
-
 def log_loss(patterns: Patterns, theta: Floats, _: int) -> Floats:
     """(n,): −log of the probability of each picture's truth."""
     return logit.losses(patterns, theta)
 
 
+brier: Loss = logit.briers
 LOSSES: dict[LossName, Loss] = {"brier": brier, "log-loss": log_loss}
 
 
-def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Floats:
+def common_weight(labelled: LabelledVotes) -> Patterns:
+    """The table of a jury with one weight for all views.
+
+    Where there are scores, it has a weight for the option's log share in the picture's own list, and one for its mean
+    over the views': what a view is worth is what it adds to the score that is paid for already.
+    """
+    if labelled.evidence is None:
+        return equal_weights(logit.tabulate(labelled))
+    table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("base", "views")))
+    said, views = table.options, 1 + len(labelled.panel)
+    return replace(table, options=np.column_stack([said[:, 0], said[:, 1:views].sum(axis=1), said[:, views:]]))
+
+
+def heard(labelled: LabelledVotes) -> LabelledVotes:
+    """The votes with their scores where these help a single query on held-out folds, otherwise without."""
+    useful = scored.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
+    return labelled if useful else labelled.label_only()
+
+
+def equal_weights(patterns: Patterns) -> Patterns:
+    """The table of a jury with one weight for all views, to which it does not matter who says a label, but how many do.
+
+    Patterns whose labels are said by as many become one, so that a fit takes a fraction of the time.
+    """
+    said, owner = patterns.options, patterns.owner
+    counts = said[:, 1:-2].sum(axis=1)
+    code = np.where(said[:, -2] == 1.0, 0, 1 + 2 * counts + said[:, 0]).astype(np.int16)
+    order = np.lexsort((code, owner))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order)) - patterns.starts[owner]
+    table = np.full((len(patterns.starts), int(rank.max()) + 1), -1, np.int16)
+    table[owner, rank] = code
+    _, kept, kind = np.unique(table.view(f"V{2 * table.shape[1]}").ravel(), return_index=True, return_inverse=True)
+    pattern, column = np.nonzero(table[kept] >= 0)
+    starts = np.searchsorted(pattern, np.arange(len(kept)))
+    option = order[patterns.starts[kept][pattern] + column]
+    place = starts[kind[owner]] + rank
+    return replace(
+        patterns,
+        options=np.column_stack([said[:, 0], counts, said[:, -2:]])[option],
+        size=patterns.size[option],
+        starts=starts,
+        owner=pattern,
+        truth=np.where(patterns.truth == logit.UNKNOWN, logit.UNKNOWN, place[patterns.truth]),
+        possible=place[patterns.possible],
+    )
+
+
+def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = log_loss) -> Floats:
     """(n,): what juries with one weight for all views lose on the folds they were not fitted on."""
-    found = logit.tabulate(labelled)
-    said = found.options
-    table = replace(found, options=np.column_stack([said[:, 0], said[:, 1:-2].sum(axis=1), said[:, -2:]]))
+    table = common_weight(labelled)
     losses, theta = np.zeros(len(fold)), logit.descend(table, 0.0)
     for part in range(int(fold.max()) + 1):
         here = fold == part
@@ -153,42 +189,37 @@ def held_out(labelled: LabelledVotes, fold: Places, loss: Loss = brier) -> Float
     return losses
 
 
-def grow(labelled: LabelledVotes, longest: int, loss: Loss = brier) -> list[int]:
-    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
-    fold, panel = logit.folds(len(labelled)), list[int]()
+def lost(labelled: LabelledVotes, loss: Loss = log_loss) -> float:
+    """What a jury with one weight for all views loses on the pictures it was fitted on, in all.
+
+    It has a few parameters for any panel, so comparing panels needs no held-out folds.
+    """
+    table = common_weight(labelled)
+    return float(loss(table, logit.descend(table, 0.0), labelled.classes).sum())
+
+
+def grow(labelled: LabelledVotes, longest: int, loss: Loss = log_loss) -> list[int]:
+    """Columns in the order in which they are to be asked: each adds most to those before it."""
+    panel = list[int]()
     for _ in range(min(longest, len(labelled.panel))):
         left = [column for column in range(len(labelled.panel)) if column not in panel]
-        panel.append(min(left, key=lambda column: held_out(labelled.under([*panel, column]), fold, loss).sum()))
-    return panel
-
-
-def grow_panel(labelled: LabelledVotes, longest: int) -> list[int]:
-    """Columns in the order in which they are to be asked: each adds most, on held-out folds, to those before it."""
-    fold, panel, theta = logit.folds(len(labelled)), list[int](), np.zeros(3)
-    for _ in range(min(longest, len(labelled.panel))):
-        start = logit.widen(theta)
-        left = [s for s in range(len(labelled.panel)) if s not in panel]
-        tables = {s: logit.tabulate(labelled.under([*panel, s])) for s in left}
-        loss = {s: logit.held_out_losses(table, fold, COMPARING, start).sum() for s, table in tables.items()}
-        panel.append(min(loss, key=lambda s: loss[s]))
-        theta = logit.descend(tables[panel[-1]], COMPARING, start=start)
+        panel.append(min(left, key=lambda column: lost(labelled.under([*panel, column]), loss)))
     return panel
 
 
 # Choosing ----------------------------------------------------------------------------------------------------------
 
 
-def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int, loss: Loss = brier) -> list[int]:
+def survivors(labelled: LabelledVotes, keep: Sequence[int], count: int, loss: Loss = log_loss) -> list[int]:
     """The `count` columns that go on to the next rung: those of `keep`, and those that tell most, in their order."""
     ranked = [column for column in rank(labelled, loss) if column not in keep]
     return sorted([*keep, *ranked[: max(0, count - len(keep))]])
 
 
-def rank(labelled: LabelledVotes, loss: Loss = brier) -> list[int]:
-    """All columns, the one first whose jury with the base label alone loses least on held-out folds."""
-    fold = logit.folds(len(labelled))
-    lost = [held_out(labelled.under([column]), fold, loss).sum() for column in range(len(labelled.panel))]
-    return np.argsort(lost, kind="stable").tolist()
+def rank(labelled: LabelledVotes, loss: Loss = log_loss) -> list[int]:
+    """All columns, the one first whose jury with the base label alone loses least."""
+    losses = [lost(labelled.under([column]), loss) for column in range(len(labelled.panel))]
+    return np.argsort(losses, kind="stable").tolist()
 
 
 @dataclass(frozen=True)
@@ -206,7 +237,7 @@ class Gain:
         return self.mean > (-self.error if self.pictures >= MANY else self.error)
 
 
-def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = brier) -> Gain:
+def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = log_loss) -> Gain:
     """What choosing is worth: on each third of the pictures, with panel and weights learned on the others."""
     fold = logit.folds(len(labelled), ROUNDS, seed=1)
     gaps = np.zeros(len(labelled))
@@ -218,13 +249,23 @@ def gain(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Lo
     return Gain(float(gaps.mean()), float(gaps.std(ddof=1) / math.sqrt(len(gaps))), len(gaps))
 
 
-def choose(labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = brier) -> tuple[list[int], Gain]:
+def choose(
+    labelled: LabelledVotes, general: Sequence[int], longest: int, loss: Loss = log_loss
+) -> tuple[list[int], Gain]:
     """The ordered panel of at most `longest` columns, and what choosing it gained.
 
     It is the general one, unless a panel grown from these votes is convincing.
     """
     found = gain(labelled, general, longest, loss)
     return (grow(labelled, longest, loss) if found.convincing() else list(general[:longest])), found
+
+
+def suffices(alone: Floats, asked: Floats) -> bool:
+    """Whether one query with its score is enough, by the Brier scores of the same pictures without and with views.
+
+    It is, unless its mean is larger by more than SUFFICES allows, and by more than a standard error.
+    """
+    return bool(alone.mean() <= SUFFICES * asked.mean()) or not logit.pays(alone - asked)
 
 
 def knee(losses: Sequence[float]) -> int:

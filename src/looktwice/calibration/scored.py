@@ -24,10 +24,12 @@ from looktwice.calibration.evidence import UNLISTED, Scale, useless
 from looktwice.calibration.logit import (
     STRENGTHS,
     Patterns,
+    briers,
     descend,
     folds,
     frequent_classes,
-    held_out_losses,
+    held_out_fits,
+    losses,
     pays,
     pooling,
     posterior_covariance,
@@ -288,7 +290,9 @@ class Layout:
 def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     """The columns that make a jury less surprised by the truths of folds it did not see; None where none does.
 
-    One after the other has to lower the mean loss by more than a standard error of what it gains.
+    One after the other has to lower the mean log loss by more than a standard error of what it gains, and must not
+    raise the mean Brier score: labels far down a list lower the one and may raise the other. Where it is only known of
+    some pictures what did not come true, the log loss decides alone, since the Brier score of these is not known.
     """
     heard = _scored_part(labelled)
     if heard is None or heard.evidence is None:
@@ -298,28 +302,33 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     best = Layout(scale, learn_knots(heard, scale), ())
     whole = replace(best, columns=COLUMNS, classes=frequent_classes(heard))
     patterns = tabulate_scored(heard, whole)
-    held = held_out_losses(tabulate(heard), fold, shrinkage)
-    strengths = STRENGTHS if whole.classes else ()
+    held = _held_out(tabulate(heard), fold, shrinkage, heard.classes)
+    doubtful, strengths = bool(heard.doubtful().any()), STRENGTHS if whole.classes else ()
     base, *others = whole.within(views)
     trials = [replace(best, columns=(base,))]
     trials += [replace(best, classes=whole.classes, strength=strength) for strength in strengths]
     trials += [replace(best, columns=(other,)) for other in others]
+    theta: dict[str, float] = {}
     for trial in trials:
         tried = best.joined(trial)
-        gain = held - (losses := _layout_losses(patterns, whole, tried, views, fold, shrinkage))
-        if pays(gain) or (trial.columns == ("bend",) and best.columns and gain.mean() > 0):
-            best, held = tried, losses
+        names = tried.names(views)
+        part = patterns.under([whole.names(views).index(name) for name in names], tried.ridge(views))
+        start = descend(part, shrinkage, start=np.array([theta.get(name, 0.0) for name in names]))
+        theta = dict(zip(names, start.tolist(), strict=True))
+        scores = _held_out(part, fold, shrinkage, heard.classes, start)
+        gain = held - scores
+        wanted = pays(gain[0]) or (trial.columns == ("bend",) and best.columns and gain[0].mean() > 0)
+        if wanted and (doubtful or gain[1].mean() >= 0):
+            best, held = tried, scores
     return best if best.columns or best.classes else None
 
 
-def _layout_losses(
-    patterns: Patterns, whole: Layout, tried: Layout, views: int, fold: Places, shrinkage: float
-) -> Floats:
-    """(n,): held-out losses with some columns of a table that has all."""
-    wanted = set(tried.names(views))
-    columns = [place for place, name in enumerate(whole.names(views)) if name in wanted]
-    part = patterns.under(columns, tried.ridge(views))
-    return held_out_losses(part, fold, shrinkage, descend(part, shrinkage))
+def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, start: Floats | None = None) -> Floats:
+    """(2, n): the log loss and the Brier score of each picture by a jury fitted on the other folds."""
+    held = np.zeros((2, len(fold)))
+    for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
+        held[:, rows] = losses(patterns, theta)[rows], briers(patterns, theta, classes)[rows]
+    return held
 
 
 def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:

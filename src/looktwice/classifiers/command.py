@@ -8,6 +8,11 @@ or, in a TOML file beside the program:
     command = "./classify --model birds.bin {image}"
     timeout = 20
 
+In place of a label the last line may be JSON: a label with a score, or a ranked list, with or without scores:
+
+    {"label": "cat", "score": 0.91}
+    [{"label": "cat", "score": 0.91}, {"label": "dog", "score": 0.06}]
+
 No shell is involved. The program inherits the environment, keys included; `${NAME}` in the command stands for the value
 of an environment variable, which others on this machine can see while the program runs.
 Exit code 0 means an answer, 75 (EX_TEMPFAIL) that it may work later, any other that it will not.
@@ -19,6 +24,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -30,9 +36,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import (
+    MOST_OPTIONS,
+    NO_LABEL,
+    Answer,
+    Classifier,
+    Pixels,
+    Settings,
+    Terms,
+    fingerprint,
+)
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.settings import described
@@ -73,6 +88,16 @@ class Description(BaseModel):
     def _writes_no_secret(self) -> Self:
         refuse_literals(_options(shlex.split(self.command)), self.public)
         return self
+
+
+class Printed(BaseModel):
+    """A label in the JSON that a program prints; other fields of it do not matter."""
+
+    label: str = Field(min_length=1)
+    score: float | None = Field(default=None, allow_inf_nan=False)
+
+
+RANKED = TypeAdapter(list[Printed])
 
 
 class CommandClassifier:
@@ -156,10 +181,23 @@ class CommandClassifier:
         if code != 0:
             raise self._failed(code, errors)
         lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
-        label = next((line for line in reversed(lines) if line), None)
-        if label is None:
+        last = next((line for line in reversed(lines) if line), None)
+        if last is None:
             raise PermanentError(f"{self._words[0]!r} printed no label; its last line must be one")
-        return self._secrets.answer(label)
+        if not _is_json(last):
+            return self._secrets.answer(last)
+        try:
+            told = RANKED.validate_json(last if last.startswith("[") else f"[{last}]")
+        except ValidationError:
+            raise PermanentError(
+                f"{self._words[0]!r} printed JSON that holds no label; print "
+                '{"label": "cat", "score": 0.9}, or a list of such objects'
+            ) from None
+        if all(each.score is not None for each in told):
+            told.sort(key=lambda each: -(each.score or 0.0))
+        options = tuple((each.label, each.score) for each in told[:MOST_OPTIONS])
+        first = options[0] if options else (NO_LABEL, None)
+        return self._secrets.answer(*first, options=options if len(options) > 1 else ())
 
     def _failed(self, code: int, errors: bytes) -> ClassifierError:
         said = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
@@ -202,6 +240,14 @@ def _place(program: str, folder: Path) -> Path | str:
 def _look_up(program: str, folder: Path) -> None:
     if shutil.which(str(_place(program, folder))) is None:
         raise PermanentError(f"there is no program {program!r} that can be started; check its path and its permissions")
+
+
+def _is_json(line: str) -> bool:
+    """Whether a line is a JSON object or list; any other is a label."""
+    try:
+        return line[:1] in "{[" and isinstance(json.loads(line), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _signal(number: int) -> str:

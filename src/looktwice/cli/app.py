@@ -184,7 +184,7 @@ def tune(
     ask: "AskOptions",
     output: "Output",
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
-    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "brier",
+    loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "log-loss",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
     draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
     sizes: Annotated[list[int] | None, Help("--size", help=SIZES, min=1)] = None,
@@ -271,7 +271,7 @@ def look(
 
     model = AsyncModel.load(profile, classifier, options=ask)
     found = inputs.burst(model, pictures, frames) if burst else inputs.found(pictures)
-    _exit((looking.burst if burst else looking.look)(model, found, decide, output))
+    _exit((looking.burst if burst else looking.look)(model, found, profile, decide, output))
 
 
 @app.command()
@@ -303,7 +303,7 @@ def score(
     """
     from looktwice.cli import inputs
     from looktwice.cli.fleet import score as score_on_machines
-    from looktwice.cli.look import score
+    from looktwice.cli.look import Following, score
 
     if machines:
         _exit(score_on_machines(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
@@ -311,7 +311,9 @@ def score(
     from looktwice.model import AsyncModel
 
     found = inputs.found([Path(path) for path in pictures], take)
-    _exit(score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
+    following = Following(profile, pictures, Path(out))
+    model = AsyncModel.load(profile, classifier, options=ask)
+    _exit(score(model, found, Path(out), verify, decide, output, following))
 
 
 @app.command()
@@ -345,7 +347,7 @@ def evaluate(
 
     labelled = inputs.labelled(pictures, truths, truths_column, take)
     model = AsyncModel.load(profile, classifier, options=ask)
-    _exit(evaluate(model, labelled, votes, report, unlabelled, decide, output))
+    _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
 
 
 @app.command()

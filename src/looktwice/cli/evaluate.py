@@ -17,6 +17,7 @@ from looktwice.calibration.metrics import Powered, prediction_powered
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.following import PICTURES, say_next, say_reach
 from looktwice.cli.inputs import check_places, complain, policy_of
 from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
@@ -37,6 +38,7 @@ from looktwice.verdicts.review import Doubt, read
 def evaluate(
     model: AsyncModel,
     pictures: Sequence[Picture],
+    profile_path: Path,
     votes: Path | None,
     report: Path | None,
     unlabelled: Path | None,
@@ -79,6 +81,7 @@ def evaluate(
         if powered:
             interval = f"{powered.value:.1%} ({powered.low:.1%} to {powered.high:.1%}, 95 % surely)"
             OUT.print(f"Right, with the confidences of {len(verdicts):,} other pictures: {interval}.", highlight=False)
+        say_reach(found.profile, profile_path, model.typical_price())
     return not collected.unscored
 
 
@@ -114,6 +117,7 @@ def report(
         price_micros=micros(price) if price else 0,
     )
     _write(out, inputs, decide)
+    say_next("show it to people who drop pictures on a page", "serve", "-p", profile_path)
 
 
 def _write(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
@@ -168,3 +172,8 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         OUT.print(need.line(), highlight=False)
     for remark in planning.remarks(needs, profile.held_out, level) if profile else ():
         OUT.print(remark, highlight=False)
+    if profile and profile.threshold(max_error, level) is not None:
+        score = ("score", PICTURES, "-p", profile_path, "--max-error", max_error, "-o", "verdicts.csv")
+        say_next("accept answers on that guarantee, which its labels can back", *score)
+    else:
+        say_next("have people label so many", "label", PICTURES, "-c", profile.classifier if profile else "CLASSIFIER")

@@ -47,7 +47,7 @@ MAX_QUERIES = "Queries a picture, the first one included; by default up to 9, an
 SIZES = (
     "A size to try, in pixels of the longer side, for each time it is given: smaller pictures may pay for more looks."
 )
-LOSS = "What the views are chosen to lower on held-out pictures."
+LOSS = "What the views are chosen to lower."
 PAPER = "Search as the paper does: the settings of one transformation, gaussian, elastic, rotation or affine."
 VERIFY = "When going on, compare every picture with the one its verdict is about, also if its file seems unchanged."
 UNFAMILIAR = (
@@ -56,7 +56,7 @@ UNFAMILIAR = (
 UNLABELLED = "Verdicts that score wrote about other pictures: their confidences narrow the interval of the accuracy."
 SKIP_UNFAMILIAR = "Ask nothing about pictures unlike the labelled ones; short for --unfamiliar refuse."
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
-COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
+COVERAGE = "Prediction sets: name the labels that hold the truth this often, such as 0.95. Not the share accepted."
 SETS = "How such a set is chosen: larger for doubtful pictures, with fewer labels, without a draw, or by one threshold."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]

@@ -16,6 +16,7 @@ from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.following import say_reach
 from looktwice.cli.inputs import check_places, complain
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel, Sized, Tuned
@@ -71,6 +72,7 @@ def tune(
     else:
         _show(profile, price, chosen, loss)
         say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
+        say_reach(profile, out, price)
     return not chosen.collected.unscored
 
 
@@ -119,6 +121,7 @@ def tune_sizes(
         OUT.print(_frontier_table(sized))
         OUT.print(results_table(profile.results, _judged(profile, chosen)))
         say(f"Profile: {out}   Frontier: {chart}")
+        say_reach(profile, out, model.typical_price())
     return not chosen.collected.unscored
 
 
@@ -173,6 +176,7 @@ def search(
         OUT.print(_settings_table(tuned.settings))
         OUT.print(results_table(profile.results, _judged(profile, tuned.chosen)))
         say(f"Profile: {out}")
+        say_reach(profile, out, model.typical_price())
     return not collected.unscored
 
 
@@ -232,6 +236,11 @@ def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str
 
 def _show(profile: Profile, price: int, chosen: Selection, loss: LossName) -> None:
     OUT.print(_curve_table(profile.curve, str(chosen.collected.panel), len(profile.views()), price))
+    if not chosen.knee:
+        brier = (
+            f"a Brier score of {chosen.losses[0]:.3f} on the pilot pictures, {min(chosen.losses[1:]):.3f} with views"
+        )
+        say(f"One query with its score suffices: {brier}. Fit with --views none to ask no more.")
     score = "Brier score" if loss == "brier" else "log loss"
     gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f} in {score}"
     if chosen.gain.convincing():

@@ -80,7 +80,7 @@ class _Posterior:
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
     bowl = _Anchored.around(prior, patterns, difference)
     theta = bowl.lowest(bowl.anchor)
-    value, _, curvature = bowl.at(theta)
+    (value, _), curvature = bowl.at(theta), bowl.curvature(theta)
     depth = value + float(bowl.anchor @ bowl.pull @ bowl.anchor) / 2
     volume = float(np.linalg.slogdet(bowl.pull)[1] - np.linalg.slogdet(curvature)[1])
     weight = volume / 2 - depth - float(np.log(difference))
@@ -117,7 +117,7 @@ class _Anchored(Bowl):
         pull = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
         return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, *prior.unnamed]))
 
-    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
-        value, gradient, curvature = super().at(theta)
+    def at(self, theta: Floats) -> tuple[float, Floats]:
+        value, gradient = super().at(theta)
         drag = self.pull @ self.anchor
-        return value - float(theta @ drag), gradient - drag, curvature
+        return value - float(theta @ drag), gradient - drag

@@ -33,7 +33,7 @@ class Selection:
     gain: Gain
     """What choosing gained over the general panel; where that is not convincing, the general one was taken."""
     knee: int
-    """Views after which the rest add little, by the pilot pictures."""
+    """Views after which the rest add little, by the pilot pictures; 0 where one query with its score suffices."""
     losses: tuple[float, ...] = ()
     """Mean Brier scores of the pilot pictures after 0, 1 … views."""
 
@@ -44,7 +44,7 @@ async def choose(
     plan: Plan,
     candidates: Sequence[View],
     general: Panel,
-    loss: Loss = panels.brier,
+    loss: Loss = panels.log_loss,
 ) -> Selection:
     """Ask the pilot, choose an ordered panel, and ask it about the pictures that took no part in choosing.
 
@@ -53,13 +53,17 @@ async def choose(
     mixed = shuffled(pictures)
     pilot = await _climb(asker, mixed, plan, tuple(candidates), general, loss)
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
-    panel, gain = panels.choose(pilot.labelled(), columns, plan.longest, loss)
+    panel, gain = panels.choose(panels.heard(pilot.labelled()), columns, plan.longest, loss)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     losses = tuple(float(step.brier.mean()) for step in steps)
     rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel)
     whole = joined([chosen, rest], chosen.panel).distinct()
-    return Selection(whole, len(chosen.votes), gain, panels.knee(losses), losses)
+    alone, *asked = steps
+    best = asked[int(np.argmin(losses[1:]))]
+    if alone.evidence == "scores" and panels.suffices(alone.brier, best.brier):
+        return Selection(whole, len(chosen.votes), gain, 0, losses)
+    return Selection(whole, len(chosen.votes), gain, max(1, panels.knee(losses)), losses)
 
 
 def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Profile]:
@@ -80,7 +84,7 @@ async def _climb(
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
-        columns = panels.survivors(heard.labelled(), keep, rung.views, loss)
+        columns = panels.survivors(panels.heard(heard.labelled()), keep, rung.views, loss)
         panel = Panel(tuple(heard.panel.views[column] for column in columns))
         more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel)
         heard, asked = joined([heard, more], panel), asked + rung.pictures

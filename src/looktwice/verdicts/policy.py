@@ -193,17 +193,20 @@ def agreement_bin(agree: int, asked: int, views: int) -> int:
 
 
 def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Rounds:
-    """Views are asked one by one after the first round; without scores all that matters is who agrees with whom."""
+    """Views are asked one by one after the first round.
+
+    Without scores all that matters is who agrees with whom, and of which class the base label is if classes matter.
+    """
     further = _further(adaptive, classes)
     calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
     scored = any(jury.scored for jury in calibrator.juries)
+    known = {label: code for code, label in enumerate(vocabulary) if any(jury.classes for jury in calibrator.juries)}
 
     def more(row: Row) -> int:
         if scored and row.lists:
             confidence = calibrator.confidence(_so_far(row, calibrator, vocabulary, classes))
             return 0 if rule.enough(confidence, len(row.views))[0] else 1
-        codes: dict[str, int] = {}
-        said = (row.base, *row.views)
+        codes, said = dict(known), (row.base, *row.views)
         return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in said))
 
     return Rounds(adaptive.first, more)
@@ -229,7 +232,7 @@ def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], in
 
 
 def _votes(codes: tuple[int, ...], calibrator: Prefixes, classes: int) -> Votes:
-    """One picture's answers so far, by the place where each was said first."""
+    """One picture's answers so far."""
     views = np.full((1, len(calibrator.juries) - 1), MISSING, np.int32)
     views[0, : len(codes) - 1] = codes[1:]
     words = tuple(map(str, range(max(codes) + 1)))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from looktwice import files
 from looktwice.asking.asker import Scores
-from looktwice.calibration import base, calibrators, metrics
+from looktwice.calibration import base, calibrators, metrics, panels
 from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
 from looktwice.calibration.distribution import Standing
 from looktwice.calibration.jury import Prefixes
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-SUFFICES = 1.02
-"""How much larger the Brier score of one query may be than that of the whole panel for it to be enough."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -252,7 +250,7 @@ class Profile(_Part):
         if not single or not whole or self.evidence == "labels":
             return told
         figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
-        if single <= SUFFICES * whole:
+        if single <= panels.SUFFICES * whole:
             return [*told, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
         return [*told, f"Views add to the score: {figures}."]
 

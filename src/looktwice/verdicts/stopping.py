@@ -10,10 +10,10 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration import panels
 from looktwice.calibration.crossfit import ARRAYS, Outcome, folds, joined, outcome
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Z95, Jury, Prefixes
-from looktwice.calibration.panels import grow_panel
 from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, LabelledVotes, Places
 
 ALLOWED = 0.01
@@ -199,7 +199,7 @@ def order(
 
 def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
     """All views: so many by what they add to those before them, then the others as they are."""
-    first = grow_panel(labelled, fixed)
+    first = panels.grow(labelled.label_only(), fixed)
     return [*first, *(view for view in range(len(labelled.panel)) if view not in first)]
 
 

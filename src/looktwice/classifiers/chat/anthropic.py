@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
@@ -44,6 +44,7 @@ class Messages(ChatModel):
     limits: ClassVar[Mapping[str, object]] = {"max_side": 1568, "max_bytes": (5 << 20) * 3 // 4}
 
     max_tokens: int = Field(default=256, ge=1)
+    logprobs: Literal[False] = False
 
     def path(self) -> str:
         return "/v1/messages"

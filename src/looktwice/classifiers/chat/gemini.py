@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, GeminiBatches
-from looktwice.classifiers.chat.lexicon import Missing, Said
+from looktwice.classifiers.chat.lexicon import Missing, Said, Token
 from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, ChatModel, connected, flat, given, of_name
 
 BLOCKS = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "LANGUAGE"}
@@ -53,6 +53,7 @@ class Gemini(ChatModel):
                 "temperature": self.temperature,
                 "seed": self.seed,
                 "maxOutputTokens": self.max_tokens,
+                "responseLogprobs": self.logprobs or None,
                 "mediaResolution": f"MEDIA_RESOLUTION_{resolution.upper()}" if resolution else None,
                 "responseMimeType": "application/json" if held else None,
                 "responseSchema": _openapi(schema) if held else None,
@@ -72,7 +73,12 @@ class Gemini(ChatModel):
         if candidate.finish_reason not in ("STOP", None):
             return Said(Missing.BLOCKED if candidate.finish_reason in BLOCKS else Missing.CUT, usage)
         parts = candidate.content.parts if candidate.content else None
-        return Said("".join(part.text for part in parts or () if not part.thought) or Missing.EMPTY, usage)
+        tokens = candidate.logprobs_result.chosen_candidates if candidate.logprobs_result else ()
+        return Said(
+            "".join(part.text for part in parts or () if not part.thought) or Missing.EMPTY,
+            usage,
+            tuple(Token(chosen.token.encode(), chosen.log_probability) for chosen in tokens),
+        )
 
 
 def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
@@ -109,9 +115,19 @@ class _Content(_Camel):
     parts: tuple[_Part, ...] | None = None
 
 
+class _Chosen(_Camel):
+    token: str = ""
+    log_probability: float = 0.0
+
+
+class _LogProbs(_Camel):
+    chosen_candidates: tuple[_Chosen, ...] = ()
+
+
 class _Candidate(_Camel):
     content: _Content | None = None
     finish_reason: str | None = None
+    logprobs_result: _LogProbs | None = None
 
 
 class _Feedback(_Camel):

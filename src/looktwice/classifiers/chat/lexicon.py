@@ -7,6 +7,7 @@ docs/chat-replies.md shows them on examples.
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -61,11 +62,20 @@ SENTENCES = {
 WITHOUT_WORDS = {missing.word: missing for missing in Missing}
 
 
+class Token(NamedTuple):
+    """A piece of what a model said, and how probable it was."""
+
+    text: bytes
+    logprob: float
+
+
 class Said(NamedTuple):
     """What a reply holds: the text of the model, or why there is none, and the vendor's count of tokens."""
 
     text: str | Missing
     usage: Usage = ()
+    tokens: tuple[Token, ...] = ()
+    """Of the text, where the vendor tells how probable each was."""
 
 
 class Lexicon:
@@ -145,6 +155,19 @@ def word_of(said: str) -> str:
         return str(label) if isinstance(label, (str, int)) else ""
     # A label can be a number, which is JSON too: then the text itself is meant.
     return value if isinstance(value, str) else text
+
+
+def probability_of(word: str, tokens: Sequence[Token]) -> float | None:
+    """The product of the probabilities of the tokens that write a word where it is said last; None if none do."""
+    written, wanted = b"".join(token.text for token in tokens), word.encode("utf-8", "replace")
+    start = written.rfind(wanted) if wanted else -1
+    if start < 0:
+        return None
+    at, log = 0, 0.0
+    for token in tokens:
+        log += token.logprob if at < start + len(wanted) and start < at + len(token.text) else 0.0
+        at += len(token.text)
+    return math.exp(min(log, 0.0))
 
 
 def keepable(word: str) -> str:

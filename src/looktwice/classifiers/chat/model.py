@@ -7,6 +7,7 @@
     without_label = { refusal = "other" } # answers without a label that count as one
     answer = "schema"                     # a JSON schema holds the model to the labels; "plain" for servers without
     ranked = 5                            # ask for the five best labels in their order, which is evidence for a fit
+    logprobs = true                       # or for the probability of the tokens of one label; Anthropic tells none
     temperature = 0.0                     # sent only if it is set, since some models take none; so is seed
     price = "0.0004"                      # of one question
     # url = "http://localhost:8000/v1"    # vLLM, Ollama and their like; openai+http://localhost:8000/v1#model
@@ -37,7 +38,7 @@ from yarl import URL
 
 from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
 from looktwice.classifiers.chat.batching import BatchApi
-from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, word_of, words_of
+from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, probability_of, word_of, words_of
 from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
@@ -54,7 +55,7 @@ LABEL, SENTENCE = 12, 120
 """Characters around a label in JSON, and of a description of one sentence."""
 READ_ONLY = {"labels", "synonyms", "without_label"}
 """Settings that are part of the question in another form, or only say what the answers mean."""
-ADDED = {"wordings", "enumeration", "picture"}
+ADDED = {"wordings", "enumeration", "picture", "logprobs"}
 """Settings that are part of a fingerprint only where they are set, so that those of older descriptions stay."""
 
 
@@ -78,6 +79,7 @@ class ChatModel(Manners, ABC):
     prompt: str = Field(default="", description="with {labels} where they are listed; a usual one if left out")
     wordings: tuple[str, ...] | str | None = Field(default=None, description="paraphrases for the views `wording:N`")
     ranked: int = Field(default=0, ge=0, le=MOST_OPTIONS, description="labels that it is to rank; 0 asks for one label")
+    logprobs: bool = Field(default=False, description="ask how probable the tokens of the label are: its score")
     answer: Literal["schema", "tool", "plain"] = "schema"
     enumeration: bool | None = Field(default=None, description="list the labels in the schema; within limits if unset")
     picture: Literal["first", "last"] = Field(
@@ -166,6 +168,14 @@ class ChatModel(Manners, ABC):
         return {**cls.limits, **told} if isinstance(told, Mapping) else told
 
     @model_validator(mode="after")
+    def _tells_of_one_label(self) -> Self:
+        if self.logprobs and (self.ranked or self.answer == "tool"):
+            raise ValueError(
+                'logprobs are of one label in plain words or a schema; leave out ranked and answer = "tool"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _writes_no_secret(self) -> Self:
         refuse_literals([("url", self.url or ""), ("model", self.model), ("prompt", self.prompt)], self.public)
         return self
@@ -238,7 +248,8 @@ class ChatClassifier:
         else:
             words = [keepable(word) for word in self._words(said.text, phrasing)[:MOST_OPTIONS]]
             options = tuple((word, None) for word in words) if len(words) > 1 else ()
-            answer = self._secrets.answer(words[0], None, reply.status, reply.body, options)
+            score = None if options else probability_of(words[0], said.tokens)
+            answer = self._secrets.answer(words[0], score, reply.status, reply.body, options)
             return replace(answer, usage=said.usage)
         raise self._door.garbled("is not the answer of a chat model", reply)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, OpenAIBatches
-from looktwice.classifiers.chat.lexicon import Missing, Said
+from looktwice.classifiers.chat.lexicon import Missing, Said, Token
 from looktwice.classifiers.chat.model import (
     KIND,
     PICTURE,
@@ -85,6 +85,7 @@ class Completions(OpenAIModel):
                 "messages": [{"role": "user", "content": content}],
                 "temperature": self.temperature,
                 "seed": self.seed,
+                "logprobs": self.logprobs or None,
                 limit: self.max_tokens,
                 "response_format": {"type": "json_schema", "json_schema": form} if self.answer == "schema" else None,
                 "tools": [{"type": "function", "function": tool}] if self.answer == "tool" else None,
@@ -100,7 +101,9 @@ class Completions(OpenAIModel):
         if choice.finish_reason not in ("stop", "tool_calls", None):
             return Said(Missing.BLOCKED if choice.finish_reason == "content_filter" else Missing.CUT, usage)
         calls = [call.function.arguments for call in choice.message.tool_calls or () if call.function.name == TOOL]
-        return Said(choice.message.content or "".join(calls) or Missing.EMPTY, usage)
+        tokens = (choice.logprobs and choice.logprobs.content) or ()
+        text = choice.message.content or "".join(calls) or Missing.EMPTY
+        return Said(text, usage, tuple(token.told() for token in tokens))
 
 
 class _Function(BaseModel):
@@ -118,9 +121,25 @@ class _Message(BaseModel):
     tool_calls: tuple[_Call, ...] | None = None
 
 
+class LogProb(BaseModel):
+    """A token of an answer; `bytes` where its text may hold a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: tuple[Annotated[int, Field(ge=0, le=255)], ...] | None = None
+
+    def told(self) -> Token:
+        return Token(self.token.encode() if self.bytes is None else bytes(self.bytes), self.logprob)
+
+
+class _LogProbs(BaseModel):
+    content: tuple[LogProb, ...] | None = None
+
+
 class _Choice(BaseModel):
     message: _Message
     finish_reason: str | None = None
+    logprobs: _LogProbs | None = None
 
 
 class _Completion(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.lexicon import Missing, Said
 from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, connected, flat, given, of_name
-from looktwice.classifiers.chat.openai import OpenAIModel
+from looktwice.classifiers.chat.openai import LogProb, OpenAIModel
 
 
 class Responses(OpenAIModel):
@@ -35,6 +35,7 @@ class Responses(OpenAIModel):
                 "temperature": self.temperature,
                 "max_output_tokens": self.max_tokens,
                 "text": {"format": form} if self.answer == "schema" else None,
+                "include": ["message.output_text.logprobs"] if self.logprobs else None,
                 "store": False,
             }
         )
@@ -49,12 +50,15 @@ class Responses(OpenAIModel):
         if any(part.type == "refusal" for part in parts):
             return Said(Missing.REFUSAL, usage)
         text = "".join(part.text for part in parts if part.type == "output_text")
-        return Said(text or Missing.EMPTY, usage)
+        return Said(
+            text or Missing.EMPTY, usage, tuple(token.told() for part in parts for token in part.logprobs or ())
+        )
 
 
 class _Part(BaseModel):
     type: str
     text: str = ""
+    logprobs: tuple[LogProb, ...] | None = None
 
 
 class _Item(BaseModel):
