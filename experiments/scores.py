@@ -28,6 +28,7 @@ from experiments.outputs import SOURCES, Source
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.scored import choose_layout, fit_scored
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,7 +61,17 @@ def useless(votes: LabelledVotes, kind: str) -> LabelledVotes:
 
 def jury(votes: LabelledVotes, fit: Rows, test: Rows) -> dict[str, float]:
     """The figures of a jury that is fitted on one part and tested on the other."""
-    fitted, tested = Jury().fit(votes.take(fit)), votes.take(test)
+    return judged(Jury().fit(votes.take(fit)), votes.take(test))
+
+
+def with_scores(plain: Jury, votes: LabelledVotes) -> Jury:
+    """What `Jury.fit` makes of votes with scores, from the jury that their labels alone teach."""
+    layout = choose_layout(votes, plain.shrinkage)
+    return replace(plain, scored=fit_scored(votes, plain.shrinkage, layout) if layout else None)
+
+
+def judged(fitted: Jury, tested: LabelledVotes) -> dict[str, float]:
+    """The figures of a fitted jury."""
     scores = crossfit.outcome(fitted, tested).scores()
     own = replace(fitted, ballot="base").confidence(tested)
     base = metrics.auroc(own, tested.base == tested.truths) or 0.5
@@ -101,8 +112,11 @@ def measured(source: Source, splits: int = SPLITS) -> Iterator[dict[str, str]]:
             mixed = np.random.default_rng(seed).permutation(len(truths))
             fit, test = mixed[: source.fit], mixed[source.fit :]
             found.setdefault("white box", []).append(white_box(mean, truths, base, fit, test))
+            plain = Jury().fit(said["label"].under(range(views)).take(fit))
             for name in methods:
-                found.setdefault(name, []).append(jury(said[name].under(range(views)), fit, test))
+                told = said[name].under(range(views))
+                fitted = with_scores(plain, told.take(fit))
+                found.setdefault(name, []).append(judged(fitted, told.take(test)))
         for name, each in found.items():
             means = {key: f"{np.mean([figures[key] for figures in each]):.4f}" for key in FIGURES}
             yield {"model": source.title, "says": name, "queries": f"1+{views}", **means, "splits": str(len(each))}
