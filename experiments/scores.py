@@ -180,7 +180,7 @@ def note(found: Figures) -> str:
     both = {model: five[model] < 0 < five_ranks[model] for model in models}
     lines = [
         f"Five labels with scores and two views beat the tempered softmax of one query in both figures on "
-        f"{count(both)} models (Brier score {span(five)}, AUROC {span(five_ranks)}).",
+        f"{count(both)} (Brier score {span(five)}, AUROC {span(five_ranks)}).",
         f"Label and score with four views beat it in AUROC on {count({m: one_ranks[m] > 0 for m in models})} "
         f"({span(one_ranks)}), and in Brier score, or within .012 of it on photos, on "
         f"{count({m: one[m] < limits[m] for m in models})} ({span(one)}).",
