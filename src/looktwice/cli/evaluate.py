@@ -14,6 +14,7 @@ from looktwice.calibration import storage
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.following import PICTURES, say_next, say_reach
 from looktwice.cli.inputs import check_places, complain, policy_of
 from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
@@ -33,6 +34,7 @@ from looktwice.verdicts.profile import Profile
 def evaluate(
     model: AsyncModel,
     pictures: Sequence[Picture],
+    profile_path: Path,
     votes: Path | None,
     report: Path | None,
     decide: DecisionOptions,
@@ -68,6 +70,7 @@ def evaluate(
         OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
         for line in (*found.guarantees.lines(), *found.profile.advice(found.results)):
             OUT.print(line, highlight=False)
+        say_reach(found.profile, profile_path, model.typical_price())
     return not collected.unscored
 
 
@@ -96,6 +99,7 @@ def report(
         price_micros=micros(price) if price else 0,
     )
     _write(out, inputs, decide)
+    say_next("show it to people who drop pictures on a page", "serve", "-p", profile_path)
 
 
 def _write(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
@@ -150,3 +154,8 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         OUT.print(need.line(), highlight=False)
     for remark in planning.remarks(needs, profile.held_out, level) if profile else ():
         OUT.print(remark, highlight=False)
+    if profile and profile.threshold(max_error, level) is not None:
+        score = ("score", PICTURES, "-p", profile_path, "--max-error", max_error, "-o", "verdicts.csv")
+        say_next("accept answers on that guarantee, which its labels can back", *score)
+    else:
+        say_next("have people label so many", "label", PICTURES, "-c", profile.classifier if profile else "CLASSIFIER")

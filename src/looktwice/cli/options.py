@@ -55,7 +55,7 @@ UNFAMILIAR = (
 )
 SKIP_UNFAMILIAR = "Ask nothing about pictures unlike the labelled ones; short for --unfamiliar refuse."
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
-COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
+COVERAGE = "Prediction sets: name the labels that hold the truth this often, such as 0.95. Not the share accepted."
 SETS = "How such a set is chosen: larger for doubtful pictures, with fewer labels, without a draw, or by one threshold."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
