@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
+import forked
 import numpy as np
 
 from looktwice.asking.asker import Asker
@@ -19,11 +23,13 @@ from looktwice.calibration.calibrators import dump
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.registry import connect
+from looktwice.cli.app import main
 from looktwice.pictures.collection import Picture, find
 from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import Panel, renderer
 
 PANEL = Panel.parse("mirror rotation:20*3")
+STARTED = dict(os.environ)
 HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
 
 
@@ -82,9 +88,22 @@ def command(*arguments: object, **environment: str) -> list[str]:
 
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """One run of the command line, to its end."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, check=False
-    )
+    words, variables = command(*arguments), {**os.environ, **environment}
+    if any(variables.get(name) != STARTED.get(name) for name in variables if name.startswith(("PYTHON", "COLUMNS"))):
+        # An interpreter of its own, which reads them as it starts.
+        return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
+    return forked.run(words[2:], cwd or Path.cwd(), variables)
+
+
+def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process, from the words to the exit code, without the seconds that a process takes to start."""
+    words, out, err, code = command(*arguments), StringIO(), StringIO(), 0
+    with patch.object(sys, "argv", words[2:]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def brightest(image: np.ndarray) -> str:

@@ -22,7 +22,7 @@ from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Entry, Grant, 
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.meter import FlatMeter, Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
-from looktwice.asking.pace import Gate, Pace, Pressure, Rate
+from looktwice.asking.pace import Gate, LearnedPaces, Pace, Pressure, Rate, SharedPressure
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 from looktwice.views import Question
@@ -135,6 +135,8 @@ class Sender:
         self._pace = pace
         self.budget = budget
         self._pressure = Pressure(terms.concurrency)
+        if isinstance(ledger, LearnedPaces):
+            self._pressure = SharedPressure(terms.concurrency, ledger, classifier.fingerprint)
         self._due: deque[Job] = deque()
         self._entering = self._waiting = self._resting = 0
         self._rest = asyncio.Event()
@@ -270,6 +272,7 @@ class Sender:
         """Enter questions, durably, and let senders take those that may be sent now."""
         entries = [job.entry._replace(reserve=job.quote.most) if job.quote else job.entry for job in jobs]
         try:
+            self._pressure.join()  # written with the intents, and known before they are sent
             intent = self.ledger.intend(self.classifier.fingerprint, entries, self.typical.most, self.budget)
             grant = await asyncio.wrap_future(intent)
         except Exception as error:

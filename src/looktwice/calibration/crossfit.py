@@ -77,7 +77,11 @@ class Outcome:
 
     def since(self, start: int) -> Self:
         """The same without the first pictures."""
-        return replace(self, **{field: getattr(self, field)[start:] for field in ARRAYS})
+        return self.of_rows(slice(start, None))
+
+    def of_rows(self, rows: NDArray[np.bool_] | slice) -> Self:
+        """The same about some of the pictures."""
+        return replace(self, **{field: getattr(self, field)[rows] for field in ARRAYS})
 
 
 def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:

@@ -41,6 +41,7 @@ from looktwice.cli.options import (
     TakeOption,
     TruthsColumnOption,
     TruthsOption,
+    UnlabelledOption,
     VotesOption,
     acts,
     asks,
@@ -274,7 +275,7 @@ def look(
 
     model = AsyncModel.load(profile, classifier, options=ask)
     found = inputs.burst(model, pictures, frames) if burst else inputs.found(pictures)
-    _exit((looking.burst if burst else looking.look)(model, found, decide, output))
+    _exit((looking.burst if burst else looking.look)(model, found, profile, decide, output))
 
 
 @commands.command()
@@ -306,7 +307,7 @@ def score(
     """
     from looktwice.cli import inputs
     from looktwice.cli.fleet import score as score_on_machines
-    from looktwice.cli.look import score
+    from looktwice.cli.look import Following, score
 
     if machines:
         _exit(score_on_machines(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
@@ -314,7 +315,9 @@ def score(
     from looktwice.model import AsyncModel
 
     found = inputs.found([Path(path) for path in pictures], take)
-    _exit(score(AsyncModel.load(profile, classifier, options=ask), found, Path(out), verify, decide, output))
+    following = Following(profile, pictures, Path(out))
+    model = AsyncModel.load(profile, classifier, options=ask)
+    _exit(score(model, found, Path(out), verify, decide, output, following))
 
 
 @commands.command()
@@ -330,6 +333,7 @@ def evaluate(
     classifier: OtherOption = None,
     votes: VotesOption = None,
     report: ReportOption = None,
+    unlabelled: UnlabelledOption = None,
     truths: TruthsOption = None,
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
@@ -346,7 +350,8 @@ def evaluate(
     from looktwice.model import AsyncModel
 
     labelled = inputs.labelled(pictures, truths, truths_column, take)
-    _exit(evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, votes, report, decide, output))
+    model = AsyncModel.load(profile, classifier, options=ask)
+    _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
 
 
 @commands.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from looktwice.asking.check import Checkup
 from looktwice.asking.session import ledger_name, run
 from looktwice.cli.console import OUT, Output, print_json, safe, taking
+from looktwice.cli.following import PICTURES, say_next
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 
@@ -43,6 +44,8 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     }
     for heading, value in facts.items():
         OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
+    say_next("see what learning from labelled pictures costs", "fit", "LABELLED", "-c", model.description, "--dry-run")
+    say_next("if none are labelled yet", "label", PICTURES, "-c", model.description)
     return None not in found.labels
 
 

@@ -10,6 +10,7 @@ from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.calibration import calibrators, paper, storage
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
+from looktwice.cli.following import say_reach
 from looktwice.cli.inputs import check_places, complain
 from looktwice.errors import FitError
 from looktwice.model import AsyncModel, panel_of
@@ -74,10 +75,11 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
             }
         )
     else:
-        OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+        OUT.print(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
         for line in profile.advice():
             say(safe(line))
         say(f"Profile: {options.out}")
+        say_reach(profile, options.out, model.typical_price())
     return not collected.unscored
 
 

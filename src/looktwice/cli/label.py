@@ -40,6 +40,11 @@ def label(
     place: Place,
 ) -> None:
     """Show pictures in a random order until a signal comes; every click is kept as it is made."""
+    if options.asking and model.options.batch:
+        raise DataError(
+            "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
+            "--no-asking and fit with --batch"
+        )
     panel, views = panel_of(options.views), options.views
     if options.out is None and not folder.is_dir():
         raise DataError(f"{str(folder)!r} is no folder that labels could go to; name a file with --out")
@@ -134,3 +139,4 @@ def serve(desk: Desk, title: str, following: str, place: Place) -> None:
             raise
         raise MissingExtra("HTTP services", "serve") from None
     app.run(desk, app.Work(title, following), place)
+    say(f"Next, make use of the labels: {safe(following)}")

@@ -14,6 +14,7 @@ from looktwice.asking.ledger import DayCost, default_path, maintain
 from looktwice.asking.ledger.merging import merge as merge_ledgers
 from looktwice.asking.progress import ERR, say
 from looktwice.cli.console import OUT, print_json, safe
+from looktwice.cli.following import say_next
 from looktwice.errors import ImageError
 from looktwice.files import ready
 from looktwice.pictures.collection import Picture
@@ -47,6 +48,7 @@ def stats(path: Path | None, by: By | None, json: bool) -> None:
         table.add_row(*key, *_amounts(group, billed))
     table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days, billed), style="bold")
     OUT.print(table)
+    say_next("have every answer as a row", "ledger", "export", "answers.csv", "--ledger", path or default_path())
 
 
 def _heading(day: DayCost, column: By) -> str:
@@ -114,9 +116,11 @@ def forget(path: Path | None, classifier: str) -> None:
     """Delete the answers of one classifier; what they cost stays counted."""
     gone = maintain.forget(path or default_path(), classifier)
     say(f"{gone} answers of {safe(classifier)} are forgotten; what they cost stays counted.")
+    say_next("see what is left", "ledger", "stats", "--ledger", path or default_path())
 
 
 def merge(other: Path, path: Path | None) -> None:
     """Add the answers and the cost of another ledger."""
     merged = merge_ledgers(path or default_path(), other)
     say(f"{merged.added} answers added, {merged.known} were known.")
+    say_next("see what all of them cost", "ledger", "stats", "--ledger", path or default_path())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from heapq import nsmallest
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
+from looktwice.cli.following import PICTURES, cost_of_accepted, say_next, say_reach
 from looktwice.cli.inputs import complain, policy_of
 from looktwice.errors import DataError
 from looktwice.files import ready
@@ -22,6 +23,7 @@ from looktwice.verdicts import explain
 from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Glance, Stream
 from looktwice.views import Panel
 
@@ -36,7 +38,52 @@ MANY = 1000
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
-def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+@dataclass
+class Decided:
+    """What the verdicts of a run come to."""
+
+    verdicts: int = 0
+    accepted: int = 0
+    queries: int = 0
+    unfamiliar: int = 0
+
+    def add(self, verdict: Verdict | Unscored) -> None:
+        """Count it; a picture that is not scored may be so because it is unfamiliar."""
+        if isinstance(verdict, Unscored):
+            self.unfamiliar += verdict.cause is Cause.UNFAMILIAR
+            return
+        self.verdicts += 1
+        self.accepted += verdict.decision == "accept"
+        self.queries += verdict.queries
+        self.unfamiliar += verdict.unfamiliar_because is not None
+
+
+@dataclass(frozen=True)
+class Following:
+    """Where the verdicts of `score` come from and go to, for the command after it."""
+
+    profile: Path
+    pictures: Sequence[str]
+    out: Path
+
+    def say(self, profile: Profile, max_error: float | None, price: int, decided: Decided) -> None:
+        """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on."""
+        if max_error is None:
+            say_reach(profile, self.profile, price)
+        if max_error is None or not decided.verdicts:
+            return
+        cost = cost_of_accepted(decided.queries, price, decided.accepted)
+        say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
+        folder = self.pictures[0] if len(self.pictures) == 1 else PICTURES
+        if decided.accepted < decided.verdicts:
+            say_next("have people look at the others", "review", self.out, folder)
+        else:
+            say_next("see how often they are wrong", "audit", self.out, folder)
+
+
+def look(
+    model: AsyncModel, pictures: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output
+) -> bool:
     """Print a verdict for each picture; whether all have one."""
     policy_of(model, decide)
     if output.dry_run:
@@ -50,10 +97,12 @@ def look(model: AsyncModel, pictures: Sequence[Picture], decide: DecisionOptions
     verdicts = run(work)
     for verdict in verdicts:
         _show(verdict, output.json)
+    if not output.json and any(isinstance(verdict, Verdict) for verdict in verdicts):
+        say_reach(model.fitted(), profile, model.typical_price())
     return not any(isinstance(verdict, Unscored) for verdict in verdicts)
 
 
-def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions, output: Output) -> bool:
+def burst(model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output) -> bool:
     """Print the one verdict that several photos of one thing give; whether there is one."""
     if decide != DecisionOptions():
         raise DataError("a burst is judged as a whole and nothing is guaranteed about it; leave the options to act out")
@@ -67,11 +116,19 @@ def burst(model: AsyncModel, photos: Sequence[Picture], decide: DecisionOptions,
 
     verdict = run(work)
     _show(verdict, output.json)
+    if isinstance(verdict, Verdict) and not output.json:
+        say_next("take and judge such photos on a page", "serve", "-p", profile)
     return isinstance(verdict, Verdict)
 
 
 def score(
-    model: AsyncModel, pictures: Sequence[Picture], out: Path, verify: bool, decide: DecisionOptions, output: Output
+    model: AsyncModel,
+    pictures: Sequence[Picture],
+    out: Path,
+    verify: bool,
+    decide: DecisionOptions,
+    output: Output,
+    following: Following,
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
     ready(out, tables.ENDINGS)
@@ -89,19 +146,18 @@ def score(
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
     unscored: dict[str, Unscored] = {}
-    stream, glances, unfamiliar = Stream.of(policy), list[Glance](), 0
-    familiarity, places = array("d"), array("q")
+    stream, glances = Stream.of(policy), list[Glance]()
+    decided, familiarity, places = Decided(), array("d"), array("q")
 
     async def work() -> None:
-        nonlocal unfamiliar, stream, glances
+        nonlocal stream, glances
         async with watched(model, len(todo), output):
             async for verdict in model.score(todo, decide):
+                decided.add(verdict)
                 if isinstance(verdict, Unscored):
                     unscored[verdict.name] = verdict
-                    unfamiliar += verdict.cause is Cause.UNFAMILIAR
                 else:
                     file.add(verdict)
-                    unfamiliar += verdict.unfamiliar_because is not None
                     familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
                     places.append(len(places) + len(unscored))
                     glances.append(Glance.at(verdict, policy))
@@ -118,13 +174,19 @@ def score(
     began = None if since is None else todo[places[since]].name
     strangest = nsmallest(LABEL_FIRST, range(since or 0, len(places)), key=familiarity.__getitem__)
     first = [] if since is None else [todo[places[at]].name for at in strangest]
-    tell_unfamiliar(unfamiliar, len(todo), decide.false_alarms)
+    tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
     if output.json:
-        told: dict[str, object] = {"not_scored": file.missing(), "drift": stream.alarm, "unfamiliar": unfamiliar}
+        told: dict[str, object] = {
+            "not_scored": file.missing(),
+            "drift": stream.alarm,
+            "unfamiliar": decided.unfamiliar,
+        }
         told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": str(out), "pictures": len(pictures), **told})
-    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
     tell_drift(stream, began, first)
+    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    if not (output.json or file.missing()):
+        following.say(profile, decide.max_error, model.typical_price(), decided)
     return not file.missing()
 
 

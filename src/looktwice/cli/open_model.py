@@ -25,6 +25,7 @@ from looktwice.calibration.shares import Constant, Probit
 from looktwice.classifiers.naming import names_of
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.following import say_reach
 from looktwice.cli.inputs import complain
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
@@ -71,7 +72,7 @@ def noise(
 
 @dataclass(frozen=True, eq=False)
 class Transferred:
-    """How a calibrator that was learned on an open model fares on a closed one, on held-out fifths of its pictures."""
+    """How a calibrator that was learned on an open model fares on a closed one, by 5-fold cross-validation."""
 
     chosen: Measured
     calibrator: Outcome
@@ -115,16 +116,18 @@ def transfer(
     complain(told.unscored)
     tell_duplicates(told)
     found = compare(chosen, told, jury)
-    model.learn(told, Transfer(noise=chosen.noise.cumulative)).save(out)
+    profile = model.learn(told, Transfer(noise=chosen.noise.cumulative))
+    profile.save(out)
     results = [Result.of(outcome) for outcome in (*found.others, found.calibrator)]
     if output.json:
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
         print_json({"profile": str(out), "view": chosen.view, **figures})
     else:
-        OUT.print(results_table(results, f"On held-out fifths of {len(found.calibrator.label)} pictures"))
+        OUT.print(results_table(results, f"On {len(found.calibrator.label)} pictures, by 5-fold cross-validation"))
         for line in judged(found):
             OUT.print(line, highlight=False, soft_wrap=True)
         say(f"Profile of the transferred calibrator: {out}")
+        say_reach(profile, out, model.typical_price())
     return not told.unscored
 
 
@@ -165,10 +168,11 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
         return not unscored
     if profile.results:
-        OUT.print(results_table(profile.results, f"On held-out fifths of {profile.pictures} pictures"))
+        OUT.print(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
     else:
         say("No picture was labelled, so nothing is known of how good it is here, and nothing is guaranteed.")
     say(f"Profile: {out}")
+    say_reach(profile, out, model.typical_price())
     return not unscored
 
 
@@ -193,7 +197,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
 
 
 def taught(prior: Jury, collected: Collected, description: str) -> Profile:
-    """What labelled pictures teach a jury that begins with another's weights, judged on held-out fifths of them."""
+    """What labelled pictures teach a jury that begins with another's weights, judged by 5-fold cross-validation."""
     profile = learn.learn(collected, Pupil(prior), description)
     return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})
 

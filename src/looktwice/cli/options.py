@@ -54,9 +54,10 @@ VERIFY = "When going on, compare every picture with the one its verdict is about
 UNFAMILIAR = (
     "What becomes of pictures unlike the labelled ones: judged as any other, never accepted, or not asked about."
 )
+UNLABELLED = "Verdicts that score wrote about other pictures: their confidences narrow the interval of the accuracy."
 SKIP_UNFAMILIAR = "Ask nothing about pictures unlike the labelled ones; short for --unfamiliar refuse."
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
-COVERAGE = "Name the labels of a picture that hold the truth this often, such as 0.95."
+COVERAGE = "Prediction sets: name the labels that hold the truth this often, such as 0.95. Not the share accepted."
 SETS = "How such a set is chosen: larger for doubtful pictures, with fewer labels, without a draw, or by one threshold."
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
@@ -69,6 +70,7 @@ TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
+UnlabelledOption = Annotated[Path | None, Help("--unlabelled", help=UNLABELLED)]
 JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
 
 

@@ -16,6 +16,7 @@ from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.following import say_reach
 from looktwice.cli.inputs import check_places, complain
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel, Sized, Tuned
@@ -71,6 +72,7 @@ def tune(
     else:
         _show(profile, price, chosen, loss)
         say(f"Profile: {out}   Curve: {out.with_suffix('.svg')}")
+        say_reach(profile, out, price)
     return not chosen.collected.unscored
 
 
@@ -119,6 +121,7 @@ def tune_sizes(
         OUT.print(_frontier_table(sized))
         OUT.print(results_table(profile.results, _judged(profile, chosen)))
         say(f"Profile: {out}   Frontier: {chart}")
+        say_reach(profile, out, model.typical_price())
     return not chosen.collected.unscored
 
 
@@ -173,6 +176,7 @@ def search(
         OUT.print(_settings_table(tuned.settings))
         OUT.print(results_table(profile.results, _judged(profile, tuned.chosen)))
         say(f"Profile: {out}")
+        say_reach(profile, out, model.typical_price())
     return not collected.unscored
 
 

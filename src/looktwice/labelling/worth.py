@@ -20,8 +20,8 @@ LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 FEWEST = 4 * crossfit.FOLDS
 """Labels below which nothing but their number is told."""
 NOTE = (
-    "Judged on held-out fifths. Stop when the number of labels says so, not as soon as a guarantee shows up: one that "
-    "was waited for is less certain than it says."
+    "Judged by 5-fold cross-validation. Stop when the number of labels says so, not as soon as a guarantee shows up: "
+    "one that was waited for is less certain than it says."
 )
 
 
@@ -71,7 +71,7 @@ class Worth:
     accuracy: tuple[float, float, float] | None = None
     """How often the classifier's own answer is right, and the 95 % interval of that."""
     ece: float | None = None
-    """The calibration error of the confidences, on held-out fifths."""
+    """The calibration error of the confidences, by 5-fold cross-validation."""
     max_error: float | None = None
     """The least error of the ladder that can be guaranteed now."""
     accepted: float | None = None

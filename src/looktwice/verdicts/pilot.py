@@ -142,7 +142,8 @@ def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
     truths = [truth for each in labelled for truth in each.words]
     excluded = [each.excluded_labels(row) for each in labelled for row in range(len(each))]
     codes = [tuple(votes.codes(labels).tolist()) for labels in excluded] if any(excluded) else ()
-    votes = votes.labelled(truths, codes) if len(truths) == len(votes) else votes
+    chances = [p for each in labelled for p in each.probabilities or (1.0,) * len(each)]
+    votes = votes.labelled(truths, codes, chances) if len(truths) == len(votes) else votes
     unscored = tuple(item for part in parts for item in part.unscored)
     repeated, disputed = sum(part.repeated for part in parts), tuple(two for part in parts for two in part.disputed)
     descriptors = {digest: row for part in parts for digest, row in part.descriptors.items()}
