@@ -14,12 +14,10 @@ import asyncio
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +25,8 @@ from typing import NamedTuple
 
 import aiohttp
 import numpy as np
-from aiohttp import web
 from goals import at_least, compare
+from pressed import server
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget, SqliteLedger
@@ -109,34 +107,6 @@ class Cost(NamedTuple):
 
     wall: float
     cpu: float
-
-
-async def serve(delay: float) -> None:
-    async def classify(request: web.Request) -> web.Response:
-        await request.read()
-        if delay:
-            await asyncio.sleep(delay)
-        return web.Response(body=b'{"label": "ant", "score": 0.5}', content_type="application/json")
-
-    app = web.Application()
-    app.add_routes([web.post("/classify", classify)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
-
-
-@contextmanager
-def server(delay: float) -> Iterator[str]:
-    """The address of a server in its own process."""
-    command = [sys.executable, __file__, "serve", str(delay)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}/classify"
-        finally:
-            process.kill()
 
 
 def bodies(noise: Noise, count: int) -> list[bytes]:
@@ -222,8 +192,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["serve"]:
-        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            runner.run(serve(float(sys.argv[2])))
-    else:
-        main()
+    main()

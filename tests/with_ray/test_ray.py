@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import random
 import re
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from conformance.vendors import HOUSES, PRICES, app_of, description, served
 from faults import Running, fault_server
 from parity import ROWS, arguments, check, of_row, write_place
 from postgres_server import Server, unbalanced
@@ -261,6 +263,32 @@ def test_every_decision_option_works_on_ray_as_at_any_door(
     run(command("score", pictures, "-p", profile, "-o", tmp_path / "out", *on_ray))
     found = rows(tmp_path / "out")
     check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
+
+
+def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
+    cluster: str, tmp_path: Path, database: str
+) -> None:
+    house = HOUSES["openai"]()
+    write_pictures(tmp_path / "p.npz", 30)
+    (tmp_path / "prices.toml").write_text(PRICES)
+    out, options = tmp_path / "out", ("--ledger", database, "--prices", tmp_path / "prices.toml")
+    with served(app_of(house)) as address:
+        (tmp_path / "model.toml").write_text(description(house, address))
+        profile = write_profile(tmp_path / "profile.json", tmp_path / "model.toml")
+        on_ray = ("--engine", "ray", "--address", cluster, "--shard", 5, *options)
+        score = command("score", tmp_path / "p.npz", "-p", tmp_path / "profile.json", "-o", out, *on_ray)
+        assert "leave --batch out" in " ".join(run([*score, "--batch"], code=1).stderr.split())
+        assert (house.calls, out.exists()) == (0, False)
+        run(score)
+        bill, calls = house.bill, house.calls
+        with Model.load(tmp_path / "profile.json", ledger="off") as model:
+            expected = [verdict for verdict in model.score(tmp_path / "p.npz") if isinstance(verdict, Verdict)]
+    found = rows(out)
+    check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
+    with PostgresLedger(database) as ledger:
+        spent = ledger.spent(profile.fingerprint)
+    assert calls == spent.answered == spent.queries == 30 * QUESTIONS
+    assert spent.micros == math.ceil(bill)
 
 
 def test_pictures_that_change_are_noticed_with_the_file_in_which_they_do(

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
+
+from looktwice.errors import LedgerError
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,14 @@ class Pressure:
             self._next = moment + 1.0 / self.rate
         return moment
 
+    def join(self) -> None:
+        """Begin where others are who ask the same classifier; nobody is known here."""
+
+    def adopt(self, rate: float) -> None:
+        """Begin at a rate that others have learned."""
+        if self.rate is None:
+            self.rate, self._at_first = rate, (0.0, 0.0)
+
     def answered(self, now: float) -> None:
         """A reply came that is no refusal."""
         self._recent.append(False)
@@ -203,7 +216,7 @@ class Pressure:
         self._borne = max(self.MANY, 0.98 * self._borne)
         if share > self._borne:
             first_calls, first_share = self._at_first
-            if self.rate is None:
+            if self.rate is None or not first_calls:
                 self._at_first = (calls, share)
             elif share <= 0.5 and calls < 0.85 * first_calls and share > 0.7 * first_share:
                 self.rate, self._borne = None, 1.5 * share
@@ -212,6 +225,58 @@ class Pressure:
         elif self.rate is not None:
             self.rate = None if calls < 0.5 * self.rate else self.rate * (1 + self._growth)  # None: others are slower
             self._growth = self.GROWTH if share else min(0.2, 1.5 * self._growth)
+
+
+@runtime_checkable
+class LearnedPaces(Protocol):
+    """Where sessions leave the calls a second that they have learned a classifier takes, each its own part."""
+
+    def join_pace(self, fingerprint: str) -> Future[float | None]:
+        """The part of a session that begins, which the others give it; None if nobody has learned anything."""
+        ...
+
+    def keep_pace(self, fingerprint: str, rate: float | None) -> Future[float | None]:
+        """Tell what was learned, None for nothing; the same, less what newcomers were given of it meanwhile."""
+        ...
+
+
+class SharedPressure(Pressure):
+    """Pressure that begins where other sessions on the ledger are, and tells them about once a second where it is."""
+
+    EVERY = 1.0
+    """Seconds between two looks at the ledger, at least."""
+
+    def __init__(self, width: int, paces: LearnedPaces, fingerprint: str) -> None:
+        super().__init__(width)
+        self._paces, self._fingerprint = paces, fingerprint
+        self._joined = self._told = False
+        self._due = float("-inf")
+
+    def join(self) -> None:
+        """Begin where the others are; once."""
+        if not self._joined:
+            self._joined = True
+            asyncio.wrap_future(self._paces.join_pace(self._fingerprint)).add_done_callback(self._begin)
+
+    def _begin(self, joined: asyncio.Future[float | None]) -> None:
+        if not joined.cancelled() and not joined.exception() and (rate := joined.result()):
+            self.adopt(rate)
+
+    def _count(self, now: float, refusals: int) -> None:
+        super()._count(now, refusals)
+        if now >= self._due and (self._told or self.rate is not None):
+            self._due, self._told, rate = now + self.EVERY, self.rate is not None, self.rate
+            with suppress(LedgerError):  # whoever needs the ledger is told
+                kept = asyncio.wrap_future(self._paces.keep_pace(self._fingerprint, rate))
+                kept.add_done_callback(partial(self._yield, rate))
+
+    def _yield(self, told: float | None, kept: asyncio.Future[float | None]) -> None:
+        """Go slower by what newcomers were given."""
+        if kept.cancelled() or kept.exception():
+            return
+        rate = kept.result()
+        if self.rate is not None and told and rate and rate < told:
+            self.rate *= rate / told
 
 
 @dataclass(frozen=True)

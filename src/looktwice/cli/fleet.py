@@ -104,6 +104,11 @@ def score(
         raise DataError("--take is for one machine; name the pictures that you want scored on Ray")
     if verify:
         raise DataError("--verify is for one machine; on Ray name another folder to have everything looked at again")
+    if ask.batch:
+        raise DataError(
+            "a fleet would wait up to a day for the batch of each shard; leave --batch out, or leave --engine ray out: "
+            "one machine puts all questions into batches at once, and the vendor does the work"
+        )
     for path in paths:
         if f"{_whole(out)}/".startswith(f"{_whole(path)}/"):  # they would be taken for tables of pictures
             raise DataError(f"the verdicts would lie among the pictures of {path}; name another folder")

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from looktwice.asking.ledger.operations import Batch, Intent, Record, Settlement
+from looktwice.asking.ledger.operations import Batch, Intent, Learned, Record, Settlement
 from looktwice.asking.ledger.protocol import CUT, MICRO, RAW_LIMIT, Bill, Booked, Grant, Outcome, Spend
-from looktwice.asking.ledger.sessions import BEAT, LEASE, Session, living
+from looktwice.asking.ledger.sessions import BEAT, FADE, LEASE, Session, living
 from looktwice.asking.ledger.sql import BatchRow, Known, Row, Tables, pack, pack_options
 from looktwice.classifiers.base import Answer
 
@@ -80,6 +80,8 @@ class Books:
         """What was spent on each classifier, with today's part; right while `_day` and `_version` are."""
         self._changes: dict[tuple[int, int, Session], Tally] = {}
         """What is to be added to the spend, by classifier, day and session."""
+        self._paces: dict[int, float] = {}
+        """The pace that was last written for each classifier."""
         self._sending: set[int] = set()
         """The batches that this session is about to send."""
         self._day = -1
@@ -118,7 +120,7 @@ class Books:
 
     def _write(self, batch: Batch, now: float) -> bool:
         """Whether a sign of life was written with the batch."""
-        self.tables.begin(spending=bool(batch.asked() or batch.settlements))
+        self.tables.begin(spending=bool(batch.asked() or batch.settlements or batch.learned))
         try:
             self._apply(batch, now)
             if late := self._late(now):
@@ -130,7 +132,7 @@ class Books:
             self.tables.commit()
         except BaseException:
             self.tables.roll_back()
-            for memory in (self._views, self._classifiers, self._spends, self._changes):
+            for memory in (self._views, self._classifiers, self._spends, self._changes, self._paces):
                 memory.clear()
             raise
         return late
@@ -141,6 +143,9 @@ class Books:
         if (version, day) != (self._version, self._day):  # another process has written since, or the day is over
             self._spends.clear()
             self._version, self._day = version, day
+        for learned in batch.learned:
+            classifier = self._classifier(learned.fingerprint)
+            learned.share = self._join(classifier, at, now) if learned.joins else self._keep(classifier, learned, at)
         self._answer(batch.records, at, batch.raw)
         self._return(batch.returned)
         self.tables.let_go(self._session.id, [*batch.returned, *batch.surrendered])
@@ -163,6 +168,39 @@ class Books:
         for fingerprint, description in batch.introductions:
             self.tables.describe(self._classifier(fingerprint), description)
         self._save_changes()
+
+    def _join(self, classifier: int, at: int, now: float) -> float | None:
+        """The part of a newcomer in what others have learned; what they have together stays the same.
+
+        It takes over from sessions that have ended, and is given by the others as much as makes it one of equals.
+        """
+        found = self.tables.paces(classifier, at - FADE * 1000)
+        found.pop(self._session.id, None)
+        if not found:
+            return None
+        alive = living(self.tables.sessions(), now)
+        staying = {session: rate for session, rate in found.items() if session in alive}
+        total, theirs = sum(found.values()), sum(staying.values())
+        mine = max(total - theirs, total / (len(staying) + 1))
+        self.tables.drop_paces(classifier, [session for session in found if session not in staying])
+        self.tables.keep_paces(
+            [(classifier, session, rate * (total - mine) / theirs, at) for session, rate in staying.items()]
+            + [(classifier, self._session.id, mine, at)]
+        )
+        self._paces[classifier] = mine
+        return mine
+
+    def _keep(self, classifier: int, learned: Learned, at: int) -> float | None:
+        """The pace of this session, less what newcomers were given of it since it was written."""
+        before = self._paces.pop(classifier, None)
+        if learned.rate is None:
+            self.tables.drop_paces(classifier, [self._session.id])
+            return None
+        found = self.tables.paces(classifier, at - FADE * 1000).get(self._session.id)
+        rate = learned.rate * min(1.0, found / before if found and before else 1.0)
+        self.tables.keep_paces([(classifier, self._session.id, rate, at)])
+        self._paces[classifier] = rate
+        return rate
 
     def _answer(self, records: Sequence[Record], at: int, raw: bool) -> None:
         """The first answer to a question stays; a second one can only come from a session that was taken for dead."""

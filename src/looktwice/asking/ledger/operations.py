@@ -116,6 +116,18 @@ class Settlement:
 
 
 @dataclass(slots=True, eq=False)
+class Learned:
+    """The calls a second that a session has learned a classifier takes, or a wish to begin at those of others."""
+
+    fingerprint: str
+    rate: float | None
+    joins: bool
+    future: Future[float | None] = field(default_factory=Future)
+    share: float | None = None
+    """The calls a second that are this session's part."""
+
+
+@dataclass(slots=True, eq=False)
 class Flush:
     """A wish to know when all before is on disk."""
 
@@ -138,12 +150,13 @@ Operation = (
     | Introduction
     | BatchNote
     | Settlement
+    | Learned
     | Flush
     | Stop
 )
 
 
-AWAITED = (Intent, Booking, BatchNote, Settlement, Flush)
+AWAITED = (Intent, Booking, BatchNote, Settlement, Learned, Flush)
 """What somebody waits for, and may withdraw."""
 
 
@@ -163,6 +176,7 @@ class Batch:
         self.introductions: list[Introduction] = []
         self.notes: list[BatchNote] = []
         self.settlements: list[Settlement] = []
+        self.learned: list[Learned] = []
         self.flushes: list[Flush] = []
         self._seldom: dict[type[Operation], list[Any]] = {
             Booking: self.bookings,
@@ -171,6 +185,7 @@ class Batch:
             Introduction: self.introductions,
             BatchNote: self.notes,
             Settlement: self.settlements,
+            Learned: self.learned,
             Flush: self.flushes,
         }
         self.raw = True
@@ -180,7 +195,7 @@ class Batch:
     def __bool__(self) -> bool:
         """Whether there is anything to write."""
         others = (self.bookings, self.conclusions, self.checks, self.introductions, self.notes, self.settlements)
-        return bool(self.keys) or any(others)
+        return bool(self.keys) or any(others) or bool(self.learned)
 
     def add(self, operation: Operation) -> bool:
         """Whether it is in; it is left out if it is about a question that another one is about."""
@@ -214,11 +229,15 @@ class Batch:
     def fail(self, error: LedgerError) -> None:
         """Tell everybody who waits that it did not work."""
         self.refuse(error)
+        for learned in self.learned:
+            learned.future.set_exception(LedgerError(*error.args))
         for future in self._told():
             future.set_exception(LedgerError(*error.args))
 
     def resolve(self) -> None:
-        """Tell everybody who waits that it is on disk."""
+        """Tell everybody who waits that it is on disk: the pace first, by which what is granted is sent."""
+        for learned in self.learned:
+            learned.future.set_result(learned.share)
         for intent in self.intents:
             intent.future.set_result(intent.grant)
         for booking in self.bookings:

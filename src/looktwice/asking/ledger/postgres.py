@@ -109,7 +109,17 @@ def _batches(db: Connection) -> None:
     db.execute("CREATE INDEX batched ON questions(batch) WHERE batch IS NOT NULL")
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_first, _paces, _outcomes, _commands, _options, _bills, _batches]
+def _learned(db: Connection) -> None:
+    """The calls a second that sessions have learned classifiers take, as in the SQLite ledger."""
+    db.execute(
+        "CREATE TABLE learned(classifier INTEGER, session BIGINT, rate FLOAT8 NOT NULL, at BIGINT NOT NULL,"
+        " PRIMARY KEY(classifier, session)) WITH (fillfactor = 50)"
+    )
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [
+    _first, _paces, _outcomes, _commands, _options, _bills, _batches, _learned
+]  # fmt: skip
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 

@@ -21,6 +21,7 @@ from looktwice.asking.ledger.operations import (
     Flush,
     Intent,
     Introduction,
+    Learned,
     Operation,
     Record,
     Renewal,
@@ -297,6 +298,18 @@ class QueuedLedger:
         settlement = Settlement(batch, {each.key: each for each in reversed(results)})
         self._put_awaited(settlement)
         return settlement.future
+
+    def join_pace(self, fingerprint: str) -> Future[float | None]:
+        """See `LearnedPaces`."""
+        return self._learned(Learned(fingerprint, None, joins=True))
+
+    def keep_pace(self, fingerprint: str, rate: float | None) -> Future[float | None]:
+        """See `LearnedPaces`."""
+        return self._learned(Learned(fingerprint, rate, joins=False))
+
+    def _learned(self, learned: Learned) -> Future[float | None]:
+        self._put(learned)
+        return learned.future
 
     def known_batches(self, fingerprint: str) -> frozenset[str]:
         self._usable()

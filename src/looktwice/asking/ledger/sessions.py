@@ -20,6 +20,9 @@ DEAD = 30.0
 LEASE = 900.0
 """Seconds for which a question in flight is held against other sessions, even by one that is alive, unless renewed."""
 
+FADE = 60.0
+"""Seconds after which a pace that a session has learned, and not written again, is forgotten."""
+
 
 @dataclass(frozen=True)
 class Session:

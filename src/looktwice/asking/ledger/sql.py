@@ -229,6 +229,27 @@ class Tables(ABC):
         rows = self.execute("SELECT key, reserved, expected FROM questions WHERE batch = ?", (batch,))
         return {bytes(key): (_whole(reserved), _whole(expected)) for key, reserved, expected in rows}  # type: ignore[arg-type]
 
+    def paces(self, classifier: int, since: float) -> dict[int, float]:
+        """The calls a second that sessions have learned a classifier takes, each its own part, since a moment."""
+        rows = self.execute(
+            "SELECT session, rate FROM learned WHERE classifier = ? AND at >= ?", (classifier, int(since))
+        )
+        return {_whole(session): float(rate or 0) for session, rate in rows}
+
+    def keep_paces(self, rows: Sequence[Row]) -> None:
+        """Enter what sessions have learned: classifier, session, rate, at."""
+        self.execute_many(
+            "INSERT INTO learned VALUES (?, ?, ?, ?) ON CONFLICT(classifier, session) DO UPDATE"
+            " SET rate = excluded.rate, at = excluded.at",
+            rows,
+        )
+
+    def drop_paces(self, classifier: int, sessions: Sequence[int]) -> None:
+        """Forget what sessions have learned."""
+        self.execute_many(
+            "DELETE FROM learned WHERE classifier = ? AND session = ?", [(classifier, each) for each in sessions]
+        )
+
     def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
         """Hold questions from this moment on, those that the session still holds."""
         self.execute_many(

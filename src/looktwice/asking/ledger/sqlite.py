@@ -112,7 +112,17 @@ def _batches(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX batched ON questions(batch) WHERE batch IS NOT NULL")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first, _outcomes, _commands, _options, _bills, _batches]
+def _learned(db: sqlite3.Connection) -> None:
+    """The calls a second that sessions have learned classifiers take, each its own part; `at` is in milliseconds."""
+    db.execute(
+        "CREATE TABLE learned(classifier INTEGER, session INTEGER, rate REAL NOT NULL, at INTEGER NOT NULL,"
+        " PRIMARY KEY(classifier, session)) WITHOUT ROWID"
+    )
+
+
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
+    _first, _outcomes, _commands, _options, _bills, _batches, _learned
+]  # fmt: skip
 """What brings a ledger from each version to the next; only ever add to its end."""
 
 

@@ -153,6 +153,20 @@ class BatchApi(ABC):
             return told
         raise door.garbled(f"has no {field}", reply)
 
+    async def _newest(self, path: str, after: str, since: float) -> AsyncIterator[dict[str, object]]:
+        """The batches since a moment, of a list that has the newest first and names the page by the last one before."""
+        page = ""
+        while True:
+            told = await self._json(f"{path}?limit=100{page}")
+            found = _dicts(told, "data")
+            for each in found:
+                if _seconds(each.get("created_at")) < since - SKEW:
+                    return
+                yield each
+            if not told.get("has_more") or not found:
+                return
+            page = f"&{after}={quote(str(found[-1]['id']))}"
+
     async def _lines(self, path: str) -> list[dict[str, object]]:
         """The values of a file with one JSON value a line; a last line that is cut off is left out."""
         reply = await self._door("GET", path).send()
@@ -190,18 +204,12 @@ class OpenAIBatches(BatchApi):
         return await self._made("/files", body, headers=kind)
 
     async def find(self, sought: Sought) -> str | None:
-        after = ""
-        while True:
-            told = await self._json(f"/batches?limit=100{after}")
-            found = _dicts(told, "data")
-            for each in found:
-                metadata = each.get("metadata")
-                named = isinstance(metadata, dict) and metadata.get("looktwice") == sought.name
-                if named or (sought.file and each.get("input_file_id") == sought.file):
-                    return str(each["id"])
-            if not told.get("has_more") or not found or _seconds(found[-1].get("created_at")) < sought.since - SKEW:
-                return None
-            after = f"&after={quote(str(found[-1]['id']))}"
+        async for each in self._newest("/batches", "after", sought.since):
+            metadata = each.get("metadata")
+            named = isinstance(metadata, dict) and metadata.get("looktwice") == sought.name
+            if named or (sought.file and each.get("input_file_id") == sought.file):
+                return str(each["id"])
+        return None
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
         endpoint, metadata = f"/v1{self._vendor.path()}", {"looktwice": name}
@@ -210,16 +218,7 @@ class OpenAIBatches(BatchApi):
 
     async def state(self, remote: str) -> State:
         told = await self._json(f"/batches/{quote(remote)}")
-        match told.get("status"):
-            case "completed":
-                return State(True, lost=True)
-            case "failed":
-                return State(True, Fate.FAILED, message=json.dumps(told.get("errors")))
-            case "expired":
-                return State(True, Fate.EXPIRED)
-            case "cancelled":
-                return State(True, Fate.CANCELLED)
-        return State(False)
+        return _state(str(told.get("status")), told.get("errors"))
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
         told = await self._json(f"/batches/{quote(remote)}")
@@ -258,19 +257,12 @@ class MessageBatches(BatchApi):
         return None
 
     async def find(self, sought: Sought) -> str | None:
-        after = ""
-        while True:
-            told = await self._json(f"/v1/messages/batches?limit=100{after}")
-            found = _dicts(told, "data")
-            for each in found:
-                counts = each.get("request_counts")
-                fits = isinstance(counts, dict) and sum(counts.values()) == sought.questions
-                remote, late = str(each.get("id")), _seconds(each.get("created_at")) < sought.since - SKEW
-                if fits and not late and remote not in sought.others and await self._is_ours(remote, sought.name):
-                    return remote
-            if not told.get("has_more") or not found or _seconds(found[-1].get("created_at")) < sought.since - SKEW:
-                return None
-            after = f"&after_id={quote(str(found[-1]['id']))}"
+        async for each in self._newest("/v1/messages/batches", "after_id", sought.since):
+            counts, remote = each.get("request_counts"), str(each.get("id"))
+            fits = isinstance(counts, dict) and sum(counts.values()) == sought.questions
+            if fits and remote not in sought.others and await self._is_ours(remote, sought.name):
+                return remote
+        return None
 
     async def _is_ours(self, remote: str, name: str) -> bool:
         """Whether a batch holds our questions, which can be told once it has ended."""
@@ -352,17 +344,8 @@ class GeminiBatches(BatchApi):
     async def state(self, remote: str) -> State:
         told = await self._json(f"/v1beta/{quote(remote)}")
         metadata = told.get("metadata")
-        state = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
-        match state:
-            case "SUCCEEDED":
-                return State(True, lost=True)
-            case "FAILED":
-                return State(True, Fate.FAILED, message=json.dumps(told.get("error")))
-            case "CANCELLED":
-                return State(True, Fate.CANCELLED)
-            case "EXPIRED":
-                return State(True, Fate.EXPIRED)
-        return State(False)
+        word = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
+        return _state(word.lower(), told.get("error"))
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
         told = await self._json(f"/v1beta/{quote(remote)}")
@@ -392,6 +375,20 @@ class GeminiBatches(BatchApi):
 def _dicts(told: Mapping[str, object], field: str) -> list[dict[str, object]]:
     values = told.get(field)
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _state(word: str, error: object) -> State:
+    """Where a batch stands, in the word of its vendor."""
+    match word:
+        case "completed" | "succeeded":
+            return State(True, lost=True)
+        case "failed":
+            return State(True, Fate.FAILED, message=json.dumps(error))
+        case "expired":
+            return State(True, Fate.EXPIRED)
+        case "cancelled":
+            return State(True, Fate.CANCELLED)
+    return State(False)
 
 
 def _passes(code: int) -> bool:
