@@ -92,8 +92,9 @@ coverage: $(VENV)/.installed-measure # lines and branches of src that the tests 
 .PHONY: experiments-quick
 experiments-quick: $(VENV)/.installed-dev # every experiment, small, on the embedded pictures
 	$(BIN)/python -m experiments all --quick --results build/experiments
-	for task in baselines sets stopping; do $(BIN)/python -m experiments $$task --quick || exit 1; done
+	for task in baselines sets stopping guarantees; do $(BIN)/python -m experiments $$task --quick || exit 1; done
 	$(BIN)/python -m experiments.general quick build/experiments/general
+	$(BIN)/python -m experiments.tried quick build/experiments/tried
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less

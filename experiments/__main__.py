@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments import baselines, closed, decisions, general, scores, sets, stopping
+from experiments import baselines, closed, decisions, general, guarantees, scores, sets, stopping
 from experiments.collected import CACHE, MILD16
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
@@ -263,7 +263,7 @@ CLOSED, SCORES = "closed", "scores"
 """The tasks about real closed systems and about scores, which are no part of the paper."""
 EMBEDDED = 480
 """Embedded pictures of each of two parts on which these are tried."""
-DECISIONS = {"baselines": baselines.main, "sets": sets.main, "stopping": stopping.main}
+DECISIONS = {"baselines": baselines, "sets": sets, "stopping": stopping, "guarantees": guarantees}
 """The tasks about what the jury is worth beside others, and about sets and stops."""
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
@@ -282,6 +282,7 @@ scores         what scores and ranked lists are worth beside views, on six model
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
 sets           prediction sets of each kind, beside MAPIE's
 stopping       what stopping early does to the Brier score, and what it says that it does
+guarantees     how thresholds with a guarantee fare on new pictures
 page           put the tables of experiments/results into docs
 """
 
@@ -365,7 +366,7 @@ def main(arguments: Sequence[str]) -> int:
                 if wishes.quick
                 else [each.heard() for each in general.records()]
             )
-            DECISIONS[task](models, wishes.results, 2 if wishes.quick else 20)
+            DECISIONS[task].main(models, wishes.results, 2 if wishes.quick else DECISIONS[task].SPLITS)
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
                 TASKS[name](wishes)

@@ -42,7 +42,7 @@ FIGURES = ("accuracy", "ece", "auroc", "base_auroc", "brier", "brier_even", "nll
 COMMON = 1000.0
 """The shrinkage at which all views have nearly one weight."""
 TABLES = 100
-"""Classes beyond which Dawid–Skene's tables are too large."""
+"""Classes beyond which these take hours, and Dawid–Skene's tables are too large."""
 Rows = NDArray[np.intp]
 
 
@@ -87,6 +87,8 @@ class Crowd:
     @cached_property
     def aggregated(self) -> dict[str, Floats]:
         """(n, K) each: log probabilities by methods that need no truths; none where crowd-kit is not installed."""
+        if len(self.votes.vocabulary) > TABLES:
+            return {}
         if find_spec("crowdkit") is None:
             print("GLAD, MACE and Dawid-Skene are left out; they need: pip install --group baselines", flush=True)
             return {}
@@ -95,9 +97,11 @@ class Crowd:
 
         rows, workers = np.indices(self.said.shape)
         columns = {"task": rows.ravel(), "worker": workers.ravel(), "label": self.said.ravel()}
-        makers = {"GLAD": GLAD(n_iter=20), "MACE": MACE(n_restarts=2, n_iter=20, random_state=0)}
-        if len(self.votes.vocabulary) <= TABLES:
-            makers["Dawid-Skene"] = DawidSkene(n_iter=50)
+        makers = {
+            "GLAD": GLAD(n_iter=20),
+            "MACE": MACE(n_restarts=2, n_iter=20, random_state=0),
+            "Dawid-Skene": DawidSkene(n_iter=50),
+        }
         found = {}
         for name, maker in makers.items():
             told = maker.fit_predict_proba(pd.DataFrame(columns)).reindex(range(len(self.said)))

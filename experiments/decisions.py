@@ -1,4 +1,4 @@
-"""The tables of docs/method.md about baselines, sets and stops: `python -m experiments page`."""
+"""The tables of docs/method.md about baselines, sets, stops and guarantees: `python -m experiments page`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ COLUMNS = {
         "expected": "expected",
         "low": "from",
         "high": "to",
+        "splits": "splits",
+    },
+    "guarantees": {
+        "model": "model",
+        "allowed": "error allowed",
+        "made": "made",
+        "above": "seen above it",
+        "broken": "broken of those made",
+        "seen": "error seen",
+        "accepted": "accepted",
         "splits": "splits",
     },
 }

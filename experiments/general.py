@@ -308,10 +308,10 @@ class Split:
     """Which half of the pictures grew the panel."""
 
 
-def left_out_splits(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[Split]:
+def left_out_splits(models: Sequence[Heard], each: Heard, splits: int, longest: int = 8) -> Iterator[Split]:
     """Panels grown on all models but one, by the even blocks and by the odd ones in turn, and whom to fit and test."""
     others = [other for other in models if other.name != each.name]
-    grown = [grow(others, [other.half(parity) for other in others], 8) for parity in (0, 1)]
+    grown = [grow(others, [other.half(parity) for other in others], longest) for parity in (0, 1)]
     for seed in range(splits):
         fit, test = each.unseen(seed % 2, seed)
         yield Split(each.votes.under(grown[seed % 2]), fit, test, grown[seed % 2], seed % 2)

@@ -80,10 +80,8 @@ def held_out(votes: LabelledVotes) -> Distribution:
     return Distribution(labels, found, votes.classes)
 
 
-def own_sets(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
+def own_sets(jury: Jury, train: LabelledVotes, tested: LabelledVotes) -> Iterator[Covered]:
     """Sets of each kind that looktwice offers."""
-    train, tested = votes.take(fit), votes.take(test)
-    jury = Jury().fit(train)
     rests = HeldOut.of(crossfit.cross_fit(Jury(), train), crossfit.outcome(jury, train))
     distribution, agree = jury.distribution(tested), base_tally(tested).agree
     for kind in get_args(SetKind):
@@ -92,20 +90,19 @@ def own_sets(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
         yield Covered(kind, hold, listed, sets.sizes(), sets.true_sizes(), agree)
 
 
-def peers(votes: LabelledVotes, fit: Rows, test: Rows) -> Iterator[Covered]:
+def peers(jury: Jury, train: LabelledVotes, tested: LabelledVotes) -> Iterator[Covered]:
     """Sets that MAPIE makes of the same probabilities."""
     from mapie.classification import SplitConformalClassifier
 
-    train, tested = votes.take(fit), votes.take(test)
-    table, size = Jury().fit(train).distribution(tested).dense(len(votes.vocabulary)), len(votes.vocabulary)
-    known = held_out(train).named
+    size = len(train.vocabulary)
+    table, known = jury.distribution(tested).dense(size), held_out(train).named
     for name, score in PEERS.items():
         told = Told(size)
         maker = SplitConformalClassifier(told, COVERAGE, conformity_score=score, prefit=True, random_state=0)
         maker.conformalize(_normal(known), train.truths)
         _, sets = maker.predict_set(_normal(table))
         inside = sets[:, :, 0]
-        hold, sizes = inside[np.arange(len(test)), tested.truths], inside.sum(axis=1)
+        hold, sizes = inside[np.arange(len(tested)), tested.truths], inside.sum(axis=1)
         yield Covered(name, hold, hold, sizes, sizes, base_tally(tested).agree)
 
 
@@ -117,9 +114,10 @@ def measured(models: Sequence[Heard], model: Heard, splits: int) -> Iterator[dic
     """One line for each kind: means over the splits."""
     found: dict[str, list[Covered]] = {}
     for split in left_out_splits(models, model, splits):
-        for part in (own_sets, peers):
-            for covered in part(split.votes, split.fit, split.test):
-                found.setdefault(covered.kind, []).append(covered)
+        train, tested = split.votes.take(split.fit), split.votes.take(split.test)
+        jury = Jury().fit(train)
+        for covered in (*own_sets(jury, train, tested), *peers(jury, train, tested)):
+            found.setdefault(covered.kind, []).append(covered)
     for kind, each in found.items():
         yield {
             "model": model.title,

@@ -552,7 +552,7 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     assert "old" not in page.read_text("utf-8")
 
 
-@pytest.mark.parametrize("task", ["baselines", "sets", "stopping"])
+@pytest.mark.parametrize("task", ["baselines", "sets", "stopping", "guarantees"])
 def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str, tmp_path: Path) -> None:
     assert main([task, "--quick", "--results", str(tmp_path)]) == 0
     rows = read(tmp_path / f"{task}.csv")
@@ -565,9 +565,12 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str
         covered = {row["sets"]: float(row["coverage"]) for row in rows}
         assert covered["adaptive"] > 0.88
         assert covered["adaptive"] > covered["threshold"]
+    elif task == "guarantees":
+        assert {row["allowed"] for row in rows} == {"2%", "5%", "10%", "20%"}
+        assert all(int(row["broken"]) <= int(row["above"]) <= int(row["made"]) <= 2 for row in rows)
     else:
         assert all(float(row["queries"]) <= 1 for row in rows)
-        assert float(rows[0]["brier"]) == pytest.approx(1, abs=0.02)
+        assert all(0.85 < float(row["brier"]) < 1.15 for row in rows)
 
 
 def test_the_pages_about_scores_say_what_their_csvs_say() -> None:

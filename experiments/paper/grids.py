@@ -78,7 +78,7 @@ def whole(reading: Reading) -> Settings:
 
 
 def mild(classes: int, reading: Reading) -> Settings:
-    """A few settings of each transform from the mild end of the paper's grids, experiments/jury.py's among them."""
+    """A few settings of each transform from the mild end of the paper's grids."""
     grids = SMALL_GRIDS if classes <= 100 else PHOTO_GRIDS
     return _read({family: Panel.parse(views).views for family, views in grids.items()}, reading)
 

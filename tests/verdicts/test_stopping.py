@@ -177,7 +177,7 @@ def test_views_are_asked_in_the_order_of_their_worth_if_pictures_enough_tell_it(
     misled: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stopping.order(Jury(), misled.labelled(), 4)[0] == list(range(8))
-    monkeypatch.setattr(stopping, "RANKING", 400)
+    monkeypatch.setattr(stopping, "RANKING", 30)
     order, found = stopping.order(Jury(), misled.labelled(), 4)
     assert sorted(order[:4]) == [4, 5, 6, 7]
     usual = stopping.trials(Jury(), misled.labelled())
@@ -211,7 +211,7 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
     early = verdicts(clothes[400:500], profile, Policy.thrifty(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
-    monkeypatch.setattr(stopping, "RANKING", 400)
+    monkeypatch.setattr(stopping, "RANKING", 30)
     assert set(learn.learn(misled, Jury(), MODEL, fixed=3).views()) < set(MILD.views[4:])
 
 
@@ -272,7 +272,7 @@ def test_a_profile_without_chances_cannot_make_sets(profile: Profile) -> None:
 
 
 def test_what_became_of_guarantees_is_counted(profile: Profile, tested: Collected) -> None:
-    policy = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9).of(profile)
+    policy = DecisionOptions(max_error=0.15, level=0.8, coverage=0.9, unfamiliar="accept").of(profile)
     kept = evaluate.guarantees(tested, policy)
     confidence = policy.calibrator.confidence(tested.votes)
     assert policy.accept is not None

@@ -232,9 +232,12 @@ def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float
     classes, fold = frequent_classes(labelled), folds(len(labelled))
     if not classes:
         return Offsets()
-    held = held_out_losses(patterns, fold, shrinkage)
+    start = descend(patterns, shrinkage)
+    held = held_out_losses(patterns, fold, shrinkage, start)
     tried = [Offsets(classes, strength) for strength in STRENGTHS]
-    losses = [held_out_losses(tabulate(labelled, each), fold, shrinkage) for each in tried]
+    table, start = tabulate(labelled, tried[0]), np.insert(start, -2, np.zeros(len(classes)))
+    tables = [replace(table, ridge=(each.strength,) * len(classes)) for each in tried]
+    losses = [held_out_losses(each, fold, shrinkage, start) for each in tables]
     best = int(np.argmin([each.sum() for each in losses]))
     return tried[best] if losses[best].sum() < held.sum() else Offsets()
 

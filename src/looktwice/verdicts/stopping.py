@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ from looktwice.calibration.votes import MISSING, Bools, Counts, Floats, Labelled
 
 ALLOWED = 0.01
 """By what share a fixed panel's Brier score may be exceeded by stopping early."""
-BETTER, WORSE = -0.005, 0.0075
+WITH_MORE, WITHOUT = -0.005, 0.0075
 """What stopping early aims for, as such shares, with more views at hand and without: new pictures come out a little
 worse than those that the rule was learned from."""
 
@@ -48,12 +49,16 @@ class AdaptiveRule:
         return cls.priced(confidence, regret, math.exp(cheap))
 
     @classmethod
-    def priced(cls, confidence: Floats, regret: Floats, price: float) -> Self:
-        """The rule that makes regret and `price` per view together least, worked out from the last view back."""
+    def priced(cls, confidence: Floats, regret: Floats, price: float, ranks: Sequence[Ranks] | None = None) -> Self:
+        """The rule that makes regret and `price` per view together least, worked out from the last view back.
+
+        `ranks` are those of the columns of `confidence`, for callers that try many prices.
+        """
         togo = regret[:, -1]
+        ranks = [Ranks.of(column) for column in confidence.T] if ranks is None else ranks
         bands = []
         for asked in range(regret.shape[1] - 2, -1, -1):
-            low, high = _band(confidence[:, asked], regret[:, asked] - togo - price)
+            low, high = _band(ranks[asked], regret[:, asked] - togo - price)
             inside = (low <= confidence[:, asked]) & (confidence[:, asked] <= high)
             togo = np.where(inside, togo + price, regret[:, asked])
             bands.append((low, high))
@@ -94,10 +99,22 @@ def _distance(before: Distribution, after: Distribution) -> Floats:
     return total
 
 
-def _band(confidence: Floats, gain: Floats) -> tuple[float, float]:
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """The distinct confidences in their order, and which of them each picture has."""
+
+    value: Floats
+    place: Places
+
+    @classmethod
+    def of(cls, confidence: Floats) -> Self:
+        return cls(*np.unique(confidence, return_inverse=True))
+
+
+def _band(ranks: Ranks, gain: Floats) -> tuple[float, float]:
     """The range of confidences where asking on gains most in all; it begins above its end if it never gains."""
-    value, place = np.unique(confidence, return_inverse=True)
-    sums = np.concatenate([[0.0], np.cumsum(np.bincount(place, gain))])
+    value = ranks.value
+    sums = np.concatenate([[0.0], np.cumsum(np.bincount(ranks.place, gain))])
     lowest = np.minimum.accumulate(sums)
     end = int((sums - lowest).argmax())
     if end == 0:
@@ -109,8 +126,8 @@ def _band(confidence: Floats, gain: Floats) -> tuple[float, float]:
 
 BISECTIONS = 14
 
-RANKING = 500
-"""Labelled pictures that are enough to rank views; with fewer the order as given is better (docs/method.md)."""
+RANKING = 200
+"""Wrong answers among the labelled pictures that are enough to rank views; with fewer the order as given is better."""
 
 ADAPTIVE = "adaptive jury"
 
@@ -127,6 +144,11 @@ class Growth:
     def confidence(self) -> Floats:
         """(n, S + 1): the confidence after each number of views."""
         return np.column_stack([step.confidence for step in self.steps])
+
+    @cached_property
+    def ranks(self) -> list[Ranks]:
+        """The ranks of these confidences, one for each number of views."""
+        return [Ranks.of(step.confidence) for step in self.steps]
 
     def brier(self) -> Floats:
         """(n, S + 1): the Brier score after each number of views."""
@@ -182,12 +204,12 @@ def trials(calibrator: Jury, labelled: LabelledVotes, seed: int = 0, n_selection
 def order(
     calibrator: Jury, labelled: LabelledVotes, fixed: int, seed: int = 0, n_selection: int = 0
 ) -> tuple[list[int], list[Trial]]:
-    """In which order views are asked, and the trials of it: with enough pictures, that of their worth on these.
+    """In which order views are asked, and the trials of it: with enough wrong answers, that of their worth on these.
 
     In the trials each four fifths of the pictures find the order anew.
     """
     usual, found = trials(calibrator, labelled, seed, n_selection), []
-    if len(labelled) < RANKING:
+    if (labelled.base != labelled.truths).sum() < RANKING:
         return list(range(len(labelled.panel))), usual
     for trial, (train, test) in zip(usual, folds(len(labelled), n_selection, seed), strict=True):
         said = labelled.under(worth(labelled.take(train), fixed))
@@ -241,7 +263,7 @@ class Thrift:
     def slack(self, found: Sequence[Trial]) -> float:
         """By how much the Brier score may rise."""
         brier = np.concatenate([trial.usual.steps[self.fixed].brier for trial in found])
-        return float((BETTER if self.fixed < len(found[0].usual.steps) - 1 else WORSE) * brier.mean())
+        return float((WITH_MORE if self.fixed < len(found[0].usual.steps) - 1 else WITHOUT) * brier.mean())
 
     def kept(self, found: Sequence[Trial], stops: Sequence[Counts]) -> bool:
         """By the movement, which varies little; the Brier score itself, which varies much, may only object."""
@@ -284,7 +306,7 @@ def price(found: Sequence[Trial], aim: Aim) -> float:
 
 def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
     """When to stop if a view costs so much."""
-    return AdaptiveRule.priced(growth.confidence(), aim.regret(growth), cost)
+    return AdaptiveRule.priced(growth.confidence(), aim.regret(growth), cost, growth.ranks)
 
 
 def stopped(found: Sequence[Trial], aim: Aim) -> Outcome:

@@ -102,10 +102,10 @@ GRIDS: dict[str, tuple[View, ...]] = {
 
 GENERAL16 = Panel.parse(
     """
-    mirror shift:-0.06,0 mirror+zoom:0.85 mirror+zoom:1.07
-    mirror+tone:contrast=1.4 tone:contrast=0.7 mirror+turn:-30 crop:1,1,0.8
-    mirror+tone:contrast=2.5 turn:-20 shift:0.06,0 mirror+crop:0,0.5,0.75
-    tone:brightness=-0.3 mirror+turn:20 tone:contrast=0.4 zoom:0.7
+    mirror zoom:1.15 mirror+zoom:0.85 mirror+tone:contrast=1.4
+    shift:-0.06,0 tone:contrast=0.7 mirror+zoom:1.3 mirror+turn:20
+    shift:0.06,0 tone:brightness=-0.3 mirror+zoom:1.07 zoom:0.7
+    mirror+tone:contrast=2.5 mirror+crop:0,0.5,0.75 turn:-20 crop:0,0,0.8
     """
 )
 """Sixteen views that suit most pictures, the most telling first.
