@@ -81,6 +81,14 @@ bench-fleet: .venv-fleet/.installed-fleet # Ray beside one process, the driver's
 bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performance.md; WHAT="engine start" for some
 	$(BIN)/python benchmarks $(WHAT)
 
+.PHONY: coverage
+coverage: $(VENV)/.installed-measure # lines and branches of src that the tests run, their processes included
+	@sh tools/browser.sh
+	rm -rf build/coverage
+	$(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
 .PHONY: experiments-quick
 experiments-quick: $(VENV)/.installed-dev # every experiment, small, on the embedded pictures
 	$(BIN)/python -m experiments all --quick --results build/experiments

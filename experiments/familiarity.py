@@ -214,7 +214,7 @@ class Answered:
     def of(cls, name: str) -> Answered:
         """Those of a data set."""
         if name in ASKED:
-            votes = general.kept(ASKED[name], Panel(general.TRIED.views[:8]))
+            votes: Votes = general.kept(ASKED[name], Panel(general.TRIED.views[:8]))
         else:
             said = CLOTHES.logs().argmax(axis=2).astype(np.int32)
             votes = Votes.from_labels(said[:, 0], said[:, 1:], vocabulary=np.arange(10))

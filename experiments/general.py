@@ -191,18 +191,20 @@ class Heard:
         return jury(self.votes.under(columns), fit, test)
 
 
-def kept(name: str, views: Panel = TRIED) -> Votes:
-    """What was kept about a model's pictures, without opening these; labels are words of numbers, as are names."""
+def kept(name: str, views: Panel = TRIED) -> LabelledVotes:
+    """What was kept about a model's pictures, with their truths; no picture is opened, and labels are numbers."""
     said, rows = [], []
     for path in sorted((CACHE / "general" / name).glob("*.npz")):
         with np.load(path) as file:
             found = list(file["views"])
             said.append(file["labels"][:, [0, *(1 + found.index(str(view)) for view in views)]])
             rows.append(file["rows"])
-    labels = np.concatenate(said).astype(np.int32)
-    words = tuple(map(str, range(max(2, int(labels.max()) + 1))))
-    names = tuple(map(str, np.concatenate(rows).tolist()))
-    return Votes(names, tuple(map(str, views)), words, labels[:, 0], labels[:, 1:], len(words))
+    labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
+    truths, _ = SOURCES[name].truths
+    words = tuple(map(str, range(1 + max(int(labels.max()), int(truths.max())))))
+    names = tuple(map(str, places.tolist()))
+    votes = Votes(names, tuple(map(str, views)), words, labels[:, 0], labels[:, 1:], len(words))
+    return votes.labelled(words[code] for code in truths[places])
 
 
 def records() -> list[Record]:

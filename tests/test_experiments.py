@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import familiarity, general
+from experiments import closed, familiarity, general, scores
 from experiments.__main__ import main
 from experiments.collected import SHARED
 from experiments.paper import claims, drawings, grids, jacobian, pages, prescription, published, subjects, tables
@@ -18,6 +18,7 @@ from experiments.paper.grids import Normalised
 from experiments.paper.subjects import RESNET56, known, scale
 from experiments.paper.tables import Study
 from experiments.paper.writing import read, write
+from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.errors import DataError, ViewError
 from looktwice.transfer.latent import Cumulatives, describe
@@ -570,3 +571,19 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str
     else:
         assert all(float(row["queries"]) <= 1 for row in rows)
         assert all(0.85 < float(row["brier"]) < 1.15 for row in rows)
+
+
+def test_the_pages_about_scores_say_what_their_csvs_say() -> None:
+    found, page = scores.figures(scores.RESULTS), scores.PAGE.read_text("utf-8")
+    assert scores.table(found) in page
+    assert scores.note(found) in page
+    for name in closed.TABLES:
+        assert closed.table(read(closed.RESULTS / f"closed_{name}.csv")) in closed.PAGE.read_text("utf-8")
+    assert closed.emotions_note(read(closed.RESULTS / "closed_emotions.csv")) in closed.PAGE.read_text("utf-8")
+
+
+def test_a_perfect_forecast_has_the_ece_that_chance_gives() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(4, 2, 2000)
+    found = [metrics.ece(confidence, rng.random(2000) < confidence) for _ in range(200)]
+    assert closed.ece_by_chance(confidence) == pytest.approx(np.mean(found), rel=0.05)

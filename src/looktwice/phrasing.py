@@ -30,12 +30,13 @@ class LabelOrder:
     def of(self, labels: Sequence[Item]) -> tuple[Item, ...]:
         """The labels in this order."""
         group, turn = divmod(self.number - 1, THIRDS)
-        shuffled = sorted(range(len(labels)), key=lambda place: self._rank(group, place))
+        ranks = [
+            blake2b(f"{self.digest} {group} {place}".encode(), digest_size=16, person=b"looktwice order").digest()
+            for place in range(len(labels))
+        ]
+        shuffled = sorted(range(len(labels)), key=lambda place: ranks[place])
         start = turn * len(labels) // THIRDS
         return tuple(labels[place] for place in shuffled[start:] + shuffled[:start])
-
-    def _rank(self, group: int, place: int) -> bytes:
-        return blake2b(f"{self.digest} {group} {place}".encode(), digest_size=16, person=b"looktwice order").digest()
 
 
 @dataclass(frozen=True)

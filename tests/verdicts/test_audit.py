@@ -78,7 +78,7 @@ def test_labelling_everything_leaves_no_doubt_and_nothing_tells_nothing() -> Non
 
 
 def test_one_stratum_is_a_random_sample() -> None:
-    told = share(np.array([10**9]), np.array([200]), np.array([10]))
+    told = share(np.array([10**9]), np.array([200]), np.array([10]), np.array([0.05]))
     low, high = wilson(10, 200)
     assert (told.value, told.labels) == (0.05, 200)
     np.testing.assert_allclose([told.low, told.high], [low, high], atol=1e-6)

@@ -46,8 +46,6 @@ MOST_CHUNKS = 24
 """The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
 DECODERS = os.cpu_count() or 1
 """Photos that are decoded side by side; what they take together is limited in `pictures.decode`."""
-GLANCE = 0.02
-"""Seconds between two looks at whether the sender needs more questions."""
 
 
 class Heard(NamedTuple):
@@ -79,12 +77,23 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Screen:
-    """Tells pictures of another kind before anything is asked about them."""
+    """What is seen of a picture's pixels before anything is asked about it."""
 
-    why: Callable[[Floats], str | None]
+    descriptors: bool = False
+    """Whether to describe each picture."""
+    thumbnails: bool = False
+    """Whether to draw the thumbnail by which near-duplicates are found."""
+    why: Callable[[Floats], str | None] | None = None
     """Why a picture with this descriptor is of another kind, for people; None where it is not."""
-    refuse: bool
-    """Whether nothing is asked about such pictures."""
+    refuse: bool = False
+    """Whether nothing is asked about pictures of another kind."""
+
+    def unfamiliar(self, described: Floats | None) -> str | None:
+        """Why a picture is of another kind, as far as that can be told."""
+        return self.why(described) if self.why and described is not None else None
+
+
+UNSEEN = Screen()
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,8 @@ class _Open:
 
     picture: Picture
     image: Image
-    descriptor: Floats
+    descriptor: Floats | None
+    thumbnail: bytes
     jobs: list[Job]
     names: Naming
     scores: Scores
@@ -171,8 +181,7 @@ class _Open:
             why = why_none(self.names, said.label if isinstance(said, Answer) else NO_LABEL)
             return Unscored(self.picture.name, Cause.NO_LABEL, why)
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
-        thumbnail, lists = self.image.thumbnail(), self.lists()
-        return Row(self.picture.name, base, asked, self.image.digest, thumbnail, lists, self.descriptor)
+        return Row(self.picture.name, base, asked, self.image.digest, self.thumbnail, self.lists(), self.descriptor)
 
 
 _Chunk = list[_Open | Unscored]
@@ -242,7 +251,7 @@ class Asker:
         self._sender.resume()
 
     async def ask(
-        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None, screen: Screen | None = None
+        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None, screen: Screen = UNSEEN
     ) -> AsyncGenerator[Row | Unscored]:
         """The answers about each picture, in the pictures' order; durable before they are handed over.
 
@@ -260,7 +269,7 @@ class Asker:
                         chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
                 if not chunks:
                     break
-                if not (await asyncio.wait([chunks[0]], timeout=GLANCE if more else None))[0]:
+                if more and len(chunks) < MOST_CHUNKS and await self._starved_before(chunks[0]):
                     continue
                 for row in await chunks.popleft():
                     self._count(row)
@@ -280,6 +289,15 @@ class Asker:
             self._runs -= 1
             if not self._runs and not self._ordered:
                 self._sender.resume()  # what ended these runs does not concern the next
+
+    async def _starved_before(self, chunk: asyncio.Task[list[Row | Unscored]]) -> bool:
+        """Whether the sender could do with more questions before this chunk is answered; waits for either."""
+        starved = asyncio.create_task(self._sender.until_starved())
+        try:
+            await asyncio.wait([chunk, starved], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            starved.cancel()
+        return not chunk.done()
 
     def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
         """The pictures that are not asked about, where something stopped it."""
@@ -310,7 +328,7 @@ class Asker:
 
     async def price(self, pictures: Sequence[Picture]) -> float:
         """What a question costs in the mean over these pictures, in millionths; unreadable ones are left out."""
-        chunk = await self._load(iter(pictures), Panel(()), None)
+        chunk = await self._load(iter(pictures), Panel(()), UNSEEN)
         quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, _Open)]
         return sum(quotes) / max(1, len(quotes))
 
@@ -322,7 +340,7 @@ class Asker:
         """
         return self._sender.blocked()
 
-    async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen | None = None) -> Estimate:
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = UNSEEN) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         check_words(self.classifier, panel)
         source, seen = iter(pictures), set[str]()
@@ -342,8 +360,7 @@ class Asker:
             causes = [item.cause for item in chunk if isinstance(item, Unscored)]
             unreadable += causes.count(Cause.UNREADABLE)
             unfamiliar += causes.count(Cause.UNFAMILIAR)
-            if screen and not screen.refuse:
-                unfamiliar += sum(isinstance(item, _Open) and screen.why(item.descriptor) is not None for item in chunk)
+            unfamiliar += sum(isinstance(i, _Open) and screen.unfamiliar(i.descriptor) is not None for i in chunk)
             seen |= new.keys()
             images = [item.image for item in new.values()] + ([largest] if largest else [])
             largest = max(images, key=lambda image: image.pixels.size, default=None)
@@ -369,10 +386,10 @@ class Asker:
 
     # From pictures to questions ------------------------------------------------------------------------------------
 
-    async def _load(self, source: Iterator[Picture], panel: Panel, screen: Screen | None) -> _Chunk:
+    async def _load(self, source: Iterator[Picture], panel: Panel, screen: Screen) -> _Chunk:
         return [] if self.stopped else await asyncio.to_thread(self._next_chunk, source, panel, screen)
 
-    def _next_chunk(self, source: Iterator[Picture], panel: Panel, screen: Screen | None) -> _Chunk:
+    def _next_chunk(self, source: Iterator[Picture], panel: Panel, screen: Screen) -> _Chunk:
         """The next pictures, until they are as many questions or bytes as a chunk should hold, with known answers."""
         chunk: _Chunk = []
         room, size = CHUNK_BYTES, len(panel) + 1
@@ -394,13 +411,14 @@ class Asker:
                 job.answer = known.get(job.entry.key)
         return chunk
 
-    def _open(self, picture: Picture, panel: Panel, screen: Screen | None) -> _Open | Unscored:
+    def _open(self, picture: Picture, panel: Panel, screen: Screen) -> _Open | Unscored:
         try:
             image = picture.image(self.terms.working_size)
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
-        described = descriptor(image.pixels, image.came)
-        if screen and screen.refuse and (why := screen.why(described)):
+        described = descriptor(image.pixels, image.came) if screen.descriptors else None
+        thumbnail = image.thumbnail() if screen.thumbnails else b""
+        if screen.refuse and (why := screen.unfamiliar(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, why)
         asked = (base_question(image), *questions(image, panel, self.seed))
         height, width, _ = image.pixels.shape
@@ -409,7 +427,7 @@ class Asker:
         names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
         entered = zip(names, asked, texts, strict=True)
         jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
-        return _Open(picture, image, described, jobs, self.names, self.scores)
+        return _Open(picture, image, described, thumbnail, jobs, self.names, self.scores)
 
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""
@@ -503,7 +521,7 @@ class Asker:
     # Batches -------------------------------------------------------------------------------------------------------
 
     async def _fetch(
-        self, source: Iterable[Picture], panel: Panel, rounds: Rounds | None, screen: Screen | None
+        self, source: Iterable[Picture], panel: Panel, rounds: Rounds | None, screen: Screen
     ) -> tuple[Iterable[Picture], Rounds | None]:
         """Have all questions answered in the ledger first, where it asks in batches; views in at most two rounds."""
         batches = self._batches
@@ -525,7 +543,7 @@ class Asker:
         pictures: Sequence[Picture],
         panel: Panel,
         rounds: Rounds | None,
-        screen: Screen | None,
+        screen: Screen,
         first: bool,
     ) -> AsyncIterator[list[Job]]:
         """The questions of the first or the second round that the ledger has no answer to, prepared."""

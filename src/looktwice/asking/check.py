@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.asking.asker import Asker
-from looktwice.asking.meter import Quote
-from looktwice.classifiers.base import Answer, size_in_bytes
+from looktwice.classifiers.base import size_in_bytes
 from looktwice.classifiers.prices import tokens_of
 from looktwice.errors import BudgetError
 from looktwice.pictures.image import Image
@@ -68,7 +67,12 @@ async def examine(asker: Asker, image: Image) -> Checkup:
     classifier, terms = asker.classifier, asker.terms
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
     quote = asker.quote(image)
-    timed = [await _timed(asker, prepared, quote) for _ in range(TIMES)]
+    timed = []
+    for _ in range(TIMES):
+        started = time.perf_counter()
+        if (answer := await asker.probe(prepared, quote)) is None:
+            raise BudgetError("the budget does not cover three questions; raise --budget")
+        timed.append((answer, time.perf_counter() - started))
     answers = [(asker.names.label(answer.label), seconds) for answer, seconds in timed]
     return Checkup(
         classifier.fingerprint,
@@ -87,11 +91,3 @@ async def examine(asker: Asker, image: Image) -> Checkup:
         quote.tokens[:2],
         tuple(tokens[:2] for answer, _ in timed if (tokens := tokens_of(dict(answer.usage)))),
     )
-
-
-async def _timed(asker: Asker, prepared: object, quote: Quote) -> tuple[Answer, float]:
-    started = time.perf_counter()
-    answer = await asker.probe(prepared, quote)
-    if answer is None:
-        raise BudgetError("the budget does not cover three questions; raise --budget")
-    return answer, time.perf_counter() - started

@@ -34,6 +34,8 @@ SOONEST, LATEST = 0.05, 1.0
 """Seconds after which a question that another session has is looked for again: at first, and at the most."""
 PHONE = (3024, 4032)
 """Height and width of a phone's photo, whose price stands for that of questions of which no more is known."""
+GLANCE = 0.02
+"""Seconds between two looks at whether more could be sent, while questions rest."""
 RENEWAL = LEASE / 3
 LONGEST_HOLD = 86_400.0
 """Seconds for which the lease of one question is renewed: as long as the longest timeout that can be set."""
@@ -137,6 +139,8 @@ class Sender:
             self._pressure = SharedPressure(terms.concurrency, ledger, classifier.fingerprint)
         self._due: deque[Job] = deque()
         self._entering = self._waiting = self._resting = 0
+        self._rest = asyncio.Event()
+        """Whether a question rests until it may be sent again."""
         self._ready: deque[Job] = deque()
         self._held: dict[bytes, float] = {}
         """Since when the ledger holds which questions for us: those that are ready or in flight."""
@@ -205,6 +209,12 @@ class Sender:
     def starved(self) -> bool:
         """Whether more could be sent, because many questions rest until they may be sent again."""
         return self._resting > 0 and len(self._due) + self._entering + len(self._ready) < self._ahead
+
+    async def until_starved(self) -> None:
+        """Wait until more could be sent."""
+        while not self.starved:
+            await self._rest.wait()
+            await asyncio.sleep(GLANCE)
 
     async def finish(self) -> None:
         """Wait for what is on its way, and until it is on disk."""
@@ -276,7 +286,10 @@ class Sender:
     def _take(self, jobs: list[Job], grant: Grant) -> None:
         """Do what the ledger says; what another session has in flight is looked for later rather than bought twice."""
         by_key = {job.entry.key: job for job in jobs}
-        self._hold(grant.granted)
+        loop = asyncio.get_running_loop()
+        self._held |= dict.fromkeys(grant.granted, loop.time())
+        if self._held and self._renewal is None:
+            self._renewal = loop.call_later(RENEWAL, self._renew)
         self._ready.extend(by_key[key] for key in grant.granted)
         for key, answer in grant.answered.items():
             self.progress.hits += 1
@@ -306,12 +319,6 @@ class Sender:
         """What a question costs at the most."""
         return (job.quote or self.typical).most
 
-    def _hold(self, keys: list[bytes]) -> None:
-        loop = asyncio.get_running_loop()
-        self._held |= dict.fromkeys(keys, loop.time())
-        if self._held and self._renewal is None:
-            self._renewal = loop.call_later(RENEWAL, self._renew)
-
     def _renew(self) -> None:
         """Hold what is still in flight for longer; what is not renewed is free for other sessions in a while."""
         loop = asyncio.get_running_loop()
@@ -322,8 +329,11 @@ class Sender:
     async def _later(self, jobs: list[Job], seconds: float) -> None:
         """Let questions be due again after a while."""
         self._resting += len(jobs)
+        self._rest.set()
         await self.pause(seconds)
         self._resting -= len(jobs)
+        if not self._resting:
+            self._rest.clear()
         if self.halt:
             settle(jobs, self.halt)
         else:

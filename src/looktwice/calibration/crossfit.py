@@ -18,7 +18,7 @@ from looktwice.calibration.jury import asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places
 from looktwice.errors import FitError
 
 FOLDS = 5
@@ -77,14 +77,18 @@ class Outcome:
 
     def since(self, start: int) -> Self:
         """The same without the first pictures."""
-        return replace(self, **{field: getattr(self, field)[start:] for field in ARRAYS})
+        return self.of_rows(slice(start, None))
+
+    def of_rows(self, rows: NDArray[np.bool_] | slice) -> Self:
+        """The same about some of the pictures."""
+        return replace(self, **{field: getattr(self, field)[rows] for field in ARRAYS})
 
 
 def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = None) -> Outcome:
     """How a fitted calibrator fares on pictures it was not fitted on."""
     return Outcome.of(
         name or calibrator.name,
-        1 if calibrator.name in (Naive.name, Constant.name) else _queries(labelled),
+        1 if calibrator.name in (Naive.name, Constant.name) else _plain(1.0 + float(views_asked(labelled).mean())),
         calibrator.predict(labelled),
         calibrator.confidence(labelled),
         calibrator.distribution(labelled),
@@ -141,11 +145,6 @@ def one_query(calibrator: Jury, labelled: LabelledVotes, n_selection: int = 0) -
 
 
 ARRAYS = ("label", "confidence", "correct", "brier", "nll", "true_probability", "through", "rank")
-
-
-def _queries(votes: Votes) -> float:
-    """Queries a picture, the mean where one stopped asking about some of them."""
-    return _plain(1.0 + float(views_asked(votes).mean()))
 
 
 def _plain(number: float) -> float:

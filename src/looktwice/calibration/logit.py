@@ -172,7 +172,10 @@ def settle(
     others = labelled.classes - named.sum(axis=1)
     free = others - np.array([len(set(codes)) for codes in labelled.excluded] or 0) + forbidden.sum(axis=1)
     open_ = np.column_stack([named & ~forbidden, choice[:, -1] & (free > 0)])
-    _check_possible(np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth]), labelled)
+    possible = np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth])
+    if not possible.all():
+        name, classes = labelled.names[int(possible.argmin())], labelled.classes
+        raise DataError(f"{name!r}: all {classes} classes were named, but its truth is another; raise classes")
     picture, column = np.nonzero(open_ & doubtful[:, None])
     unnamed = column == named.shape[1]
     return replace(
@@ -201,12 +204,6 @@ def truth_columns(codes: Codes, truths: Codes) -> Places:
     """(n,): the first column that says the truth, or the one after the last if none does."""
     said = (codes == truths[:, None]) & (codes != MISSING)
     return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
-
-
-def _check_possible(possible: NDArray[np.bool_], votes: Votes) -> None:
-    if not possible.all():
-        name = votes.names[int(possible.argmin())]
-        raise DataError(f"{name!r}: all {votes.classes} classes were named, but its truth is another; raise classes")
 
 
 def first_said(codes: Codes) -> Places:

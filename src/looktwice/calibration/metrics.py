@@ -275,6 +275,42 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
     return np.where(k == 0, 0.0, low), np.where(k == n, 1.0, high)  # exact at the ends that are known
 
 
+class Powered(NamedTuple):
+    """A share with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def prediction_powered(correct: Bools, confidence: Floats, unlabelled: Floats, level: float = 0.95) -> Powered:
+    """The accuracy, from answers of which it is known whether they are right and the confidences of others.
+
+    The confidences are no labels, but tell whether chance drew easy pictures to be labelled: the mean of `correct` is
+    moved by how much surer, or less sure, the `unlabelled` answers are, as far as confidence has gone with being right
+    (prediction-powered inference with the power that has the least variance; without any bias, also if the confidences
+    are wrong). The interval is Wilson's at the number of labels that would tell as much.
+
+    >>> correct, confidence = np.arange(100) < 80, np.where(np.arange(100) < 80, 0.9, 0.4)
+    >>> tuple(round(x, 3) for x in prediction_powered(correct, confidence, np.full(5000, 0.85)))
+    (0.85, 0.812, 0.881)
+    """
+    confidence, correct = _pictures(confidence, correct)
+    unlabelled = np.asarray(unlabelled, dtype=np.float64)
+    labels, others = len(correct), len(unlabelled)
+    if labels < 2 or others < 2:
+        raise DataError(f"{labels} labelled and {others} other pictures are too few; give two of each at least")
+    spread = np.concatenate([confidence, unlabelled]).var()
+    together = float(np.cov(correct, confidence)[0, 1])
+    power = float(np.clip(together / spread / (1.0 + labels / others), 0.0, 1.0)) if spread > 0 else 0.0
+    value = float(np.clip(correct.mean() + power * (unlabelled.mean() - confidence.mean()), 0.0, 1.0))
+    variance = (correct - power * confidence).var(ddof=1) / labels + power**2 * unlabelled.var(ddof=1) / others
+    plain = (correct.sum() + 1.0) * (labels - correct.sum() + 1.0) / (labels + 2.0) ** 2
+    worth = plain / max(variance, plain / (100.0 * labels))
+    low, high = wilson(value * worth, worth, level)
+    return Powered(value, float(low), float(high))
+
+
 def _pictures(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
     """Both as arrays, once they are known to be fit for scoring."""
     confidence, correct = np.asarray(confidence, dtype=np.float64), np.asarray(correct)

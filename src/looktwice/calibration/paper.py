@@ -54,7 +54,11 @@ class MarginCalibrator(ShareCalibrator):
 
     def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         def loss(a: float) -> float:
-            return _loss(replace(self, a=a)._curve(share), correct, classes, self.objective)
+            confidence = replace(self, a=a)._curve(share)
+            if self.objective == "ece":
+                return metrics.ece(confidence, correct)
+            losses = metrics.brier_even_losses if self.objective == "brier" else metrics.nll_even_losses
+            return float(losses(confidence, correct, classes).mean())
 
         return replace(self, a=min(self.grid, key=loss) if self.grid else _search(loss))
 
@@ -96,13 +100,6 @@ class Transfer(MarginCalibrator):
 
     def _margin(self, share: Floats) -> Floats:
         return -self.noise.inverse(1.0 - share)
-
-
-def _loss(confidence: Floats, correct: NDArray[np.bool_], classes: int, objective: Objective) -> float:
-    if objective == "ece":
-        return metrics.ece(confidence, correct)
-    losses = metrics.brier_even_losses if objective == "brier" else metrics.nll_even_losses
-    return float(losses(confidence, correct, classes).mean())
 
 
 def _search(loss: Callable[[float], float]) -> float:

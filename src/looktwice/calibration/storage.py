@@ -26,6 +26,7 @@ def save(path: Path, votes: Votes) -> None:
         "vocabulary": votes.vocabulary,
         "truths": votes.words if isinstance(votes, LabelledVotes) else None,
         "excluded": votes.excluded if isinstance(votes, LabelledVotes) else (),
+        "probabilities": votes.probabilities if isinstance(votes, LabelledVotes) else (),
         "classes": votes.classes,
     }
     with files.whole(path) as part:
@@ -57,6 +58,7 @@ def load(path: Path) -> Votes | LabelledVotes:
         )
         truths = None if texts["truths"] is None else _strings(texts["truths"])
         excluded = [tuple(map(int, codes)) for codes in texts.get("excluded", [])]
+        probabilities = [float(each) for each in texts.get("probabilities", [])]
     except (DataError, MissingExtra):
         raise
     except FileNotFoundError:
@@ -66,7 +68,7 @@ def load(path: Path) -> Votes | LabelledVotes:
         raise DataError(f"{str(path)!r} is not a votes file of looktwice: {why}") from None
     if truths is not None and (len(truths) != len(votes) or len(excluded) not in (0, len(votes))):
         raise DataError(f"{str(path)!r} holds {len(truths)} truths for {len(votes)} pictures")
-    return votes if truths is None else votes.labelled(truths, excluded)
+    return votes if truths is None else votes.labelled(truths, excluded, probabilities)
 
 
 def _strings(values: list[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Self, TypeVar, overload
 
 import numpy as np
@@ -158,8 +159,11 @@ class Votes:
             raise DataError(f"{shapes}; give (n,), (n, S) and (K,)")
         own, others, words = _texts("base, views and vocabulary", own, others, words)
         labels, table, known = _complete("base", own), others.tolist(), _complete("vocabulary", words)
-        if vocabulary is not None:
-            _check_vocabulary(known, {*labels, *others.flat} - {None})
+        if len(set(known)) < len(known):
+            raise DataError("the vocabulary holds a label twice; give each once")
+        if vocabulary is not None and (strangers := {*labels, *others.flat} - {None, *known}):
+            lacking = f"the vocabulary ({_few(known)}) lacks labels that were given ({_few(strangers)})"
+            raise DataError(f"{lacking}; add them")
         rows = [Row(str(i), label, tuple(row)) for i, (label, row) in enumerate(zip(labels, table, strict=True))]
         votes = Votes.collect(rows, [f"view {s}" for s in range(1, others.shape[1] + 1)], known)
         return votes if truths is None else votes._with_truths(_objects(truths))
@@ -173,11 +177,14 @@ class Votes:
         classes = max(self.classes, len({*self.vocabulary, *words}))
         return replace(self, classes=classes).labelled(words)
 
-    def labelled(self, truths: Iterable[str], excluded: Sequence[tuple[int, ...]] = ()) -> LabelledVotes:
+    def labelled(
+        self, truths: Iterable[str], excluded: Sequence[tuple[int, ...]] = (), probabilities: Sequence[float] = ()
+    ) -> LabelledVotes:
         """The same votes with the truth of each picture.
 
         `excluded` has, for a picture of whose truth it is only known what it is not, the codes of those labels, and
-        nothing for the others; its truth is then a text for people.
+        nothing for the others; its truth is then a text for people. `probabilities` say how likely each picture was to
+        be labelled, beside the others; none at all where all were as likely.
         """
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
@@ -193,6 +200,7 @@ class Votes:
             digests=self.digests,
             evidence=self.evidence,
             excluded=tuple(excluded) if doubtful.any() else (),
+            probabilities=tuple(probabilities) if len(set(probabilities)) > 1 else (),
         )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
@@ -254,11 +262,15 @@ class LabelledVotes(Votes):
     excluded: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
     """(n,): the codes that the truth is surely none of, where no more is known of it; its own code is then OUTSIDE, so
     that an answer about such a picture never counts as right. None at all where every truth is known."""
+    probabilities: tuple[float, ...] = field(default=(), kw_only=True)
+    """(n,): how likely each picture was to be labelled, beside the others; none at all where all were as likely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.excluded) not in (0, len(self)):
             raise DataError(f"{len(self)} pictures have votes, but excluded labels are given for {len(self.excluded)}")
+        if len(self.probabilities) not in (0, len(self)) or not all(0.0 < p <= 1.0 for p in self.probabilities):
+            raise DataError(f"{len(self)} pictures need as many probabilities above 0 and up to 1, or none")
         if self.truths.shape != (len(self),) or len(self.words) != len(self):
             raise DataError(f"{len(self)} pictures have votes, but {len(self.words)} truths were given")
         inside = (self.truths >= 0) & (self.truths < len(self.vocabulary))
@@ -277,7 +289,25 @@ class LabelledVotes(Votes):
             digests=_taken(self.digests, rows) if self.digests else (),
             evidence=self.evidence and self.evidence.take(rows),
             excluded=_taken(self.excluded, rows) if self.excluded else (),
+            probabilities=_taken(self.probabilities, rows) if self.probabilities else (),
         )
+
+    def even(self) -> Bools:
+        """(n,): pictures that are together a sample in which all pictures had the same chance to be.
+
+        Of pictures that were more likely to be labelled, a part is left out by lot: each stays with the least
+        probability over its own (rejection sampling). The lot is the picture's own, so it always falls alike.
+        """
+        if not self.probabilities:
+            return np.ones(len(self), bool)
+        keys = self.digests if all(self.digests) and self.digests else self.names
+        lots = np.array([int.from_bytes(sha256(f"even {key}".encode()).digest()[:7]) / 2**56 for key in keys])
+        chance = np.array(self.probabilities)
+        return np.asarray(lots * chance < chance.min(), bool)
+
+    def evenly(self) -> Self:
+        """The votes about these pictures alone."""
+        return self.take(np.flatnonzero(self.even())) if self.probabilities else self
 
     def doubtful(self) -> Bools:
         """(n,): whether it is only known what the truth is not."""
@@ -360,13 +390,6 @@ def _complete(what: str, texts: NDArray[np.object_]) -> list[str]:
     if None in column:
         raise DataError(f"{what}: no label at place {column.index(None)}; only views may have None, '' or -1")
     return column
-
-
-def _check_vocabulary(words: list[str], said: set[str]) -> None:
-    if len(set(words)) < len(words):
-        raise DataError("the vocabulary holds a label twice; give each once")
-    if strangers := said - set(words):
-        raise DataError(f"the vocabulary ({_few(words)}) lacks labels that were given ({_few(strangers)}); add them")
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,7 +109,9 @@ class CommandClassifier:
         self._words = shlex.split(description.command)
         self._secrets = Secrets()
         self._filled = [self._secrets.fill(word) for word in self._words]
-        _look_up(self._words[0], folder)
+        if shutil.which(str(_place(self._words[0], folder))) is None:
+            what = f"there is no program {self._words[0]!r} that can be started"
+            raise PermanentError(f"{what}; check its path and its permissions")
         self.labels = description.labels
         self.fingerprint = fingerprint("command", self._parts())
         micros = int(description.price * 1_000_000)
@@ -211,7 +213,8 @@ class CommandClassifier:
     def _parts(self) -> dict[str, object]:
         named = [self._folder / word for word in self._words[1:] if word != "{image}"]
         program = shutil.which(str(_place(self._words[0], self._folder)))
-        contents = [_digest(path) for path in (Path(program or ""), *named) if path.is_file()]
+        files = [path for path in (Path(program or ""), *named) if path.is_file()]
+        contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
         encoding = self._description.encoding.parts()
         return {"command": self._words, "files": contents, "encoding": encoding}
 
@@ -237,11 +240,6 @@ def _place(program: str, folder: Path) -> Path | str:
     return folder.absolute() / program if os.sep in program else program
 
 
-def _look_up(program: str, folder: Path) -> None:
-    if shutil.which(str(_place(program, folder))) is None:
-        raise PermanentError(f"there is no program {program!r} that can be started; check its path and its permissions")
-
-
 def _is_json(line: str) -> bool:
     """Whether a line is a JSON object or list; any other is a label."""
     try:
@@ -255,11 +253,6 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
         return f"signal {number}"
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def _capped(process: Process, stream: asyncio.StreamReader | None) -> bytes:

@@ -82,7 +82,10 @@ class Encoding(BaseModel):
         target = self.target(height, width)
         if target == (height, width):
             return pixels
-        return _scaled(pixels, *target)
+        import cv2
+
+        rule = cv2.INTER_AREA if target[0] <= height else cv2.INTER_CUBIC
+        return np.asarray(cv2.resize(pixels, target[::-1], interpolation=rule), np.uint8)
 
     def encode(self, pixels: Pixels) -> bytes:
         """The file of a picture that already fits, within the limit of bytes."""
@@ -132,13 +135,6 @@ class Encoding(BaseModel):
             f"a picture of {width} × {height} pixels cannot be sent: the server wants sides of at least {least} "
             f"within its upper limits; {advice}"
         )
-
-
-def _scaled(pixels: Pixels, height: int, width: int) -> Pixels:
-    import cv2
-
-    rule = cv2.INTER_AREA if height <= pixels.shape[0] else cv2.INTER_CUBIC
-    return np.asarray(cv2.resize(pixels, (width, height), interpolation=rule), np.uint8)
 
 
 def kind_of(file: bytes) -> str:

@@ -148,7 +148,11 @@ class OipClassifier:
         self._learned: Model | None = None
         self.labels = labels
         self.names = Names(labels)
-        self.fingerprint = fingerprint("oip", _parts(description, self._address))
+        told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
+        # A server that can name the classes itself is asked to where the description does not.
+        named = description.labels is not None
+        parts = {**told, "url": self._address.model, "named": named, "encoding": description.encoding.parts()}
+        self.fingerprint = fingerprint("oip", parts)
 
     @property
     def terms(self) -> Terms:
@@ -164,7 +168,9 @@ class OipClassifier:
         """What the server tells about the model; it is asked when this is first needed."""
         with self._lock:
             if self._learned is None:
-                self._learned = _described(self._description) or self._asked()
+                given = self._description
+                complete = given.input and given.datatype and given.shape
+                self._learned = _model(given, Metadata(), (), BATCH) if complete else self._asked()
             return self._learned
 
     def prepare(self, pixels: Pixels) -> Tensor:
@@ -187,16 +193,16 @@ class OipClassifier:
         await self._transport.close()
 
     def _asked(self) -> Model:
+        async def learn() -> Model:
+            transport = Transport(self._description, self._secrets)
+            try:
+                return await self._ask(transport)
+            finally:
+                await transport.close()
+
         # In a thread of its own, because the loop of the caller may be running.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.run(self._learn())).result()
-
-    async def _learn(self) -> Model:
-        transport = Transport(self._description, self._secrets)
-        try:
-            return await self._ask(transport)
-        finally:
-            await transport.close()
+            return thread.submit(lambda: asyncio.run(learn())).result()
 
     async def _ask(self, transport: Transport) -> Model:
         door = transport.door("GET", self._address.model, self._headers)
@@ -268,25 +274,13 @@ class _Address(NamedTuple):
         return cls(server, f"{server}/models/{found['model']}{version}")
 
 
-def _parts(description: Description, address: _Address) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
-    # A server that can name the classes itself is asked to where the description does not.
-    named = description.labels is not None
-    return {**told, "url": address.model, "named": named, "encoding": description.encoding.parts()}
-
-
-def _described(description: Description) -> Model | None:
-    """The model where its description tells all that a server would."""
-    if not (description.input and description.datatype and description.shape):
-        return None
-    return _model(description, Metadata(), (), BATCH)
-
-
 def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
     told = _input(description, metadata)
     if told.datatype not in PICTURES:
         what = f"input {told.name!r} takes {told.datatype!r}"
         raise PermanentError(f"{what}, which cannot hold a picture; use {PICTURES}")
+    outputs = [one for one in metadata.outputs if description.output in (None, one.name)]
+    tells_text = bool(outputs) and outputs[0].datatype == "BYTES"
     return Model(
         told.name,
         told.datatype,
@@ -294,7 +288,7 @@ def _model(description: Description, metadata: Metadata, extensions: Sequence[st
         description.output or (metadata.outputs[0].name if metadata.outputs else None),
         _batch(told, description, most),
         description.binary or "binary_tensor_data" in extensions,
-        description.labels is None and "classification" in extensions and not _tells_text(description, metadata),
+        description.labels is None and "classification" in extensions and not tells_text,
     )
 
 
@@ -313,11 +307,6 @@ def _input(description: Description, metadata: Metadata) -> Told:
             "set input, datatype and shape in the description"
         )
     return Told(name=name, datatype=datatype, shape=shape)
-
-
-def _tells_text(description: Description, metadata: Metadata) -> bool:
-    outputs = [one for one in metadata.outputs if description.output in (None, one.name)]
-    return bool(outputs) and outputs[0].datatype == "BYTES"
 
 
 def _batch(told: Told, description: Description, most: int) -> int:

@@ -50,7 +50,10 @@ class Preprocessing(BaseModel):
         if self.crop is not None:
             pixels = _centre(pixels, self.crop)
         if size is not None and pixels.shape[:2] != size:
-            pixels = _resized(pixels, _checked(size), self.resize)
+            if size[0] * size[1] > MOST_PIXELS:
+                wanted = f"the model wants pictures of {size[1]} x {size[0]}"
+                raise PermanentError(f"{wanted}; up to {MOST_PIXELS:,} pixels are sent")
+            pixels = _resized(pixels, size, self.resize)
         return _ordered(pixels, self.channels)
 
     def normalise(self, fitted: Pixels) -> Floats:
@@ -59,15 +62,6 @@ class Preprocessing(BaseModel):
         numbers: Floats = np.multiply(fitted, 1.0 / (self.scale * std), dtype=np.float32)
         numbers -= (np.array(self.mean)[:, None, None] / std).astype(np.float32)
         return numbers
-
-
-def _checked(size: tuple[int, int]) -> tuple[int, int]:
-    """The size, unless a server or a description asks for a picture that nobody has the memory for."""
-    if size[0] * size[1] > MOST_PIXELS:
-        raise PermanentError(
-            f"the model wants pictures of {size[1]} x {size[0]}; up to {MOST_PIXELS:,} pixels are sent"
-        )
-    return size
 
 
 def _centre(pixels: Pixels, share: float) -> Pixels:

@@ -42,7 +42,7 @@ class PythonClassifier:
         size: WorkingSize = PHOTO,
     ) -> None:
         self._function = function
-        self._batched = _takes_batches(function)
+        self._batched = next(iter(inspect.signature(function).parameters), "") in BATCH_NAMES
         self._name = name or f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
         self.description = f"python:{self._name}"
         source = _source(function)
@@ -110,10 +110,6 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     if side is not None and not (type(side) is int and side > 0):
         raise PermanentError(f"the working_size of python:{address} is {side!r}; give the pixels of the longer side")
     return PythonClassifier(found, address, size=WorkingSize(long=side) if side else PHOTO)
-
-
-def _takes_batches(function: Callable[..., object]) -> bool:
-    return next(iter(inspect.signature(function).parameters), "") in BATCH_NAMES
 
 
 def _is_plain(function: Callable[..., object]) -> bool:

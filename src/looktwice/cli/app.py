@@ -4,12 +4,14 @@ Nothing heavy is imported here, so that `looktwice --help` answers at once; each
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 from looktwice import __version__
+from looktwice.cli.lazy import LazyGroup
 from looktwice.cli.options import (
     ADAPTIVE,
     ANYWHERE,
@@ -27,26 +29,24 @@ from looktwice.cli.options import (
     VERIFY,
     VIEWS,
     WANTED,
-    AllowHostOption,
     ClassifierOption,
     Help,
-    HostOption,
     JsonOption,
     LabelledArgument,
     OtherOption,
     PicturesArgument,
-    PortOption,
     ProfileOption,
     ReportOption,
     Serve,
     TakeOption,
-    TokenFileOption,
     TruthsColumnOption,
     TruthsOption,
+    UnlabelledOption,
     VotesOption,
     acts,
     asks,
     prints,
+    serves,
     spreads,
 )
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
     from looktwice.cli.fleet import Machines
+    from looktwice.service import Place
     from looktwice.verdicts.policy import DecisionOptions
 
 NOT_SCORED = 3
@@ -61,8 +62,16 @@ NOT_SCORED = 3
 INTERRUPTED = 130
 
 
+commands = typer.Typer(rich_markup_mode="rich")
+
+
+class Commands(LazyGroup):
+    source = commands
+
+
 app = typer.Typer(
     name="looktwice",
+    cls=Commands,
     help="Calibrated confidence for image classifiers that return nothing but a label.",
     no_args_is_help=True,
     add_completion=False,
@@ -92,7 +101,7 @@ def _options(
     pass
 
 
-@app.command()
+@commands.command()
 def demo(
     out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("looktwice-demo"),
     json: JsonOption = False,
@@ -103,22 +112,20 @@ def demo(
     demo.show(demo.run(out), json)
 
 
-@app.command()
+@commands.command()
+@serves
 @asks
 def label(
     pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz.", show_default=False)],
     classifier: ClassifierOption,
     ask: "AskOptions",
+    place: "Place",
     views: Annotated[str, Help(help=VIEWS)] = "",
     asking: Annotated[bool, Help(help="Ask the classifier meanwhile, a few pictures ahead.")] = True,
     max_error: Annotated[float, Help(help=WANTED, min=0.0001, max=0.9999)] = 0.05,
     level: Annotated[float, Help(help="How certain that guarantee is to be.", min=0.0001, max=0.9999)] = 0.95,
     out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; labels.csv in the folder.")] = None,
     take: TakeOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
 ) -> None:
     """A page where people say what pictures show; fit reads the labels at any moment.
 
@@ -131,14 +138,12 @@ def label(
     from looktwice.cli import inputs
     from looktwice.cli.label import LabelOptions, label
     from looktwice.model import AsyncModel
-    from looktwice.service import Place
 
-    place = Place(host, port, token_file, tuple(allow_host or ()))
     options = LabelOptions(views, asking, max_error, level, out)
     label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), options, place)
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def fit(
@@ -174,7 +179,7 @@ def fit(
     _exit(fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def tune(
@@ -218,7 +223,7 @@ def tune(
     _exit(tune.tune(model, labelled, max_queries, loss, out, report, output))
 
 
-@app.command()
+@commands.command()
 def plan(
     max_error: Annotated[float, Help(help="How often accepted answers may be wrong, such as 0.02.", min=0, max=1)],
     level: Annotated[float, Help(help="How certain the guarantee is to be.", min=0, max=1)] = 0.95,
@@ -239,7 +244,7 @@ def plan(
     plan(max_error, level, profile, json)
 
 
-@app.command()
+@commands.command()
 @acts
 @asks
 @prints
@@ -273,7 +278,7 @@ def look(
     _exit((looking.burst if burst else looking.look)(model, found, profile, decide, output))
 
 
-@app.command()
+@commands.command()
 @spreads
 @acts
 @asks
@@ -315,7 +320,7 @@ def score(
     _exit(score(model, found, Path(out), verify, decide, output, following))
 
 
-@app.command()
+@commands.command()
 @acts
 @asks
 @prints
@@ -328,6 +333,7 @@ def evaluate(
     classifier: OtherOption = None,
     votes: VotesOption = None,
     report: ReportOption = None,
+    unlabelled: UnlabelledOption = None,
     truths: TruthsOption = None,
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
@@ -344,19 +350,18 @@ def evaluate(
     from looktwice.model import AsyncModel
 
     labelled = inputs.labelled(pictures, truths, truths_column, take)
-    _exit(evaluate(AsyncModel.load(profile, classifier, options=ask), labelled, profile, votes, report, decide, output))
+    model = AsyncModel.load(profile, classifier, options=ask)
+    _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
 
 
-@app.command()
+@commands.command()
+@serves
 def review(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
+    place: "Place",
     pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
     cost: Annotated[list[str] | None, Help(help=COST)] = None,
     out: Annotated[Path | None, Help("--out", "-o", help="Where corrections go; corrections.csv beside.")] = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
 ) -> None:
     """A page where people accept or correct doubtful verdicts; fit and evaluate read the corrections.
 
@@ -369,15 +374,14 @@ def review(
       looktwice review kept-by-the-service/
     """
     from looktwice.cli.label import review
-    from looktwice.service import Place
 
-    review(verdicts, pictures, cost or (), out, Place(host, port, token_file, tuple(allow_host or ())))
+    review(verdicts, pictures, cost or (), out, place)
 
 
 Tool = Literal["label-studio", "fiftyone"]
 
 
-@app.command()
+@commands.command()
 def export(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
     pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
@@ -404,7 +408,7 @@ def export(
     export(verdicts, pictures, to, ExportOptions(prefix, doubtful, profile, out))
 
 
-@app.command("import")
+@commands.command("import")
 def import_(
     result: Annotated[Path, typer.Argument(help="What the tool exported, as JSON.", show_default=False)],
     pictures: Annotated[Path | None, typer.Argument(help="The folder of the pictures; for FiftyOne.")] = None,
@@ -426,16 +430,14 @@ def import_(
     import_labels(result, pictures, source, out)
 
 
-@app.command()
+@commands.command()
+@serves
 def audit(
     verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
     pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz.", show_default=False)],
+    place: "Place",
     out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; audit.csv beside the verdicts.")] = None,
     seed: Annotated[int, Help(help="Seed of the choice of pictures.", min=0)] = 0,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
 ) -> None:
     """How often accepted verdicts are wrong, from few labels: a page that shows those first that tell most.
 
@@ -444,12 +446,11 @@ def audit(
       looktwice audit verdicts.csv photos/
     """
     from looktwice.cli.label import audit
-    from looktwice.service import Place
 
-    audit(verdicts, pictures, out, seed, Place(host, port, token_file, tuple(allow_host or ())))
+    audit(verdicts, pictures, out, seed, place)
 
 
-@app.command()
+@commands.command()
 @acts
 def report(
     decide: "DecisionOptions",
@@ -475,7 +476,7 @@ def report(
     report(profile, votes, pictures, noise, ledger, price, decide, out)
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def check(
@@ -497,7 +498,7 @@ def check(
     _exit(check(AsyncModel(classifier, options=ask), picture, output))
 
 
-@app.command()
+@commands.command()
 def prices() -> None:
     """Print a table of prices by the token, to be compared with your vendor's page and given to --prices.
 
@@ -511,9 +512,13 @@ def prices() -> None:
 
 
 books = typer.Typer(
-    name="ledger", help="Every answer that was paid for: show, export, verify, merge.", no_args_is_help=True
+    name="ledger",
+    help="Every answer that was paid for: show, export, verify, merge.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
 )
-app.add_typer(books)
+commands.add_typer(books)
 BOOKS = "The ledger; that of the project if there is one, else the one in your data folder, if left out."
 LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
 
@@ -583,7 +588,7 @@ OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with
 OpenViewsOption = Annotated[str, Help("--views", help="Random views to test, such as 'gaussian:0.05 rotation:20'.")]
 
 
-@app.command()
+@commands.command()
 def noise(
     pictures: PicturesArgument,
     open_: OpenOption,
@@ -606,7 +611,7 @@ def noise(
     open_model.noise(inputs.found(pictures, take), open_, views, draws, seed, out, figures, json)
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def transfer(
@@ -638,7 +643,7 @@ def transfer(
     _exit(open_model.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
 
 
-@app.command()
+@commands.command()
 @asks
 @prints
 def borrow(
@@ -669,18 +674,16 @@ def borrow(
     _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
 
-@app.command()
+@commands.command()
 @acts
+@serves
 @asks
 def serve(
     decide: "DecisionOptions",
     ask: "AskOptions",
+    place: "Place",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    token_file: TokenFileOption = None,
-    allow_host: AllowHostOption = None,
     tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
     looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
@@ -703,7 +706,6 @@ def serve(
     """
     from looktwice import service
 
-    place = service.Place(host, port, token_file, tuple(allow_host or ()), tls_cert, tls_key)
     limits = service.Limits(
         body=int(max_megabytes * 1e6),
         pixels=int(max_megapixels * 1e6),
@@ -711,6 +713,7 @@ def serve(
         seconds=timeout,
         reviews=most_reviews,
     )
+    place = replace(place, certificate=tls_cert, key=tls_key)
     service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
 
 

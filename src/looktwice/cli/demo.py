@@ -113,7 +113,9 @@ def run(folder: Path) -> Demo:
     pictures = picture.labelled(assets / "pictures.npz")
     clothes = pictures[::2] + pictures[1::2]
     description = str(assets / "fashion.toml")
-    (folder / SCORES).write_text(_with_scores(assets), "utf-8")
+    text = (assets / "fashion.toml").read_text("utf-8")
+    scoring = "scores = 5\n" + text.replace('"fashion.onnx"', json.dumps(str(assets / "fashion.onnx")))
+    (folder / SCORES).write_text(scoring, "utf-8")
     demo, profile, jury = session.run(lambda: _compare(description, clothes, folder))
     profile.save(folder / "profile.json")
     storage.save(folder / "votes.npz", jury.test.votes)
@@ -121,11 +123,6 @@ def run(folder: Path) -> Demo:
     inputs = report.ReportInputs(profile, jury.test.votes, demo.tested, results=demo.results, max_error=MAX_ERROR)
     report.write(folder / "index.html", replace(inputs, descriptors=jury.test.descriptors, title=title))
     return demo
-
-
-def _with_scores(assets: Path) -> str:
-    text = (assets / "fashion.toml").read_text("utf-8")
-    return "scores = 5\n" + text.replace('"fashion.onnx"', json.dumps(str(assets / "fashion.onnx")))
 
 
 async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:

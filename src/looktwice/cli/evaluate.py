@@ -7,10 +7,13 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
+
 from looktwice.asking import ledger
 from looktwice.asking.progress import say
 from looktwice.asking.session import ledger_place, micros, run
 from looktwice.calibration import storage
+from looktwice.calibration.metrics import Powered, prediction_powered
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
@@ -29,6 +32,7 @@ from looktwice.verdicts import planning
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Profile
+from looktwice.verdicts.review import Doubt, read
 
 
 def evaluate(
@@ -37,12 +41,14 @@ def evaluate(
     profile_path: Path,
     votes: Path | None,
     report: Path | None,
+    unlabelled: Path | None,
     decide: DecisionOptions,
     output: Output,
 ) -> bool:
     """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
     check_places(None, votes, report)
     policy = policy_of(model, decide)
+    verdicts = read(unlabelled) if unlabelled else []
     if output.dry_run:
         estimate(model, pictures, None, output, decide)
         return True
@@ -63,15 +69,27 @@ def evaluate(
             found.profile, collected.votes, pictures, policy, descriptors=collected.descriptors, price_micros=price
         )
         _write(report, replace(inputs, days=_own_days(model)), decide)
+    powered = _powered(found, verdicts) if unlabelled else None
     if output.json:
         figures = [result.model_dump() for result in found.results]
-        print_json({"pictures": judged, "results": figures, "guarantees": asdict(found.guarantees)})
+        told = {"accuracy": powered._asdict()} if powered else {}
+        print_json({"pictures": judged, "results": figures, "guarantees": asdict(found.guarantees), **told})
     else:
         OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
         for line in (*found.guarantees.lines(), *found.profile.advice(found.results)):
             OUT.print(line, highlight=False)
+        if powered:
+            interval = f"{powered.value:.1%} ({powered.low:.1%} to {powered.high:.1%}, 95 % surely)"
+            OUT.print(f"Right, with the confidences of {len(verdicts):,} other pictures: {interval}.", highlight=False)
         say_reach(found.profile, profile_path, model.typical_price())
     return not collected.unscored
+
+
+def _powered(found: Evaluation, verdicts: Sequence[Doubt]) -> Powered:
+    """The accuracy of the verdicts, from labelled pictures and the confidences of those that are not."""
+    known = set(found.collected.votes.names)
+    others = np.array([verdict.confidence for verdict in verdicts if verdict.name not in known])
+    return prediction_powered(found.outcome.correct, found.outcome.confidence, others)
 
 
 def report(

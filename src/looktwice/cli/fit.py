@@ -8,7 +8,7 @@ from pathlib import Path
 
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
-from looktwice.calibration import base, calibrators, paper, storage
+from looktwice.calibration import calibrators, paper, storage
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.following import say_reach
 from looktwice.cli.inputs import check_places, complain
@@ -18,7 +18,7 @@ from looktwice.pictures.collection import Picture, few
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import learn
 from looktwice.verdicts.learn import Collected
-from looktwice.views import GENERAL, Panel
+from looktwice.views import GENERAL
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class FitOptions:
 def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, output: Output) -> bool:
     """Learn a profile and show the figures that it reached on held-out folds; whether every picture was scored."""
     panel = panel_of(options.views, options.adaptive)
-    calibrator = _calibrator(options.calibrator, options.noise, panel)
+    name, noise = options.calibrator, options.noise
+    if (noise is not None) != (name == paper.Transfer.name):
+        raise FitError("the calibrator transfer and --noise, the file that `looktwice noise` makes, belong together")
+    calibrator = calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
     learn.check_teachable(pictures)
     check_places(options.out, options.votes)
     if output.dry_run:
@@ -78,12 +81,6 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
         say(f"Profile: {options.out}")
         say_reach(profile, options.out, model.typical_price())
     return not collected.unscored
-
-
-def _calibrator(name: str, noise: Path | None, panel: Panel) -> base.Calibrator:
-    if (noise is not None) != (name == paper.Transfer.name):
-        raise FitError("the calibrator transfer and --noise, the file that `looktwice noise` makes, belong together")
-    return calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
 
 
 def tell_duplicates(collected: Collected) -> None:

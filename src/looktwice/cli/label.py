@@ -46,7 +46,9 @@ def label(
             "--no-asking and fit with --batch"
         )
     panel, views = panel_of(options.views), options.views
-    out = options.out or _default(folder)
+    if options.out is None and not folder.is_dir():
+        raise DataError(f"{str(folder)!r} is no folder that labels could go to; name a file with --out")
+    out = options.out or folder / "labels.csv"
     labels = Labels(out)
     by_name = {picture.name: picture for picture in pictures}
     command = ["looktwice", "fit", str(folder), "-c", model.description]
@@ -138,9 +140,3 @@ def serve(desk: Desk, title: str, following: str, place: Place) -> None:
         raise MissingExtra("HTTP services", "serve") from None
     app.run(desk, app.Work(title, following), place)
     say(f"Next, make use of the labels: {safe(following)}")
-
-
-def _default(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise DataError(f"{str(folder)!r} is no folder that labels could go to; name a file with --out")
-    return folder / "labels.csv"

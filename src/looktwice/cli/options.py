@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
     from looktwice.cli.fleet import Machines
+    from looktwice.service import Place
     from looktwice.verdicts.policy import DecisionOptions
 
 Help = typer.Option
@@ -53,6 +54,7 @@ VERIFY = "When going on, compare every picture with the one its verdict is about
 UNFAMILIAR = (
     "What becomes of pictures unlike the labelled ones: judged as any other, never accepted, or not asked about."
 )
+UNLABELLED = "Verdicts that score wrote about other pictures: their confidences narrow the interval of the accuracy."
 SKIP_UNFAMILIAR = "Ask nothing about pictures unlike the labelled ones; short for --unfamiliar refuse."
 FALSE_ALARMS = "How often a picture that is like the labelled ones may be taken for an unfamiliar one."
 COVERAGE = "Prediction sets: name the labels that hold the truth this often, such as 0.95. Not the share accepted."
@@ -68,10 +70,7 @@ TruthsColumnOption = Annotated[str, Help(help=TRUTHS_COLUMN, metavar="NAME")]
 TakeOption = Annotated[str | None, Help(help="Only some pictures, as a Python slice: :1000 or 1000: or ::10.")]
 VotesOption = Annotated[Path | None, Help("--votes", help="Keep the votes in this .npz or .parquet file.")]
 ReportOption = Annotated[Path | None, Help("--report", help="Write a page for people, such as report.html.")]
-HostOption = Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")]
-PortOption = Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)]
-TokenFileOption = Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")]
-AllowHostOption = Annotated[list[str] | None, Serve(help="A host name under which it is reached.")]
+UnlabelledOption = Annotated[Path | None, Help("--unlabelled", help=UNLABELLED)]
 JsonOption = Annotated[bool, Help("--json", help="Print JSON for machines instead of words and tables.")]
 
 
@@ -129,6 +128,17 @@ def _deciding(
     return DecisionOptions(adaptive, max_error, level, coverage, sets, unfamiliar, false_alarms)
 
 
+def _place(
+    host: Annotated[str, Serve(help="Address to serve at; one that others can reach needs a token.")] = "127.0.0.1",
+    port: Annotated[int, Serve(help="Port to serve at; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token_file: Annotated[Path | None, Serve(help="SHA-256 hashes of tokens that let clients in, one a line.")] = None,
+    allow_host: Annotated[list[str] | None, Serve(help="A host name under which it is reached.")] = None,
+) -> "Place":
+    from looktwice.service import Place
+
+    return Place(host, port, token_file, tuple(allow_host or ()))
+
+
 def _machines(
     engine: Annotated[Literal["here", "ray"], Fleet(help="Score in this process, or on Ray.")] = "here",
     address: Annotated[str | None, Fleet(help="A Ray cluster; auto is the one of this machine.")] = None,
@@ -166,4 +176,5 @@ def gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[...,
 asks = gathers("ask", _asking)
 prints = gathers("output", _output)
 acts = gathers("decide", _deciding)
+serves = gathers("place", _place)
 spreads = gathers("machines", _machines)

@@ -7,6 +7,7 @@ anew each time it is asked; only the arrays of a few `.npz` files are kept, once
 import csv
 import heapq
 import io
+import math
 import os
 import sys
 import zipfile
@@ -37,6 +38,8 @@ NOT = "not"
 """The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
 
 
+PROBABILITY = "probability"
+"""The column that says how likely a picture like this one was to be labelled, beside the others of the CSV."""
 Stamp = tuple[int, int]
 """When a file was last changed, in nanoseconds, and how many bytes it has."""
 
@@ -59,6 +62,8 @@ class Picture:
     source: Source = field(repr=False)
     excluded: tuple[str, ...] = ()
     """Labels that the truth is surely none of, where no more is known of it."""
+    probability: float = 1.0
+    """How likely it was to be labelled beside others, in (0, 1]; 1 where all were as likely."""
 
     def image(self, size: WorkingSize | None = None) -> Image:
         """The decoded picture, scaled down to a working size where it is larger.
@@ -340,13 +345,15 @@ class Told:
 
     truth: str | None = None
     excluded: tuple[str, ...] = ()
+    probability: float = 1.0
 
 
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
     told, where = read_truths(table, column), shown(str(table))
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
     bare = sorted(sources.keys() - told.keys())
-    if bare and not _grows(table, column):
+    growing = column == COLUMN and NOT in next(_rows(table), [])  # a table that people still label with
+    if bare and not growing:
         raise DataError(f"{where}: {few(bare, 'picture')} without a truth; add a row for each or move them away")
     for name in told.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
@@ -359,19 +366,18 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     if not useful:
         raise DataError(f"{where}: tells the truth of no picture; label some with: looktwice label")
     names = sorted(useful) if path.is_dir() else [name for name in sources if name in useful]
-    return [Picture(name, useful[name].truth, sources[name], useful[name].excluded) for name in names]
-
-
-def _grows(table: Path, column: str) -> bool:
-    """Whether a table is one that people still label with, so that pictures without a row are fine."""
-    return column == COLUMN and NOT in next(_rows(table), [])
+    return [
+        Picture(name, each.truth, sources[name], each.excluded, each.probability)
+        for name, each in ((name, useful[name]) for name in names)
+    ]
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
     """What a CSV with a column `file` and this one tells of each file.
 
     With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
-    several rows say several things that the truth of a file is not. Other columns are ignored.
+    several rows say several things that the truth of a file is not. A column `probability` says how likely such a
+    picture was to be labelled, beside the others. Other columns are ignored.
     """
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
@@ -381,6 +387,7 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
         raise DataError(f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}")
     width, file, label = len(header), header.index("file"), header.index(column)
     other = header.index(NOT) if column == COLUMN and NOT in header else None
+    chance = header.index(PROBABILITY) if PROBABILITY in header else None
     table = [(number, row) for number, row in enumerate(rows, 2) if row]
     uneven = [
         f"row {number}"
@@ -394,16 +401,28 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
     for _, row in table:
         name = str(PurePosixPath(row[file]))
         told = Told(
-            sys.intern(row[label]) or None, (sys.intern(row[other]),) if other is not None and row[other] else ()
+            sys.intern(row[label]) or None,
+            (sys.intern(row[other]),) if other is not None and row[other] else (),
+            1.0 if chance is None else _probability(row[chance], name, where),
         )
         known = truths.setdefault(name, told)
         if (told.truth and told.excluded) or (known is not told and not (told.excluded and known.excluded)):
             twice.add(name)
         elif known is not told:
-            truths[name] = Told(None, (*known.excluded, *told.excluded))
+            truths[name] = Told(None, (*known.excluded, *told.excluded), known.probability)
     if twice:
         raise DataError(f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each")
     return truths
+
+
+def _probability(text: str, name: str, where: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found <= 1.0:
+        raise DataError(f"{where}: the probability of {shown(name)} is {shown(text)}; give one above 0 and up to 1")
+    return found
 
 
 def _rows(path: Path) -> Iterator[list[str]]:

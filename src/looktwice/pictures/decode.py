@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import stat
 import struct
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def decode(data: bytes, name: str, max_pixels: int = MAX_PIXELS, size: WorkingSi
     except ImageError as refusal:
         raise ImageError(refusal.why, shown(name)) from None
     except Exception as fault:  # readers raise almost anything on broken files, MemoryError and KeyError included
-        raise ImageError(f"broken or cut off ({_one_line(fault)}); replace the file", shown(name)) from fault
+        line = " ".join(str(fault).split()) or type(fault).__name__
+        raise ImageError(f"broken or cut off ({shown(line[:120])}); replace the file", shown(name)) from fault
 
 
 def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = None) -> Image:
@@ -99,11 +101,6 @@ class _Room:
 
 
 _ROOM = _Room(TOGETHER)
-
-
-def _one_line(fault: Exception) -> str:
-    text = " ".join(str(fault).split()) or type(fault).__name__
-    return shown(text[:120])
 
 
 def _read(path: Path) -> bytes:
@@ -172,19 +169,14 @@ def _metadata_renamed(data: bytes) -> bytes:
     The two bytes of a marker cannot occur inside compressed pixels.
     """
     names = _JPEG_METADATA.items()
-    places = [at for name, marker in names for at in _found(data, name) if data[at - 4 : at - 2] == marker]
+    found = [(match.start(), marker) for name, marker in names for match in re.finditer(re.escape(name), data)]
+    places = [at for at, marker in found if data[at - 4 : at - 2] == marker]
     if not places:
         return data
     renamed = bytearray(data)
     for at in places:
         renamed[at] ^= 0x20
     return bytes(renamed)
-
-
-def _found(data: bytes, name: bytes) -> Iterator[int]:
-    at = -1
-    while (at := data.find(name, at + 1)) >= 0:
-        yield at
 
 
 def _png(data: bytes) -> tuple[ImageFile, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
@@ -18,8 +19,9 @@ BANDS = 4
 """Octaves of detail, the finest first."""
 BLOCK = 8
 """Side of the blocks in which JPEG rounds, whose borders show."""
-NOISE = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], np.float32)
-"""The filter of Immerkær (1996), to which surfaces, slopes and straight edges are nothing."""
+LEVELS = np.arange(256) / 255
+SQUARES = LEVELS**2
+QUANTILES = 0.05, 0.25, 0.5, 0.75, 0.95
 
 NAMES = (
     "side",
@@ -67,10 +69,11 @@ def descriptor(pixels: Pixels, came: tuple[int, int] | None = None) -> Floats:
     sampled = np.ascontiguousarray(pixels[::step, ::step])
     top, left = (max(0, side - LARGEST) // (2 * BLOCK) * BLOCK for side in (height, width))
     middle = np.ascontiguousarray(pixels[top : top + LARGEST, left : left + LARGEST])
-    grey, fine = (cast(Pixels, cv2.cvtColor(part, cv2.COLOR_RGB2GRAY)) for part in (sampled, middle))
+    grey = cast(Pixels, cv2.cvtColor(sampled, cv2.COLOR_RGB2GRAY))
+    fine = grey if max(height, width) <= LARGEST else cast(Pixels, cv2.cvtColor(middle, cv2.COLOR_RGB2GRAY))
     tall, wide = came or (height, width)
     size = [np.log2(tall * wide) / 2, np.log2(wide / tall)]
-    return np.array([*size, *_colours(sampled), *_light(grey), *_thumbnail(sampled), *_detail(fine)], np.float64)
+    return np.array([*size, *_colours(sampled), *_light(grey), *_thumbnail(sampled), *_detail(fine)])
 
 
 def _colours(pixels: Pixels) -> list[float]:
@@ -88,13 +91,12 @@ def _light(grey: Pixels) -> list[float]:
     import cv2
 
     shares = np.asarray(cv2.calcHist([grey], [0], None, [256], [0, 256]), np.float64).ravel() / grey.size
-    levels = np.arange(256) / 255
-    quantiles = levels[np.searchsorted(shares.cumsum(), (0.05, 0.25, 0.5, 0.75, 0.95)).clip(max=255)]
-    mean = float(shares @ levels)
-    coarse = shares.reshape(64, 4).sum(axis=1)
-    entropy = -(coarse * np.log2(coarse, where=coarse > 0, out=np.zeros(64))).sum() / 6
-    contrast = np.sqrt(max(0.0, float(shares @ levels**2) - mean**2))
-    return [*quantiles, contrast, shares[:3].sum(), shares[-3:].sum(), entropy, coarse.max()]
+    quantiles = LEVELS[np.minimum(shares.cumsum().searchsorted(QUANTILES), 255)]
+    mean = float(shares @ LEVELS)
+    coarse = np.add.reduce(shares.reshape(64, 4), axis=1)
+    entropy = -np.add.reduce(coarse * np.log2(coarse, where=coarse > 0, out=np.zeros(64))) / 6
+    contrast = math.sqrt(max(0.0, float(shares @ SQUARES) - mean**2))
+    return [*quantiles.tolist(), contrast, sum(shares[:3].tolist()), sum(shares[-3:].tolist()), entropy, coarse.max()]
 
 
 def _thumbnail(pixels: Pixels) -> list[float]:
@@ -102,10 +104,10 @@ def _thumbnail(pixels: Pixels) -> list[float]:
     import cv2
 
     small = cv2.resize(pixels, (16, 16), interpolation=cv2.INTER_AREA)
-    channels = cv2.cvtColor(small, cv2.COLOR_RGB2YCrCb)
-    light = channels[:, :, 0].reshape(GRID, 16 // GRID, GRID, -1).mean(axis=(1, 3))
-    tints = channels[:, :, 1:].reshape(TINTS, 16 // TINTS, TINTS, -1, 2).mean(axis=(1, 3))
-    return [*(light.ravel() / 255), *(tints.ravel() / 255)]
+    channels = cv2.cvtColor(small, cv2.COLOR_RGB2YCrCb).astype(np.float32)
+    light = cv2.resize(channels, (GRID, GRID), interpolation=cv2.INTER_AREA)[:, :, 0]
+    tints = cv2.resize(channels, (TINTS, TINTS), interpolation=cv2.INTER_AREA)[:, :, 1:]
+    return [value / 255 for value in (*light.ravel().tolist(), *tints.ravel().tolist())]
 
 
 def _detail(grey: Pixels) -> list[float]:
@@ -115,35 +117,39 @@ def _detail(grey: Pixels) -> list[float]:
     bands, level = [], grey
     for _ in range(BANDS):
         lower = cast(Pixels, cv2.pyrDown(level))
-        lost = cv2.subtract(level, cv2.pyrUp(lower, dstsize=level.shape[::-1]), dtype=cv2.CV_16S)
-        bands.append(cv2.meanStdDev(lost)[1].item())
+        bands.append(_deviation(level, cast(Pixels, cv2.pyrUp(lower, dstsize=level.shape[::-1]))))
         level = lower
-    across, down = _steps(grey), _steps(np.ascontiguousarray(grey.T))
-    noise = cv2.norm(cv2.filter2D(grey, cv2.CV_16S, NOISE), cv2.NORM_L1) / grey.size
-    along, upright = (_octaves(steps.mean()) for steps in (across, down))
-    blocks = (_borders(across) + _borders(down)) / 2
-    return [*map(_octaves, bands), (along + upright) / 2, along - upright, _octaves(noise), blocks]
+    # [1, −2, 1] along both sides: the filter of Immerkær (1996), to which surfaces, slopes and straight edges are
+    # nothing.
+    noise = cv2.norm(cv2.Sobel(grey, cv2.CV_16S, 2, 2, ksize=3), cv2.NORM_L1) / grey.size
+    steps = [*_steps(grey), *_steps(cast(Pixels, cv2.transpose(grey)))]
+    # On a scale on which twice as much is always as far, except near nothing.
+    octaves = np.log2(np.array([*bands, noise, *steps]) + 1 / 8).tolist()
+    *energy, noisy, along, inner, outer, upright, within, between = octaves
+    blocks = (outer - inner + (between - within)) / 2
+    return [*energy, (along + upright) / 2, along - upright, noisy, blocks]
 
 
-def _steps(grey: Pixels) -> Floats:
-    """(width - 1,): how much each column differs from the next, in grey levels."""
+def _deviation(one: Pixels, other: Pixels) -> float:
+    """The standard deviation of the differences, in grey levels; from sums of whole numbers, which are exact."""
+    import cv2
+
+    share = 1 / one.size
+    mean = (cv2.sumElems(one)[0] - cv2.sumElems(other)[0]) * share
+    squares = round(cv2.norm(one, other, cv2.NORM_L2SQR))  # whole, but OpenCV squares a root
+    return math.sqrt(max(0.0, squares * share - mean * mean))
+
+
+def _steps(grey: Pixels) -> tuple[float, float, float]:
+    """How much a column differs from the next, in grey levels: anywhere, within JPEG's blocks, and between them."""
     import cv2
 
     if grey.shape[1] < 2:
-        return np.zeros(1)
+        return 0.0, 0.0, 0.0
     differing = cv2.absdiff(grey[:, 1:], grey[:, :-1])
-    return np.asarray(cv2.reduce(differing, 0, cv2.REDUCE_AVG, dtype=cv2.CV_64F), np.float64).ravel()
-
-
-def _borders(steps: Floats) -> float:
-    """How much larger the steps between blocks are than those within, in octaves."""
-    between = steps[BLOCK - 1 :: BLOCK]
+    steps = cv2.reduce(differing, 0, cv2.REDUCE_SUM, dtype=cv2.CV_32S)[0] * (1 / len(grey))
+    whole, between = float(np.add.reduce(steps)), steps[BLOCK - 1 :: BLOCK]
     if not len(between):
-        return 0.0
-    within = (steps.sum() - between.sum()) / (len(steps) - len(between))
-    return _octaves(between.mean()) - _octaves(within)
-
-
-def _octaves(levels: float) -> float:
-    """Grey levels on a scale on which twice as much is always as far, except near nothing."""
-    return float(np.log2(1 / 8 + levels))
+        return whole / len(steps), 0.0, 0.0
+    borders = float(np.add.reduce(between))
+    return whole / len(steps), (whole - borders) / (len(steps) - len(between)), borders / len(between)

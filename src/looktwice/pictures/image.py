@@ -91,7 +91,10 @@ class Image:
         They depend on the shape and the pixels alone, or on the bytes of a file that was never decoded in full.
         """
         if "digest" not in self.__dict__:
-            self.__dict__["digest"] = _digest(self.pixels)
+            height, width, _ = self.pixels.shape
+            state = hashlib.blake2b(f"image {height} {width}\n".encode(), digest_size=16)
+            state.update(self.pixels.data)
+            self.__dict__["digest"] = state.hexdigest()
         known: str = self.__dict__["digest"]
         return known
 
@@ -167,13 +170,6 @@ def _frozen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         pixels = pixels.copy(order="C")
         pixels.flags.writeable = False
     return pixels
-
-
-def _digest(pixels: NDArray[np.uint8]) -> str:
-    height, width, _ = pixels.shape
-    state = hashlib.blake2b(f"image {height} {width}\n".encode(), digest_size=16)
-    state.update(pixels.data)
-    return state.hexdigest()
 
 
 def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> bytes:

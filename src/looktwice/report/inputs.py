@@ -113,10 +113,12 @@ def judge(inputs: ReportInputs) -> Judged | None:
     labelled = votes.distinct()
     fair = _fair(inputs.profile, labelled)
     if fair is None:
+        labelled = labelled.evenly()
         outcome = crossfit.outcome(calibrator, labelled)
         return Judged(labelled, outcome.label, outcome.confidence, outcome, taught=False)
     if policy.rounds:
         raise DataError("the profile was fitted on these votes, which are of all views; leave out --adaptive")
+    labelled = labelled.evenly()
     judged = slice(len(labelled) - len(fair.label), None)
     return Judged(labelled.take(judged), fair.label, fair.confidence, fair, taught=True)
 
@@ -175,7 +177,10 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
         return None
     if not np.allclose(calibrator.fit(said).confidence(said), calibrator.confidence(said), atol=1e-6):
         return None
-    fair = crossfit.cross_fit(calibrator, said, n_selection=len(labelled) - len(kept.confidence))
+    even = labelled.even()
+    n_selection = int(np.searchsorted(np.cumsum(even), even.sum() - len(kept.confidence), "left")) + 1
+    n_selection = n_selection if len(kept.confidence) < even.sum() else 0
+    fair = crossfit.cross_fit(calibrator, said, n_selection=n_selection).of_rows(even[n_selection:])
     same = isinstance(calibrator, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
 

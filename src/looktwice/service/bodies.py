@@ -142,14 +142,10 @@ async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Up
         return uploads
     if not is_video(uploads[0].data):
         raise Refusal("request", f"there is 1 picture; send 2 to {limits.pictures} photos of one thing, or a video")
-    return await asyncio.to_thread(_frames, uploads[0], _wanted(request, limits), size, limits)
-
-
-def _wanted(request: Request, limits: Limits) -> int:
-    text = request.query_params.get("frames", str(FRAMES))
-    if not (text.isascii() and text.isdecimal() and 2 <= int(text[:9]) <= limits.pictures):
-        raise Refusal("request", f"frames is {shown(text[:20])}; give a number from 2 to {limits.pictures}")
-    return int(text)
+    wanted = request.query_params.get("frames", str(FRAMES))
+    if not (wanted.isascii() and wanted.isdecimal() and 2 <= int(wanted[:9]) <= limits.pictures):
+        raise Refusal("request", f"frames is {shown(wanted[:20])}; give a number from 2 to {limits.pictures}")
+    return await asyncio.to_thread(_frames, uploads[0], int(wanted), size, limits)
 
 
 def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> list[Upload]:

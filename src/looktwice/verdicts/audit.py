@@ -22,6 +22,9 @@ FEWEST = 8
 """Labels that every stratum gets before the doubtful ones get more."""
 LEAST_ERROR = 0.01
 """The least error that is expected of a stratum, whatever its confidence."""
+LEAST_RATE = 0.002
+PRIOR = 5.0
+"""Labels for which the expected error of a stratum counts, in the variance."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Audit:
         count, errors = self._by_stratum(known), self._by_stratum(bad)
         if not (count > 0).all():
             return None
-        return share(self.sizes, count, errors)
+        return share(self.sizes, count, errors, self.expected)
 
     def _by_stratum(self, which: Bools) -> Counts:
         return np.bincount(self.stratum[which], minlength=len(self.sizes))
@@ -110,15 +113,17 @@ def strata(confidence: Floats, most: int = STRATA) -> Places:
     return np.unique(cut, return_inverse=True)[1][place]
 
 
-def share(sizes: Counts, count: Counts, errors: Counts) -> Share:
+def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Share:
     """The share of errors over all strata, from the errors among so many labels of each.
 
     The interval is Wilson's at the number of labels that would tell as much if drawn at random (Korn and Graubard).
-    For the variance, one wrong and one right answer are added to each stratum: no error among few labels is no proof.
+    No error among few labels is no proof: for the variance, each stratum's error is shrunk towards what its confidences
+    make expect, times how much more errors, or fewer, there are than expected in all strata together (empirical Bayes).
     """
     weight = sizes / sizes.sum()
     value = float(weight @ (errors / count))
-    rate = (errors + 1.0) / (count + 2.0)
+    off = (errors.sum() + 1.0) / (count @ expected + 1.0)
+    rate = (errors + PRIOR * np.clip(off * expected, LEAST_RATE, 0.5)) / (count + PRIOR)
     variance = float(weight**2 @ (rate * (1.0 - rate) / count * (1.0 - count / sizes)))
     if variance == 0.0:  # every picture is labelled
         return Share(value, value, value, int(count.sum()))

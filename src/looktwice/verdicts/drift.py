@@ -82,7 +82,8 @@ class Drift:
         return drift
 
     def _after(self, kind: Counts) -> Self:
-        came = np.eye(len(self.reference), dtype=np.int64)[kind].cumsum(axis=0) + self._live()
+        before = np.array(self.live or (0,) * len(self.reference), np.int64)
+        came = np.eye(len(self.reference), dtype=np.int64)[kind].cumsum(axis=0) + before
         low = self._ranks(kind, came)[:, None] < np.array(CUTS)
         below = low.cumsum(axis=0) + np.array(self.below)
         seen = self.seen + np.arange(1, len(kind) + 1)
@@ -105,9 +106,6 @@ class Drift:
             marks=tuple(map(tuple, path.tolist())),
             since=since,
         )
-
-    def _live(self) -> Counts:
-        return np.array(self.live or (0,) * len(self.reference), np.int64)
 
     def _ranks(self, kind: Counts, came: Counts) -> Floats:
         """(n,): the rank of each picture among all up to itself, from 0 to 1, even if nothing has changed."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def assess(collected: Collected, profile: Profile, policy: Policy | None = None) -> list[Result]:
     """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
-    labelled = collected.labelled()
+    labelled = collected.labelled().evenly()
     calibrator = (policy or Policy.whole(profile)).calibrator
     name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
     plain = baselines(labelled, profile)
@@ -105,7 +105,7 @@ class Guarantees:
 
 def guarantees(collected: Collected, policy: Policy) -> Guarantees:
     """How the guarantees of a policy hold on labelled pictures that took no part in fitting."""
-    votes, found = collected.labelled(), Guarantees()
+    votes, found = collected.labelled().evenly(), Guarantees()
     unfamiliar = np.zeros(len(votes), bool)
     if compared := policy.compare(votes, [collected.descriptors.get(digest) for digest in votes.digests]):
         unfamiliar[list(compared.reasons)] = True
@@ -151,11 +151,11 @@ class Evaluation:
     """The profile's calibrator beside full trust and constant trust."""
     guarantees: Guarantees
     outcome: Outcome
-    """Label, confidence and correctness of every distinct picture."""
+    """Label, confidence and correctness of every distinct picture, or of an even sample of them."""
 
     def to_frame(self) -> pd.DataFrame:
         """One picture a row: its truth, its verdict, and whether that was right."""
-        votes = self.collected.labelled()
+        votes = self.collected.labelled().evenly()
         columns = zip(
             votes.names,
             votes.words,
@@ -188,6 +188,6 @@ class Evaluation:
 
 def evaluation(collected: Collected, profile: Profile, policy: Policy) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""
-    outcome = crossfit.outcome(policy.calibrator, collected.labelled())
+    outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())
     results = tuple(assess(collected, profile, policy))
     return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome)

@@ -94,7 +94,9 @@ class ScoreFile:
 
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
-        place = self._place(verdict.name)
+        # Verdicts come in the order of the pictures, so that the next place is nearly always the right one.
+        ahead = chain(range(self._next, len(self._pictures)), range(self._next))
+        place = next(place for place in ahead if self._pictures[place].name == verdict.name)
         stamp = self._pictures[place].stamp()
         if stamp and stamp[0] / 1e9 > self._began:  # it may have changed since it was read
             stamp = None
@@ -177,11 +179,6 @@ class ScoreFile:
             return picture.image(self._size).digest == told["digest"]
         except LookTwiceError:
             return False
-
-    def _place(self, name: str) -> int:
-        """The place of a picture, which is soon found, as verdicts come in the order of the pictures."""
-        ahead = chain(range(self._next, len(self._pictures)), range(self._next))
-        return next(place for place in ahead if self._pictures[place].name == name)
 
     def _records(self, unscored: dict[str, Unscored]) -> Iterator[dict[str, object]]:
         with self._part.open("rb") as file:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from looktwice import __version__
-from looktwice.asking.asker import Asker, Rounds, Screen
+from looktwice.asking.asker import UNSEEN, Asker, Rounds, Screen
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
@@ -77,8 +77,10 @@ class Collected:
         return self.votes.distinct()
 
     def described(self) -> Floats | None:
-        """(n, len(NAMES)): the descriptors of the distinct pictures; None where one is not known."""
-        known = [self.descriptors.get(digest) for digest in self.votes.distinct().digests]
+        """(n, len(NAMES)): the descriptors of an even sample of the distinct pictures; None where one is not known."""
+        votes = self.votes.distinct()
+        votes = votes.evenly() if isinstance(votes, LabelledVotes) else votes
+        known = [self.descriptors.get(digest) for digest in votes.digests]
         found = [row for row in known if row is not None]
         return np.stack(found) if found and len(found) == len(known) else None
 
@@ -95,7 +97,7 @@ async def collect(
     vocabulary: Sequence[str] = (),
     classes: int | None = None,
     rounds: Rounds | None = None,
-    screen: Screen | None = None,
+    screen: Screen = UNSEEN,
 ) -> Collected:
     """Ask about every picture and hold all votes, labelled if every picture has a truth.
 
@@ -106,7 +108,7 @@ async def collect(
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
     rows: list[Row] = []
     unscored: list[Unscored] = []
-    async for row in asker.ask(pictures, panel, rounds, screen):
+    async for row in asker.ask(pictures, panel, rounds, replace(screen, descriptors=True, thumbnails=True)):
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -144,7 +146,7 @@ def labelled_votes(votes: Votes, pictures: Sequence[Picture]) -> LabelledVotes:
     words = [f"not {', '.join(picture.excluded)}" if picture.truth is None else picture.truth for picture in pictures]
     known = {label: code for code, label in enumerate(votes.vocabulary)}
     excluded = [tuple(known.get(label, OUTSIDE) for label in picture.excluded) for picture in pictures]
-    return votes.labelled(words, excluded if any(excluded) else ())
+    return votes.labelled(words, excluded if any(excluded) else (), [picture.probability for picture in pictures])
 
 
 def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
@@ -200,10 +202,15 @@ def learn(
     calibrator is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones
     in the order that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims
     at the Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
+
+    Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: what is
+    said of a picture decided that, and it learns the truth given what was said. Figures, guarantees, sets, familiarity
+    and drift are about pictures as they come, so they rest on an even sample of them (`LabelledVotes.even`).
     """
     labelled = collected.labelled()
+    even = labelled.even()[n_selection:]
     if not isinstance(calibrator, Jury) or len(labelled.panel) < 2:
-        held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection)
+        held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection).of_rows(even)
         return _profile(collected, calibrator, description, n_selection, held_out)
     views = len(labelled.panel)
     own = views if fixed is None else fixed
@@ -212,22 +219,18 @@ def learn(
         collected = collected.under(order)
     else:
         trials = stopping.trials(calibrator, labelled, n_selection=n_selection)
-    steps = stopping.steps(trials)
-    aim = _aim(steps[own], own, max_error)
-    stopped = stopping.stopped(trials, aim)
+    steps = [step.of_rows(even) for step in stopping.steps(trials)]
+    aim: Aim = Thrift(own)
+    if max_error is not None:
+        threshold = risk.threshold(steps[own].confidence, steps[own].correct, max_error)
+        aim = SameDecision(NEVER if threshold is None else threshold)
+    stopped = stopping.stopped(trials, aim).of_rows(even)
     profile = _profile(collected.under(range(own)), calibrator, description, n_selection, steps[own], stopped)
-    usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials])
+    usual = crossfit.joined([(trial.usual.steps[own], trial.places) for trial in trials]).of_rows(even)
     adaptive = _adaptive(calibrator, collected, n_selection, aim, stopping.price(trials, aim), stopped)
     adaptive = adaptive.model_copy(update={"expected": Expected.of(stopped, usual)})
     curve = tuple(Result.point(step) for step in steps)
     return profile.model_copy(update={"curve": curve, "adaptive": adaptive, "renderer": renderer(collected.panel)})
-
-
-def _aim(held_out: Outcome, fixed: int, max_error: float | None) -> Aim:
-    if max_error is None:
-        return Thrift(fixed)
-    threshold = risk.threshold(held_out.confidence, held_out.correct, max_error)
-    return SameDecision(NEVER if threshold is None else threshold)
 
 
 def _adaptive(
@@ -238,18 +241,18 @@ def _adaptive(
     growth = stopping.grow(prefixes.seated(), labelled)
     rule = stopping.rule(growth, aim, price)
     asked = rule.asked(growth.confidence())
-    first, views = int(asked.min()), len(labelled.panel)
-    agree = base_tally(labelled.under(range(first))).agree
-    agreement_bins = [agreement_bin(*pair, views) for pair in zip(agree.tolist(), asked.tolist(), strict=True)]
+    first, views, even = int(asked.min()), len(labelled.panel), labelled.even()
+    agree = base_tally(labelled.under(range(first))).agree[even].tolist()
+    agreement_bins = [agreement_bin(*pair, views) for pair in zip(agree, asked[even].tolist(), strict=True)]
     return Adaptive(
         panel=str(collected.panel),
         first=first,
         low=rule.low,
         high=rule.high,
         calibrator=dump(prefixes),
-        held_out=HeldOut.of(stopped, growth.stopped(rule).since(n_selection)),
+        held_out=HeldOut.of(stopped, growth.stopped(rule).since(n_selection).of_rows(even[n_selection:])),
         agreement_bins=tuple(np.bincount(agreement_bins, minlength=(first + 1) * (views + 1)).tolist()),
-        answers=AnswerKinds.fit(labelled.under(range(first))),
+        answers=AnswerKinds.fit(labelled.evenly().under(range(first))),
     )
 
 
@@ -262,12 +265,13 @@ def _profile(
     *others: Outcome,
 ) -> Profile:
     labelled, described = collected.labelled(), collected.described()
-    part = labelled.take(slice(n_selection, None))
+    even = labelled.even()[n_selection:]
+    part = labelled.take(slice(n_selection, None)).take(np.flatnonzero(even))
     judged, single = crossfit.baselines(part), None
     if isinstance(calibrator, Jury) and labelled.evidence:
         judged += [own] if (own := crossfit.own_score(part)) else []
         single = calibrator.fit(labelled.under([]))
-        judged += [crossfit.one_query(calibrator, labelled, n_selection)] if labelled.panel else []
+        judged += [crossfit.one_query(calibrator, labelled, n_selection).of_rows(even)] if labelled.panel else []
     fitted = calibrator.fit(labelled)
     return Profile(
         looktwice=__version__,
@@ -283,12 +287,14 @@ def _profile(
         calibrator=dump(fitted),
         pictures=len(labelled),
         results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
-        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection)),
-        agreement_bins=_agreement_bins(labelled),
+        held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection).of_rows(even)),
+        agreement_bins=tuple(
+            np.bincount(base_tally(labelled.evenly()).agree, minlength=len(labelled.panel) + 1).tolist()
+        ),
         one_query=dump(single) if single else None,
         scores=_scores(labelled, fitted) if single else "",
         familiarity=None if described is None else Familiarity.fit(described),
-        answers=AnswerKinds.fit(labelled),
+        answers=AnswerKinds.fit(labelled.evenly()),
     )
 
 
@@ -302,8 +308,3 @@ def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
         fitted.scored.scale.kind, f"{fitted.scored.scale.kind}s"
     )
     return f"used, as {kind}"
-
-
-def _agreement_bins(votes: Votes) -> tuple[int, ...]:
-    """How many pictures had 0, 1 … views on the side of the base label."""
-    return tuple(np.bincount(base_tally(votes).agree, minlength=len(votes.panel) + 1).tolist())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looktwice.asking.asker import Asker
+from looktwice.asking.asker import Asker, Screen
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Evidence
@@ -110,7 +110,7 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
     """
     profile.check(asker.classifier.fingerprint, asker.names.renames)
     profile.check_scores(asker.scores)
-    rows = [row async for row in asker.ask(pictures, Panel(()))]
+    rows = [row async for row in asker.ask(pictures, Panel(()), screen=Screen(profile.familiarity is not None))]
     if failed := next((row for row in rows if isinstance(row, Unscored)), None):
         return failed
     first, *others = [row for row in rows if isinstance(row, Row)]

@@ -113,7 +113,8 @@ async def search(
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
     asked = [await learn.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
-    settings = [Setting(view, _brier(collected)) for view, collected in zip(grid, asked, strict=True)]
+    fitted = [crossfit.cross_fit(Gaussian(), collected.labelled()) for collected in asked]
+    settings = [Setting(view, float(found.brier.mean())) for view, found in zip(grid, fitted, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
     rest = await learn.collect(asker, mixed[len(pilot) :], best.panel)
     best = best.distinct()
@@ -124,10 +125,6 @@ async def search(
 def search_queries(pictures: int, settings: int, draws: int) -> int:
     """The most queries that `search` sends."""
     return pictures // 2 * (1 + settings * draws) + (pictures - pictures // 2) * (1 + draws)
-
-
-def _brier(collected: Collected) -> float:
-    return float(crossfit.cross_fit(Gaussian(), collected.labelled()).brier.mean())
 
 
 def shuffled(pictures: Sequence[Picture]) -> list[Picture]:
@@ -145,7 +142,8 @@ def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
     truths = [truth for each in labelled for truth in each.words]
     excluded = [each.excluded_labels(row) for each in labelled for row in range(len(each))]
     codes = [tuple(votes.codes(labels).tolist()) for labels in excluded] if any(excluded) else ()
-    votes = votes.labelled(truths, codes) if len(truths) == len(votes) else votes
+    chances = [p for each in labelled for p in each.probabilities or (1.0,) * len(each)]
+    votes = votes.labelled(truths, codes, chances) if len(truths) == len(votes) else votes
     unscored = tuple(item for part in parts for item in part.unscored)
     repeated, disputed = sum(part.repeated for part in parts), tuple(two for part in parts for two in part.disputed)
     descriptors = {digest: row for part in parts for digest, row in part.descriptors.items()}

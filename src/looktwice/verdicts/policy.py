@@ -155,7 +155,7 @@ class Policy:
 
     def screen(self) -> Screen:
         """What looks at pictures before anything is asked about them."""
-        return Screen(self.because, self.unfamiliar == "refuse")
+        return Screen(self.familiarity is not None, why=self.because, refuse=self.unfamiliar == "refuse")
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
         """What drift is seen by: how many views are on the side of the base label.

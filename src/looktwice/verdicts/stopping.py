@@ -43,7 +43,8 @@ class AdaptiveRule:
         cheap, dear = -40.0, 10.0
         for _ in range(50):
             middle = (cheap + dear) / 2
-            kept = cls.priced(confidence, regret, math.exp(middle))._mean(confidence, regret) <= allowance
+            asked = cls.priced(confidence, regret, math.exp(middle)).asked(confidence)
+            kept = float(regret[np.arange(len(regret)), asked].mean()) <= allowance
             cheap, dear = (middle, dear) if kept else (cheap, middle)
         return cls.priced(confidence, regret, math.exp(cheap))
 
@@ -74,9 +75,6 @@ class AdaptiveRule:
         """(n,): after how many views one stops, from the confidences (n, S + 1) after each number of views."""
         stops = np.column_stack([self.enough(confidence[:, s], s) for s in range(len(self.low) + 1)])
         return stops.argmax(axis=1)
-
-    def _mean(self, confidence: Floats, regret: Floats) -> float:
-        return float(regret[np.arange(len(regret)), self.asked(confidence)].mean())
 
 
 def movement(distributions: Sequence[Distribution]) -> Floats:

@@ -1,0 +1,75 @@
+"""What confidences of unlabelled pictures add to labels: prediction-powered intervals of accuracy beside plain ones.
+
+python -m experiments.unlabelled [MODEL …]      results/unlabelled.csv
+
+Each draw fits a jury on 500 random pictures; of the others, some are labelled and the rest are only scored. `plain` is
+the mean of the labels with Wilson's interval, `ppi` is `metrics.prediction_powered`. What both are to hold is the
+accuracy on the pictures that are not labelled. `saved` is the share of labels that may be left out for an interval of
+the same mean width. Votes are those that `python -m experiments.general ask` kept. Set OPENBLAS_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from experiments import general
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.metrics import prediction_powered, wilson
+from looktwice.views import GENERAL
+
+RESULTS = Path(__file__).parent / "results" / "unlabelled.csv"
+MODELS = ("resnet8", "resnet20", "resnet32", "resnet56", "mobilenetv2", "efficientnet")
+DRAWS, FIT, LABELS = 100, 500, (100, 200, 400)
+COLUMNS = (
+    "model",
+    "labels",
+    "unlabelled",
+    "draws",
+    "accuracy",
+    "plain",
+    "ppi",
+    "plain_covered",
+    "ppi_covered",
+    "saved",
+)
+
+
+def study(name: str) -> list[dict[str, object]]:
+    """One row for each number of labels."""
+    votes = general.kept(name, GENERAL)
+    found: dict[int, list[tuple[float, float, bool, bool, float]]] = {labels: [] for labels in LABELS}
+    for draw in range(DRAWS):
+        mixed = np.random.default_rng(draw).permutation(len(votes))
+        jury, rest = Jury().fit(votes.take(mixed[:FIT])), votes.take(mixed[FIT:])
+        sure, right = jury.confidence(rest), jury.predict(rest) == rest.truths
+        for labels in LABELS:
+            true = float(right[labels:].mean())
+            low, high = wilson(int(right[:labels].sum()), labels)
+            _, least, most = prediction_powered(right[:labels], sure[:labels], sure[labels:])
+            inside = (bool(low <= true <= high), bool(least <= true <= most))
+            found[labels].append((float(high - low), most - least, *inside, true))
+    rows = []
+    for labels, told in found.items():
+        plain, ppi, held, powered, true = np.mean(told, axis=0)
+        row = {"model": name, "labels": labels, "unlabelled": len(votes) - FIT - labels, "draws": DRAWS}
+        row |= {"accuracy": true, "plain": plain, "ppi": ppi, "plain_covered": held, "ppi_covered": powered}
+        rows.append(row | {"saved": 1.0 - (ppi / plain) ** 2})
+    return rows
+
+
+def main(names: list[str], results: Path = RESULTS) -> None:
+    """Write the rows of these models."""
+    rows = [row for name in names for row in study(name)]
+    with results.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(MODELS))
