@@ -22,7 +22,7 @@ PRICES = """
 [models."by-the-pixel"]
 input = "1"
 output = "1"
-image = { rule = "area", pixels = 1, most = 1000000 }
+image = { rule = "squares", side = 1, most = 1000000 }
 """
 
 CHOICES = st.builds(
