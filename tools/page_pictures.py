@@ -40,7 +40,7 @@ def shot(browser: Browser, url: str, settings: dict[str, Any]) -> bytes:
     page = browser.new_context(**settings).new_page()
     page.goto(url)
     for done, sample in enumerate(SAMPLES, 1):
-        page.locator("#sample-list button").nth(sample).click()
+        page.locator("#samples button").nth(sample).click()
         expect(page.locator("#history-list li")).to_have_count(done)
     page.mouse.move(0, 0)
     page.wait_for_timeout(1500)  # the dial settles
@@ -54,7 +54,7 @@ def frames(browser: Browser, url: str) -> list[Image.Image]:
     page.goto(url)
     shots = []
     for done, sample in enumerate(SAMPLES, 1):
-        page.locator("#sample-list button").nth(sample).click()
+        page.locator("#samples button").nth(sample).click()
         page.mouse.move(0, 0)
         page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
         for _ in range(FRAMES - 1):

@@ -155,7 +155,7 @@ def test_a_chosen_file_fans_out_into_its_views_and_each_lights_up(visit: Visit, 
 
 
 def test_views_that_disagree_show_what_they_say(visit: Visit) -> None:
-    visit.page.locator("#sample-list button").nth(5).click()  # a shirt that looks like a coat and a pullover
+    visit.page.locator("#samples button").nth(5).click()  # a shirt that looks like a coat and a pullover
     visit.verdict()
     differ = visit.page.locator("#fan li[data-state=differ]")
     assert differ.count() > 0
@@ -200,11 +200,19 @@ def test_several_files_are_looked_at_one_after_the_other_and_stay_in_the_visit(v
 
 
 def test_a_sample_shows_something_at_once(visit: Visit) -> None:
-    samples = visit.page.locator("#sample-list button")
-    expect(samples).to_have_count(8)
+    samples = visit.page.locator("#samples button")
+    expect(samples).to_have_count(48)
     samples.first.click()
     visit.verdict()
     assert visit.page.locator("#picture").get_attribute("alt") == "Sneaker.png"
+
+
+def test_a_drawing_in_colour_is_no_picture_that_it_can_be_trusted_with(visit: Visit) -> None:
+    visit.page.get_by_label("Drawn in colour, as a shop shows them").locator("button").first.click()
+    visit.verdict()
+    assert visit.page.locator("#picture").get_attribute("alt") == "T-shirt/top.jpg"
+    expect(visit.page.locator("#unfamiliar-because")).to_contain_text("a colour picture of 288 × 288")
+    expect(visit.page.locator("#decision")).to_have_text("Review")
 
 
 def test_turning_the_phone_takes_a_burst_that_is_judged_as_one(visit: Visit) -> None:
@@ -284,7 +292,7 @@ def test_a_service_that_is_gone_is_said(profile: Path, browser: Browser) -> None
     with serving(profile) as service:
         visits = visiting(service, browser)
         visit = next(visits)
-        expect(visit.page.locator("#sample-list button")).to_have_count(8)
+        expect(visit.page.locator("#samples button")).to_have_count(48)
         service.process.terminate()
         service.process.wait(60)
         put(visit, ("shirt.png", clothes()[0]))
@@ -312,7 +320,7 @@ def test_a_token_is_asked_for_and_kept_for_the_visit(profile: Path, browser: Bro
 
 def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
     page = visit.page
-    expect(page.locator("#sample-list button")).to_have_count(8)
+    expect(page.locator("#samples button")).to_have_count(48)
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.press("Tab")
@@ -321,7 +329,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Visit) -> None:
     expect(page.locator("#tab-trust")).to_be_focused()
     expect(page.locator("#trust")).to_be_visible()
     page.keyboard.press("ArrowRight")
-    for wanted in ("#choose", "#camera", "#sample-list li:first-child button"):
+    for wanted in ("#choose", "#camera", "#samples li:first-child button >> nth=0"):
         page.keyboard.press("Tab")
         expect(page.locator(wanted)).to_be_focused()
     page.keyboard.press("Enter")
@@ -351,9 +359,9 @@ def test_nothing_sticks_out_and_axe_finds_nothing_serious(
     settings = {"viewport": {"width": width, "height": 780}, "color_scheme": scheme, "bypass_csp": True}
     visits = visiting(service, browser, **settings)
     visit = next(visits)
-    expect(visit.page.locator("#sample-list button")).to_have_count(8)
+    expect(visit.page.locator("#samples button")).to_have_count(48)
     inspect(visit)
-    visit.page.locator("#sample-list button").nth(5).click()
+    visit.page.locator("#samples button").nth(5).click()
     visit.verdict()
     inspect(visit)
     put(visit, ("fish.png", encode_png(fish(500, 375))))

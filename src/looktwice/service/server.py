@@ -176,6 +176,8 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
     except OSError as error:
         raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
     say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
+    if elsewhere := outside(listening, secure=config.is_ssl):
+        say(f"From a phone or another machine on the network: {elsewhere}")
     await uvicorn.Server(config).serve(sockets=[listening])
 
 
@@ -189,8 +191,31 @@ def listen(host: str, port: int) -> socket.socket:
         raise LookTwiceError(f"cannot serve at {host}, port {port}: {why}; try another --port, or 0") from None
 
 
+ANYWHERE = {"0.0.0.0": ("127.0.0.1", "192.0.2.1"), "::": ("::1", "2001:db8::1")}  # noqa: S104
+"""Hosts that stand for every address of this machine; its own name for itself, and one that is surely elsewhere."""
+
+
 def address(listening: socket.socket, secure: bool) -> str:
     """Where a browser on this machine finds the service."""
     host, port = listening.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return _url(ANYWHERE[host][0] if host in ANYWHERE else host, port, secure)
+
+
+def outside(listening: socket.socket, secure: bool) -> str | None:
+    """Where other machines find a service that listens at every address; None if it does not, or there is no network.
+
+    It is the address from which this machine would send to another one; nothing is sent.
+    """
+    host, port = listening.getsockname()[:2]
+    if host not in ANYWHERE:
+        return None
+    with socket.socket(listening.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((ANYWHERE[host][1], 9))
+        except OSError:
+            return None
+        return _url(probe.getsockname()[0], port, secure)
+
+
+def _url(host: str, port: int, secure: bool) -> str:
     return f"http{'s' if secure else ''}://{f'[{host}]' if ':' in host else host}:{port}/"

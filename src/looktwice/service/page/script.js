@@ -219,10 +219,19 @@ addEventListener("drop", (event) => {
 });
 
 async function offerSamples() {
-  const { labels, samples } = await api.samples();
+  const { labels, groups } = await api.samples();
   if (!labels.every((label) => profile.vocabulary.includes(label))) return;
-  byId("sample-list").replaceChildren(...samples.map(offered));
+  byId("sample-groups").replaceChildren(...groups.flatMap(grouped));
   byId("samples").hidden = false;
+}
+
+function grouped({ caption, samples }) {
+  const words = document.createElement("p");
+  words.textContent = caption;
+  const list = document.createElement("ul");
+  list.setAttribute("aria-label", caption);
+  list.append(...samples.map(offered));
+  return [words, list];
 }
 
 function offered({ file, truth }) {
@@ -232,12 +241,13 @@ function offered({ file, truth }) {
   const image = document.createElement("img");
   image.src = `/page/samples/${file}`;
   image.alt = `Sample: ${truth}`;
-  image.className = "coarse";
+  image.loading = "lazy";
+  image.classList.toggle("coarse", file.endsWith(".png"));
   button.append(image);
   button.addEventListener("click", async () => {
     try {
       const blob = await api.sample(file);
-      enqueue([[new File([blob], `${truth}.png`, { type: blob.type })]]);
+      enqueue([[new File([blob], `${truth}${file.slice(-4)}`, { type: blob.type })]]);
     } catch (error) {
       complain(error);
     }
