@@ -198,9 +198,10 @@ def label_only(crowd: Crowd, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, F
 
 
 def common(labelled: LabelledVotes) -> Jury:
-    """The jury with nearly one weight for all views."""
+    """The jury with nearly one weight for all views, and no offsets."""
     patterns = logit.tabulate(labelled)
-    return Jury(shrinkage=COMMON)._holding(patterns, logit.descend(patterns, COMMON), logit.Offsets())
+    fitted = Jury(shrinkage=COMMON)._holding(patterns, logit.descend(patterns, COMMON), logit.Offsets())
+    return fitted.beside(labelled, labelled)
 
 
 def mean_logs(each: Heard) -> Floats | None:

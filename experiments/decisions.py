@@ -1,4 +1,4 @@
-"""The tables of docs/method.md about baselines, sets, stops and guarantees: `python -m experiments page`."""
+"""The tables of docs/method.md about what the jury is worth, its sets and stops: `python -m experiments page`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ COLUMNS = {
         "base_auroc": "the same, base answer",
         "brier": "Brier",
         "nll": "NLL",
+        "splits": "splits",
+    },
+    "spread": {
+        "model": "model",
+        "spread": "spread by",
+        "brier": "Brier",
+        "nll": "NLL",
+        "coverage": "coverage",
+        "listed": "by name",
+        "labels": "labels",
+        "classes": "classes",
         "splits": "splits",
     },
     "sets": {

@@ -38,6 +38,7 @@ from looktwice.calibration import panels
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.errors import DataError
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import Image
 from looktwice.views import Panel, Tone, View, base_question, parse, questions, render
@@ -67,7 +68,7 @@ LABELLED = {"photos": 1250}
 """Pictures that fit where the panel is given; 1,000 of other sets."""
 OLD = list(range(8))
 SOFTMAX, MILDLY = "softmax, temperature (1 query)", "mild panel, 1+8"
-FIGURES = ("accuracy", "ece", "brier", "base_auroc")
+FIGURES = ("accuracy", "ece", "ece_by_chance", "brier", "base_auroc")
 Rows = NDArray[np.intp]
 
 
@@ -199,6 +200,8 @@ def kept(name: str, views: Panel = TRIED) -> LabelledVotes:
             found = list(file["views"])
             said.append(file["labels"][:, [0, *(1 + found.index(str(view)) for view in views)]])
             rows.append(file["rows"])
+    if not said:
+        raise DataError(f"no answers of {name} are kept in {CACHE / 'general'}; run python -m experiments.general ask")
     labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
     truths, _ = SOURCES[name].truths
     words = tuple(map(str, range(1 + max(int(labels.max()), int(truths.max())))))
@@ -406,7 +409,13 @@ def regenerate(panel: Panel, source: Path = SOURCE) -> None:
     source.write_text(re.sub(pattern, rf"\g<1>{text}\g<2>", source.read_text("utf-8"), flags=re.DOTALL), "utf-8")
 
 
-SHOWN = {"accuracy": "accuracy", "ece": "ECE", "brier": "Brier", "base_auroc": "AUROC, base answer"}
+SHOWN = {
+    "accuracy": "accuracy",
+    "ece": "ECE",
+    "ece_by_chance": "ECE by chance",
+    "brier": "Brier",
+    "base_auroc": "AUROC, base answer",
+}
 
 
 def page(results: Path = RESULTS, path: Path = PAGE) -> None:

@@ -87,18 +87,18 @@ def _told(found: list[Told]) -> dict[str, object]:
     return {"width": np.mean([each[0] for each in found]), "covered": np.mean([each[1] for each in found])}
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these models; those of others stay."""
     kept = []
-    if RESULTS.exists():
-        with RESULTS.open(newline="") as file:
+    if results.exists():
+        with results.open(newline="") as file:
             kept = [row for row in csv.DictReader(file) if row["model"] not in names]
     for name in names:
         for threshold in THRESHOLDS:
             rows = study(name, threshold)
             kept += [{k: f"{v:.4f}" if isinstance(v, float) else str(v) for k, v in row.items()} for row in rows]
             print(name, threshold, f"ratio {rows[-1]['ratio']:.2f}" if rows else "too few are accepted", flush=True)
-            with RESULTS.open("w", newline="") as file:
+            with results.open("w", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(kept)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from experiments.closed import ece_by_chance
 from experiments.collected import MILD
 from experiments.outputs import SOURCES, Source
 from looktwice.calibration import crossfit, metrics
@@ -67,15 +68,22 @@ def jury(votes: LabelledVotes, fit: Rows, test: Rows) -> dict[str, float]:
 def with_scores(plain: Jury, votes: LabelledVotes) -> Jury:
     """What `Jury.fit` makes of votes with scores, from the jury that their labels alone teach."""
     layout = choose_layout(votes, plain.shrinkage)
-    return replace(plain, scored=fit_scored(votes, plain.shrinkage, layout) if layout else None)
+    fitted = replace(plain, scored=fit_scored(votes, plain.shrinkage, layout) if layout else None)
+    return fitted.beside(votes, votes)
 
 
 def judged(fitted: Jury, tested: LabelledVotes) -> dict[str, float]:
     """The figures of a fitted jury."""
-    scores = crossfit.outcome(fitted, tested).scores()
+    outcome = crossfit.outcome(fitted, tested)
+    scores = outcome.scores()
     own = replace(fitted, ballot="base").confidence(tested)
-    base = metrics.auroc(own, tested.base == tested.truths) or 0.5
-    return {"accuracy": scores.accuracy, "ece": scores.ece, "brier": scores.brier, "base_auroc": base}
+    return {
+        "accuracy": scores.accuracy,
+        "ece": scores.ece,
+        "ece_by_chance": ece_by_chance(outcome.confidence),
+        "brier": scores.brier,
+        "base_auroc": metrics.auroc(own, tested.base == tested.truths) or 0.5,
+    }
 
 
 def white_box(logs: Floats, truths: Codes, base: Codes, fit: Rows, test: Rows) -> dict[str, float]:
@@ -93,6 +101,7 @@ def white_box(logs: Floats, truths: Codes, base: Codes, fit: Rows, test: Rows) -
     return {
         "accuracy": float((label == truth).mean()),
         "ece": metrics.ece(p.max(axis=1), label == truth),
+        "ece_by_chance": ece_by_chance(p.max(axis=1)),
         "brier": float(brier.mean()),
         "base_auroc": metrics.auroc(own, base[test] == truth) or 0.5,
     }

@@ -3,7 +3,7 @@
 python -m experiments.tried            results/tried.csv, a line for each model, trial and setting
 python -m experiments.tried quick DIR  the same, small, on the embedded clothes
 
-Weights, offsets and spreading are tried with the panel that grew on the other models, on 1,000 labelled pictures (1,250
+Weights and offsets are tried with the panel that grew on the other models, on 1,000 labelled pictures (1,250
 photos). Choosing and the ladder grow their panels on these. Settings were taken from ResNet-8, ResNet-20 and
 MobileNetV2; on the other three models they are only reported.
 """
@@ -16,21 +16,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
-from experiments.general import RESULTS, Heard, Split, left_out_splits, records, small, write
+from experiments.general import OLD, RESULTS, Heard, Split, left_out_splits, records, small, write
 from looktwice.calibration import crossfit, logit, metrics, panels
-from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.logit import Offsets
+from looktwice.calibration.logit import Offsets, Patterns
 from looktwice.calibration.votes import Floats, LabelledVotes
 
 SPLITS = 6
 SHRINKAGES = (1000.0, 100.0, 30.0, 10.0, 3.0)
 STRENGTHS = (100.0, 30.0, 10.0)
-SHARES = (0.0, 0.3, 0.6, 0.9)
+BEGUN = (4, 6, 8)
+"""Views of the panel that grew on the other models, after which the others are chosen."""
 BRANCH = 2
 """Views after which a ladder parts unanimous pictures from the others."""
 Figures = dict[str, float]
+Fold = tuple[NDArray[np.bool_], Floats]
+"""The pictures of a fold, and the parameters that the others teach."""
 Told = Iterator[tuple[str, str, Figures]]
 
 
@@ -71,13 +75,44 @@ def offsets(_: Heard, split: Split) -> Told:
     yield "offsets", "as shipped", figures(Jury().fit(train), tested)
 
 
+def tempering(each: Heard, split: Split) -> Told:
+    """All parameters times one figure that suits held-out folds best, with the panel grown on others and one chosen."""
+    train, tested = each.votes.take(split.fit), each.votes.take(split.test)
+    for name, panel in {"grown": split.panel, "chosen": panels.grow(train, 8)}.items():
+        patterns = logit.tabulate(train.under(panel))
+        theta = logit.descend(patterns, logit.SHRINKAGE)
+        folds = list(logit.held_out_fits(patterns, logit.folds(len(train)), logit.SHRINKAGE, theta))
+
+        def held(share: float, patterns: Patterns = patterns, folds: list[Fold] = folds) -> float:
+            return sum(float(logit.losses(patterns, share * fold)[rows].sum()) for rows, fold in folds)
+
+        for setting, share in {"as fitted": 1.0, "by folds": minimize_scalar(held, bounds=(0.3, 1.5)).x}.items():
+            calibrator = Jury()._holding(patterns, share * theta, Offsets())
+            yield f"temperature, {name} panel", setting, figures(calibrator, tested.under(panel))
+
+
 def choosing(each: Heard, split: Split) -> Told:
     """Eight views chosen on the labelled pictures by either loss, in sample or on held-out folds."""
     train = each.votes.take(split.fit)
     found = {name: panels.grow(train, 8, loss) for name, loss in panels.LOSSES.items()}
     for name, panel in found.items():
         yield "chosen by", name, figures(Jury().fit(train.under(panel)), each.votes.under(panel).take(split.test))
+    mild = each.votes.under(OLD)
+    yield "chosen by", "nobody: the mild panel", figures(Jury().fit(mild.take(split.fit)), mild.take(split.test))
+    for begun in BEGUN:
+        panel = extended(train, split.panel[:begun], 8)
+        tested = each.votes.under(panel).take(split.test)
+        yield "chosen by", f"log-loss, after {begun} general ones", figures(Jury().fit(train.under(panel)), tested)
     yield from ladder(each, split, found["log-loss"])
+
+
+def extended(votes: LabelledVotes, begun: Sequence[int], size: int) -> list[int]:
+    """A panel that goes on from some views by what each further one adds on these pictures."""
+    panel = list(begun)
+    while len(panel) < size:
+        left = [column for column in range(len(votes.panel)) if column not in panel]
+        panel.append(min(left, key=lambda column: panels.lost(votes.under([*panel, column]))))
+    return panel
 
 
 def ladder(each: Heard, split: Split, panel: Sequence[int]) -> Told:
@@ -87,10 +122,8 @@ def ladder(each: Heard, split: Split, panel: Sequence[int]) -> Told:
         parts = []
         for unanimous in (True, False):
             rows, test = (np.flatnonzero(_agreed(votes, panel) == unanimous) for votes in (train, tested))
-            part, branch = train.take(rows), list(panel[:BRANCH])
-            while len(branch) < size:
-                left = [column for column in range(len(part.panel)) if column not in branch]
-                branch.append(min(left, key=lambda column: panels.lost(part.under([*branch, column]))))
+            part = train.take(rows)
+            branch = extended(part, panel[:BRANCH], size)
             parts.append(crossfit.outcome(Jury().fit(part.under(branch)), tested.take(test).under(branch)))
         brier, nll = (
             float(np.concatenate([getattr(part, name) for part in parts]).mean()) for name in ("brier", "nll")
@@ -104,37 +137,7 @@ def _agreed(votes: LabelledVotes, panel: Sequence[int]) -> Floats:
     return (votes.views[:, list(panel[:BRANCH])] == votes.base[:, None]).all(axis=1)
 
 
-def spreading(each: Heard, split: Split) -> Told:
-    """The mass of the unnamed class, shared by what views of other pictures say together, and evenly."""
-    tested, classes = split.votes.take(split.test), each.votes.classes
-    calibrator = Jury().fit(split.votes.take(split.fit))
-    others = each.votes.take(np.setdiff1d(np.arange(len(each.votes)), split.test))
-    together = np.zeros((classes, classes))
-    for column in others.views.T:
-        np.add.at(together, (others.base, column), 1.0)
-        np.add.at(together, (column, others.base), 1.0)
-    said, rows = np.column_stack([tested.base, tested.views]), np.arange(len(tested))
-    table, unnamed = calibrator.distribution(tested).dense(classes), np.ones((len(tested), classes), bool)
-    unnamed[rows[:, None], said] = False
-    mass, even = np.where(unnamed, table, 0.0).sum(axis=1, keepdims=True), _shares(unnamed * 1.0, unnamed)
-    likely = _shares(unnamed * together[said].sum(axis=1), unnamed)
-    for share in SHARES:
-        told = np.where(unnamed, mass * (share * likely + (1 - share) * even), table)
-        spread = Distribution(np.broadcast_to(np.arange(classes, dtype=np.int32), told.shape), told, classes)
-        brier, nll = spread.brier(tested.truths).mean(), spread.nll(tested.truths).mean()
-        yield "spread by co-occurrence", f"{share:g}", {"brier": brier, "nll": nll, "ece": np.nan, "base_auroc": np.nan}
-
-
-def _shares(weight: Floats, unnamed: Floats) -> Floats:
-    """(n, K): the weights as shares of their sum, even among the unnamed where that is 0."""
-    total = weight.sum(axis=1, keepdims=True)
-    share: Floats = np.where(total > 0, weight, unnamed) / np.maximum(
-        np.where(total > 0, total, unnamed.sum(axis=1, keepdims=True)), 1e-12
-    )
-    return share
-
-
-TRIALS = (weights, offsets, choosing, spreading)
+TRIALS = (weights, offsets, tempering, choosing)
 
 
 def measured(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:

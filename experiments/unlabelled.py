@@ -23,7 +23,7 @@ from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "unlabelled.csv"
 MODELS = ("resnet8", "resnet20", "resnet32", "resnet56", "mobilenetv2", "efficientnet")
-DRAWS, FIT, LABELS = 100, 500, (100, 200, 400)
+DRAWS, FIT, LABELS = 100, 500, (50, 100, 200, 400)
 COLUMNS = (
     "model",
     "labels",
