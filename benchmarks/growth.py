@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from goals import at_least, at_most
 
-from looktwice.asking.asker import Asker, Unscored
+from looktwice.asking.asker import Asker
+from looktwice.asking.outcome import Unscored
 from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.base import Answer, Pixels, Terms

@@ -26,7 +26,8 @@ import numpy as np
 from goals import at_least, compare
 
 import looktwice
-from looktwice.asking.asker import Asker, Unscored
+from looktwice.asking.asker import Asker
+from looktwice.asking.outcome import Unscored
 from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor

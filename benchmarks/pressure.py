@@ -69,7 +69,7 @@ def loop(url: str, sent: list[bytes]) -> int:
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=30) as reply:
-                    return len(json.load(reply))
+                    return int("label" in json.load(reply))
             except urllib.error.HTTPError as error:
                 time.sleep(float(error.headers["Retry-After"]))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments import baselines, closed, decisions, general, guarantees, scores, sets, stopping
+from experiments import baselines, closed, decisions, general, guarantees, scores, sets, spread, stopping
 from experiments.collected import CACHE, MILD16
 from experiments.paper import claims, drawings, jacobian, pages, prescription, tables
 from experiments.paper.answers import Answers, Meter
@@ -263,7 +263,13 @@ CLOSED, SCORES = "closed", "scores"
 """The tasks about real closed systems and about scores, which are no part of the paper."""
 EMBEDDED = 480
 """Embedded pictures of each of two parts on which these are tried."""
-DECISIONS = {"baselines": baselines, "sets": sets, "stopping": stopping, "guarantees": guarantees}
+DECISIONS = {
+    "baselines": baselines,
+    "spread": spread,
+    "sets": sets,
+    "stopping": stopping,
+    "guarantees": guarantees,
+}
 """The tasks about what the jury is worth beside others, and about sets and stops."""
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
@@ -280,6 +286,7 @@ all            all of these, one after the other, and the pages in docs
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
+spread         where the probability goes that is left for classes nobody named
 sets           prediction sets of each kind, beside MAPIE's
 stopping       what stopping early does to the Brier score, and what it says that it does
 guarantees     how thresholds with a guarantee fare on new pictures

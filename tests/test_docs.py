@@ -101,7 +101,9 @@ def check_tutorial(said: str, folder: Path) -> None:
     assert len((folder / "photos" / "labels.csv").read_text().splitlines()) == 601
     assert "Accepted:" in said
     assert "accept" in (folder / "verdicts.csv").read_text()
-    assert re.search(r"2\.57\d0", said)  # 3 to check, 2400 about labelled ones, 160 to score, and a few canaries
+    assert re.search(
+        r"2\.5[6-9]\d0", said
+    )  # 3 to check, 2400 about labelled ones, 160 to score, canaries by the minute
     assert "Drift: none seen in" in said
 
 

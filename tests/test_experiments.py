@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import closed, familiarity, general, scores
+from experiments import closed, familiarity, general, labelling, scores, unlabelled, weighted
 from experiments.__main__ import main
 from experiments.collected import SHARED
+from experiments.outputs import CLOTHES
 from experiments.paper import claims, drawings, grids, jacobian, pages, prescription, published, subjects, tables
 from experiments.paper.answers import DIRECTIONS, Answers, Meter, Readings
 from experiments.paper.grids import Normalised
@@ -20,6 +21,7 @@ from experiments.paper.tables import Study
 from experiments.paper.writing import read, write
 from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError, ViewError
 from looktwice.transfer.latent import Cumulatives, describe
 from looktwice.transfer.latent import read as read_features
@@ -496,14 +498,14 @@ def test_pages_take_a_screen_of_each_table_and_all_rows_go_on_pages_of_their_own
     (tmp_path / "tables").mkdir()
     for page in (pages.PAGE, pages.ADVICE):
         names = [name for name, block in pages.BLOCKS.items() if block.page == page]
-        marks = "".join(f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in names)
+        marks = "".join(f"<!-- {name} -->\nunfilled\n<!-- /{name} -->\n" for name in names)
         (tmp_path / page).write_text(f"before\n{marks}after\n", "utf-8")
     (tmp_path / pages.INDEX).write_text("<!-- index -->\n<!-- /index -->\n", "utf-8")
     pages.fill(tmp_path, ran)
     text = (tmp_path / pages.PAGE).read_text("utf-8")
     assert text.startswith("before\n<!-- table1 -->\n| model |")
     assert text.endswith("after\n")
-    assert text.count("old") == 2  # Tables 2 and 3, which the embedded pictures cannot tell
+    assert text.count("unfilled") == 2  # Tables 2 and 3, which the embedded pictures cannot tell
     whole = (tmp_path / "tables" / "paper-table1.md").read_text("utf-8")
     assert whole.count("\n| embedded clothes |") == len(read(ran / "table1.csv"))
     index = (tmp_path / pages.INDEX).read_text("utf-8")
@@ -546,13 +548,78 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     accuracy = {row["change"]: float(row["accuracy"]) for row in found["calibration"]}
     assert accuracy["none"] > accuracy["negative"]
     page = tmp_path / "page.md"
-    page.write_text("".join(f"<!-- {task} -->\nold\n<!-- /{task} -->\n" for task in found), "utf-8")
+    page.write_text("".join(f"<!-- {task} -->\nbefore\n<!-- /{task} -->\n" for task in found), "utf-8")
     familiarity.fill(page, tmp_path)
     assert "| clothes | pixels | 1 % |" in page.read_text("utf-8")
-    assert "old" not in page.read_text("utf-8")
+    assert "before" not in page.read_text("utf-8")
+    for row in found["streams"]:
+        assert (row["told"] == "True") == (row["drift"] == row["shift"] == "False")
 
 
-@pytest.mark.parametrize("task", ["baselines", "sets", "stopping", "guarantees"])
+def test_answers_that_are_not_kept_are_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(general, "CACHE", tmp_path)
+    with pytest.raises(DataError, match=r"no answers of resnet20 are kept .* run python -m experiments\.general ask"):
+        general.kept("resnet20")
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The votes about the embedded pictures stand for those that are kept of any model."""
+    said, (truths, _) = CLOTHES.logs().argmax(axis=2), CLOTHES.truths
+    votes = Votes.from_labels(said[:, 0], said[:, 1:], truths, vocabulary=np.arange(10))
+    monkeypatch.setattr(general, "kept", lambda *_: votes)
+
+
+@pytest.mark.usefixtures("embedded")
+def test_labels_by_strata_are_measured_beside_a_random_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"DRAWS": 3, "FIT": 300, "LABELS": 200, "THRESHOLDS": (0.9, 0.0)}.items():
+        monkeypatch.setattr(labelling, name, value)
+    results = tmp_path / "labelling.csv"
+    for _ in range(2):  # rows of the same model are replaced
+        labelling.main(["clothes"], results)
+    rows = read(results)
+    random = {row["threshold"]: row for row in rows if row["method"] == "random"}
+    strata = [row for row in rows if row["method"] == "strata"]
+    assert list(random) == ["0.9000", "0.0000"]
+    assert len(strata) == 2 * len(range(40, 201, 20))
+    for row in strata:
+        assert float(row["ratio"]) < 0.9
+        if row["labels"] == "200":
+            assert float(row["width"]) < float(random[row["threshold"]]["width"])
+
+
+@pytest.mark.usefixtures("embedded")
+def test_confidences_of_unlabelled_pictures_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"DRAWS": 5, "FIT": 300, "LABELS": (100, 200)}.items():
+        monkeypatch.setattr(unlabelled, name, value)
+    unlabelled.main(["clothes"], tmp_path / "unlabelled.csv")
+    rows = read(tmp_path / "unlabelled.csv")
+    assert [(row["labels"], row["unlabelled"]) for row in rows] == [("100", "1600"), ("200", "1500")]
+    for row in rows:
+        assert 0 < float(row["ppi"]) < float(row["plain"])
+        assert float(row["saved"]) == pytest.approx(1 - (float(row["ppi"]) / float(row["plain"])) ** 2, abs=1e-3)
+        assert float(row["ppi_covered"]) >= 0.6
+
+
+def test_uneven_labels_are_measured_on_simulated_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SPLITS": 1, "VISITED": 400, "FIRST": 100}.items():
+        monkeypatch.setattr(weighted, name, value)
+    (tmp_path / "weighted.csv").write_text(",".join(weighted.COLUMNS) + "\nother,doubtful,even,1,1,1,1,1,0,1\n")
+    weighted.main(["simulated"], tmp_path / "weighted.csv")
+    other, *rows = read(tmp_path / "weighted.csv")
+    assert other["subject"] == "other"
+    assert [(row["chosen"], row["method"]) for row in rows] == [
+        ("doubtful", "even"),
+        ("doubtful", "plain"),
+        ("sure", "even"),
+        ("sure", "plain"),
+    ]
+    for even, plain in (rows[:2], rows[2:]):
+        assert float(even["counted"]) < float(plain["counted"]) == float(plain["labels"])
+        assert float(even["covered"]) > 0.85
+
+
+@pytest.mark.parametrize("task", ["baselines", "spread", "sets", "stopping", "guarantees"])
 def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str, tmp_path: Path) -> None:
     assert main([task, "--quick", "--results", str(tmp_path)]) == 0
     rows = read(tmp_path / f"{task}.csv")
@@ -561,6 +628,9 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str
         brier = {row["method"]: float(row["brier"]) for row in rows}
         assert brier["jury"] < brier["majority share"]
         assert {row["queries"] for row in rows} == {"1", "9"}
+    elif task == "spread":
+        assert {row["spread"] for row in rows} == {"evenly", "labelled pictures", "all pictures"}
+        assert all(float(row["listed"]) <= float(row["coverage"]) for row in rows)
     elif task == "sets":
         covered = {row["sets"]: float(row["coverage"]) for row in rows}
         assert covered["adaptive"] > 0.88
@@ -569,7 +639,8 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str
         assert {row["allowed"] for row in rows} == {"2%", "5%", "10%", "20%"}
         assert all(int(row["broken"]) <= int(row["above"]) <= int(row["made"]) <= 2 for row in rows)
     else:
-        assert all(float(row["queries"]) <= 1 for row in rows)
+        assert all(float(row["queries"]) < 1.1 for row in rows)  # twelve views are at hand, and eight are the panel
+        assert all(float(row["queries"]) < 1 for row in rows if row["aim"].startswith("within"))
         assert all(0.85 < float(row["brier"]) < 1.15 for row in rows)
 
 

@@ -40,7 +40,9 @@ def asked(server: Running) -> int:
 
 
 def wait_for(server: Running, requests: int) -> None:
+    end = time.monotonic() + 120
     while asked(server) < requests:
+        assert time.monotonic() < end, "it does not ask"
         time.sleep(0.02)
 
 

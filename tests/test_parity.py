@@ -13,7 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from http import HTTPStatus
+from inspect import signature
 from pathlib import Path
+from pkgutil import resolve_name
 from subprocess import CompletedProcess
 from typing import Any, get_type_hints
 
@@ -38,7 +40,7 @@ from parity import (
     of_verdict,
     write_place,
 )
-from serving import Client, started, started_here
+from serving import DEMO, Client, started, started_here
 from workshop import PANEL, call, command, run, write_pictures, write_profile
 
 from looktwice.asking.ledger import SqliteLedger
@@ -46,17 +48,19 @@ from looktwice.asking.ledger.protocol import Account
 from looktwice.asking.session import AskKeywords, AskOptions
 from looktwice.classifiers.settings import read_toml
 from looktwice.cli.app import app
+from looktwice.cli.options import _machines as machines
 from looktwice.errors import BudgetError, ImageError, LookTwiceError
 from looktwice.estimator import LookTwice
 from looktwice.fleet.shards import Shards
 from looktwice.fleet.sources import units
 from looktwice.fleet.worker import Job, Scorer
 from looktwice.model import AsyncModel, Model
-from looktwice.pictures.collection import find
+from looktwice.pictures.collection import find, labelled
 from looktwice.pictures.image import encode_png
 from looktwice.service.replies import VerdictReply
 from looktwice.service.server import guaranteeing
 from looktwice.verdicts import look as looking
+from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions
 from looktwice.verdicts.profile import Profile
@@ -98,6 +102,44 @@ def test_the_command_line_has_every_option(name: str) -> None:
     if name in ("look", "score", "evaluate", "serve"):
         wanted += options_of(DecisionOptions)
     assert {f"--{option.replace('_', '-')}" for option in wanted} <= taken
+
+
+PYTHON = {
+    "fit": {"noise": "calibration.paper:Transfer"},
+    "tune": {"sizes": "model:Model.tune_sizes", "paper": "model:Model.search", "draws": "model:Model.search"},
+    "look": {"burst": "model:Model.burst", "frames": "model:Model.burst"},
+    "score": {"verify": "verdicts.files:ScoreFile"},
+    "evaluate": {},
+    "check": {},
+}
+"""What stands in Python for options of a command that its method of `Model` does not take."""
+FILES = {
+    "classifier": "model:Model",
+    "profile": "model:Model.load",
+    "out": "model:Model.save",
+    "votes": "calibration.storage:save",
+    "report": "report:write",
+    "truths": "pictures.datasets:open_labelled",
+    "truths_column": "pictures.datasets:open_labelled",
+    "take": "pictures.datasets:open_labelled",
+    "dry_run": "model:Model.estimate",
+    "json": "verdicts.evaluate:Evaluation.record",
+    "json_log": "asking.outcome:Progress",
+}
+"""The same for what any command reads, writes and tells."""
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_the_library_takes_what_the_command_takes(name: str) -> None:
+    group = typer.main.get_command(app)
+    options = {str(parameter.name) for parameter in group.commands[name].params} - {"skip_unfamiliar"}  # type: ignore[attr-defined]
+    options -= {*options_of(AskOptions), *signature(machines).parameters, "help"}
+    options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
+    elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}
+    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision"}
+    called = {"pictures": "picture"} if name in ("look", "check") else {}
+    assert {called.get(option, option) for option in options - set(elsewhere)} == taken
+    assert all(callable(resolve_name(f"looktwice.{place}")) for place in elsewhere.values())
 
 
 def test_the_estimator_has_every_option_with_the_same_default() -> None:
@@ -266,6 +308,32 @@ def test_the_library(place: Path, options: DecisionKeywords) -> None:
         given = DecisionOptions(**options)
         check([{**of_verdict(model.look(file, given)), "name": file.name} for file in files], expected)
     check(list(map(of_verdict, asyncio.run(looked()))), expected)
+
+
+def test_evaluate_says_the_same_on_the_command_line_and_in_the_library(place: Path, tmp_path: Path) -> None:
+    options, clothes = DECISIONS["all"], DEMO / "pictures.npz"
+    others, scored = find([clothes])[600:900], tmp_path / "scored.jsonl"
+    words = ("--profile", place / "profile.json", *arguments(options))
+    assert call("score", clothes, "--take", "600:900", "-o", scored, *words).returncode == 0
+    told = call("evaluate", clothes, "--take", "400:600", "--unlabelled", scored, "--json", *words)
+    expected = json.loads(told.stdout)
+    assert (expected["accuracy"]["labels"], expected["accuracy"]["unlabelled"]) == (200, 300)
+
+    async def awaited() -> Evaluation:
+        async with AsyncModel.load(place / "profile.json") as model:
+            return await model.evaluate(labelled(clothes)[400:600], unlabelled=scored, **options)
+
+    with Model.load(place / "profile.json") as model:
+        verdicts = model.score([*others, *find([clothes])[400:410]], **options)  # ten of them are labelled
+        found = model.evaluate(labelled(clothes)[400:600], unlabelled=verdicts, **options)
+        plain = model.evaluate(labelled(clothes)[400:600], **options)
+    rounded = {name: pytest.approx(value, abs=1e-5) for name, value in expected["accuracy"].items()}
+    assert json.loads(json.dumps(found.record())) == {**expected, "accuracy": rounded}  # a file rounds confidences
+    assert json.loads(json.dumps(asyncio.run(awaited()).record())) == expected
+    assert (plain.accuracy, plain.record()) == (None, {n: v for n, v in found.record().items() if n != "accuracy"})
+    assert found.accuracy
+    assert found.accuracy.sentence() in found._repr_html_()
+    assert f"Right, with the confidences of 300 other pictures: {found.accuracy.value:.1%} (" in found.lines()[-1]
 
 
 @pytest.mark.parametrize("options", ROWS)

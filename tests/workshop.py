@@ -89,8 +89,8 @@ def command(*arguments: object, **environment: str) -> list[str]:
 def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """One run of the command line, to its end."""
     words, variables = command(*arguments), {**os.environ, **environment}
-    if any(variables.get(name) != STARTED.get(name) for name in variables if name.startswith(("PYTHON", "COLUMNS"))):
-        # An interpreter of its own, which reads them as it starts.
+    read_at_start = {name for name in variables if name.startswith(("PYTHON", "COLUMNS"))} - {"PYTHONASYNCIODEBUG"}
+    if any(variables[name] != STARTED.get(name) for name in read_at_start):
         return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
     return forked.run(words[2:], cwd or Path.cwd(), variables)
 

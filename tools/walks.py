@@ -4,7 +4,8 @@
     python tools/walks.py --files    with the files
 
 A walk counts every file of src/looktwice in which a function is called while the picture is looked at; importing a file
-does not count.
+does not count. The first two walks begin with the command line and the opening of profile, classifier and ledger; what
+a picture passes through once a model is open is counted apart.
 """
 
 from __future__ import annotations
@@ -117,6 +118,7 @@ def main() -> None:
             model.fit(clothes[:300])
             model.save(folder / "profile.json")
         png = encode_png(clothes[400].image().pixels)
+        other = encode_png(clothes[401].image().pixels)
         (folder / "a.png").write_bytes(png)
 
         async def served() -> list[str]:
@@ -129,6 +131,14 @@ def main() -> None:
                         await post(service, png)
                     return ours(seen)
 
+        async def alone() -> list[str]:
+            with watching() as seen:  # before the threads start, which are watched from then on
+                async with AsyncModel.load(folder / "profile.json", options=AskOptions()) as model:
+                    await model.look(png)
+                    seen.clear()
+                    await model.look(other)
+                    return ours(seen)
+
         walks = {
             "look, a local model": look(folder / "a.png", folder / "profile.json"),
             "look, with a SQLite ledger": look(
@@ -136,11 +146,13 @@ def main() -> None:
             ),
             "POST /v1/look": asyncio.run(served()),
         }
+        walks["a look with an open model"] = asyncio.run(alone())
     for title, found in walks.items():
-        print(f"{title}: {len(found)} files (goal: at most {GOALS[title]})")
+        goal = f" (goal: at most {GOALS[title]})" if title in GOALS else ""
+        print(f"{title}: {len(found)} files{goal}")
         if "--files" in sys.argv:
             print(*(f"    {file}" for file in found), sep="\n")
-    sys.exit(any(len(found) > GOALS[title] for title, found in walks.items()))
+    sys.exit(any(len(walks[title]) > goal for title, goal in GOALS.items()))
 
 
 if __name__ == "__main__":

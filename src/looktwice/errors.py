@@ -51,7 +51,7 @@ class FitError(LookTwiceError):
 
 
 class UnscoredError(FitError):
-    """Labelled pictures of which none could be scored."""
+    """Labelled pictures of which none, or not all that are needed, could be scored."""
 
 
 class ProfileError(LookTwiceError):

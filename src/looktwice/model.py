@@ -21,23 +21,24 @@ from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 import numpy as np
 
 from looktwice.asking import check
-from looktwice.asking.asker import Asker, Estimate, Tell
+from looktwice.asking.asker import Asker, Estimate
 from looktwice.asking.check import Checkup
+from looktwice.asking.opened import Tell
 from looktwice.asking.outcome import Progress, Unscored
 from looktwice.asking.phrased import askable
 from looktwice.asking.sender import PHONE
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
-from looktwice.calibration import calibrators, panels, paper
+from looktwice.calibration import calibrators, metrics, panels, paper
 from looktwice.calibration.base import Calibrator
 from looktwice.classifiers.naming import names_of
 from looktwice.classifiers.registry import Source, connect, describe
-from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError
+from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError, ViewError
 from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
 from looktwice.verdicts import evaluate, frontier, learn, look, pilot
-from looktwice.verdicts.evaluate import Evaluation
+from looktwice.verdicts.evaluate import Evaluation, VerdictsLike
 from looktwice.verdicts.frontier import Choice
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
@@ -400,13 +401,23 @@ class AsyncModel:
         pictures: PicturesLike,
         labels: Sequence[object] | None = None,
         options: DecisionOptions = EVERYTHING,
+        *,
+        unlabelled: VerdictsLike | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> Evaluation:
-        """How good the confidences are on labelled pictures that took no part in fitting."""
+        """How good the confidences are on labelled pictures that took no part in fitting.
+
+        `unlabelled` are verdicts of this model about other pictures, or the file into which `score` wrote them: their
+        confidences narrow the interval of the accuracy.
+        """
         policy, found = self.policy(options, **decision), _labelled(pictures, labels)
+        # In a thread, since they may be what `score` of this very model is about to give.
+        others = None if unlabelled is None else await asyncio.to_thread(evaluate.verdicts_of, unlabelled)
+        if others is not None:
+            metrics.check_powered(len(found), len(others))
         async with self._showing(len(found)) as asker:
             collected = await learn.poll(asker, found, self.fitted(), policy)
-        return evaluate.evaluation(collected, self.fitted(), policy)
+        return evaluate.evaluation(collected, self.fitted(), policy, others)
 
     async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
         async with self._showing(len(pictures)) as asker:
@@ -439,6 +450,8 @@ def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
     """The panel that a text names, `none` one without views; without a text, the general panel, or sixteen views."""
     if views == NO_VIEWS:
         return Panel(())
+    if isinstance(views, str) and NO_VIEWS in views.split():
+        raise ViewError(f"{NO_VIEWS!r} means no view at all, and stands alone; leave it or the other views out")
     if views is None or views == "":
         return GENERAL16 if adaptive else GENERAL
     return Panel.parse(views) if isinstance(views, str) else views

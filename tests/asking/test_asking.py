@@ -19,8 +19,9 @@ from ledger_players import told
 from storms import storm
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
-from looktwice.asking.asker import Asker, Rounds
+from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget, SqliteLedger, verify
+from looktwice.asking.opened import Rounds
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.pace import Pace
 from looktwice.calibration.votes import Row
@@ -285,6 +286,24 @@ async def test_an_asker_says_why_nothing_can_be_asked(tmp_path: Path, budget: Bu
     assert asker.blocked() == "somebody said so"
 
 
+@pytest.mark.parametrize(
+    ("budget", "before", "after"),
+    [
+        (Budget(), (None, None), (None, None)),
+        (Budget(queries=12), (12, None), (7, None)),
+        (Budget(micros=30), (10, 30), (5, 15)),
+        (Budget(queries=8, micros=30), (8, 30), (3, 15)),
+    ],
+)
+async def test_an_asker_says_how_many_queries_and_how_much_money_are_left(
+    tmp_path: Path, budget: Budget, before: tuple[int | None, int | None], after: tuple[int | None, int | None]
+) -> None:
+    asker = Asker(Labelling(), budget=budget, terms=Terms(price_micros=3))
+    assert (asker.room(), asker.money_left()) == before
+    await everything(asker, write_pictures(tmp_path / "pictures.npz", 1))
+    assert (asker.room(), asker.money_left()) == after
+
+
 async def test_what_a_run_leaves_without_an_answer_is_free_for_others_at_once(tmp_path: Path) -> None:
     """A budget that ends before a retry, a failure for good, and a run that breaks: nothing stays held."""
 
@@ -436,11 +455,16 @@ def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Pat
         write_profile(tmp_path / "profile.json", description)
         dice = random.Random(KILLS)
         for _ in range(KILLS):
+            enough = server.stats()["requests"] + dice.randrange(1 + 900 // KILLS)
             process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.DEVNULL)
-            time.sleep(dice.uniform(0.5, 1.6))
+            while server.stats()["requests"] < enough and process.poll() is None:
+                time.sleep(0.002)
             process.kill()
             process.wait()
-        finished = subprocess.run(score_command(tmp_path), capture_output=True, text=True, check=False)
+        for _ in range(5):  # one question in a thousand fails three times in a row; the run says to start it again
+            finished = subprocess.run(score_command(tmp_path), capture_output=True, text=True, check=False)
+            if finished.returncode != 3:
+                break
         stats = server.stats()
     assert finished.returncode == 0, finished.stderr
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
@@ -482,7 +506,7 @@ def test_each_kill_9_counts_at_most_the_concurrency_that_the_server_never_saw(
         for kill in range(KILLS):
             start = server.stats()["requests"]
             process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-            while server.stats()["requests"] < start + (1, 5, 12, 40, 80, 120)[kill % 6]:
+            while server.stats()["requests"] < start + (1, 5, 12, 40, 80, 120)[kill % 6] and process.poll() is None:
                 time.sleep(0.002)
             process.kill()
             process.wait()
@@ -500,7 +524,7 @@ def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> N
     with fault_server(delay=0.02) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
         process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.PIPE, text=True)
-        while server.stats()["requests"] < 100:
+        while server.stats()["requests"] < 100 and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)

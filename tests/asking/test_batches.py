@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aiohttp import web
 from batch_players import ALL, asks_in_batches, check, hurry, pictures, prepared, run_killed_at_every_stage
 from conformance.batch_replica import BatchReplica, Faults
 from conformance.vendors import HOUSES, LABELS
@@ -162,7 +163,7 @@ def test_a_run_that_is_stopped_leaves_the_batch_to_the_next_one(tmp_path: Path) 
 
 
 def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
-    from looktwice.asking.asker import Rounds
+    from looktwice.asking.opened import Rounds
     from looktwice.pictures.collection import many
     from looktwice.views import Panel
 
@@ -208,3 +209,33 @@ def test_the_command_line_scores_in_batches(tmp_path: Path) -> None:
         assert len([json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]) == 8
         assert len(replica.batches) == 1
     assert verify(tmp_path / "ledger.db") == []
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_batch_that_the_vendor_does_not_take_costs_nothing_and_is_sent_by_the_next_run(
+    vendor: str, tmp_path: Path
+) -> None:
+    def refuse(stage: str) -> None:
+        if stage == "create received":
+            raise web.HTTPBadRequest(text='{"error": {"message": "no batches today"}}')
+
+    with served(vendor, tmp_path) as replica:
+        replica.hook = refuse
+        with model(tmp_path) as asked, pytest.raises(ClassifierError, match="no batches today"):
+            asked.ask(pictures(5), views="none")
+        with SqliteLedger(tmp_path / "ledger.db") as ledger:
+            fingerprint = connect(tmp_path / "model.toml").fingerprint
+            assert (ledger.spent(fingerprint).queries, ledger.open_batches(fingerprint)) == (0, [])
+        replica.hook = lambda stage: None
+        with model(tmp_path) as asked:
+            assert len(asked.ask(pictures(5), views="none").votes) == 5
+    assert verify(tmp_path / "ledger.db") == []
+
+
+def test_a_question_that_expires_again_and_again_is_given_up_and_costs_nothing(tmp_path: Path) -> None:
+    with served("openai", tmp_path, Faults(expired_batches=9)) as replica, model(tmp_path) as asked:
+        collected = asked.ask(pictures(1), views="none")
+    assert [each.message for each in collected.unscored] == ["it expired or failed in 6 batches"]
+    assert len(replica.batches) == 6
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        assert ledger.spent(connect(tmp_path / "model.toml").fingerprint).queries == 0

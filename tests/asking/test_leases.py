@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledger_players import entry, told
 
+from looktwice.asking.jobs import Job
 from looktwice.asking.ledger import Account, Bill, Booked, Budget, Entry, Grant, Outcome, Spend, verify
 from looktwice.asking.ledger.books import Books
 from looktwice.asking.ledger.operations import (
@@ -41,7 +42,7 @@ from looktwice.asking.ledger.sessions import DEAD, Session
 from looktwice.asking.ledger.sqlite import SqliteTables, readable, writable
 from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import Pace, Pressure
-from looktwice.asking.sender import Job, Sender
+from looktwice.asking.sender import Sender
 from looktwice.classifiers.base import Answer, Terms
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.views import Question, parse

@@ -136,6 +136,24 @@ def test_refusals_that_do_not_depend_on_the_pace_do_not_slow_it(share: float, le
     assert answered >= least
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("first", "until", "share", "least"), [(0.6, 0.6, 0.3, 120), (0.5, 1.0, 0.15, 250)])
+def test_a_bad_beginning_does_not_slow_it_for_good(
+    first: float, until: float, share: float, least: float, seed: int
+) -> None:
+    dice = random.Random(seed)
+    answered, _ = played(lambda now: dice.random() >= (first if now < until else share), 8, learning=True)
+    assert answered >= least
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("share", [0.95, 1.0])
+def test_a_server_that_failed_for_a_while_is_soon_found_well_again(share: float, seed: int) -> None:
+    dice = random.Random(seed)
+    answered, _ = played(lambda now: now > 20 or dice.random() >= share, 8, learning=True)
+    assert answered >= 0.5 * 400 * 40 / 60
+
+
 def test_a_pace_that_was_learned_is_unlearned_when_the_limit_is_gone() -> None:
     limited = bucket(50, 10)
     answered, _ = played(lambda now: now > 20 or limited(now), 8, learning=True)

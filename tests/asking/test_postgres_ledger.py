@@ -22,7 +22,7 @@ pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[p
 import psycopg
 from postgres_server import Server
 
-from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables
+from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables, explain
 from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS, Value
 
 
@@ -179,6 +179,14 @@ def test_a_ledger_of_a_newer_version_stays_as_it_is(address: str) -> None:
     told(address, f"UPDATE version SET number = {len(MIGRATIONS) + 1}")
     with pytest.raises(LedgerError, match="newer looktwice"):
         PostgresLedger(address)
+
+
+def test_a_disk_that_is_full_and_a_failure_of_its_own_kind_are_told_in_one_line() -> None:
+    assert str(explain("the ledger", psycopg.errors.DiskFull("could not extend file"))) == (
+        "the disk of the ledger is full; free some space and run again"
+    )
+    assert str(explain("the ledger", psycopg.DataError("out\nof range"))) == "the ledger failed: out of range"
+    assert "run again when it can" in str(explain("the ledger", psycopg.OperationalError("no route")))
 
 
 def test_a_schema_of_that_name_that_is_not_ours_stays_as_it_is(server: Server) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import gamma
 
-from looktwice.calibration import calibrators, paper
+from looktwice.calibration import calibrators, metrics, paper
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Transfer
@@ -233,3 +233,55 @@ def test_the_normal_cumulative_makes_transfer_equal_to_gaussian() -> None:
     votes = counted(np.arange(1, 20), 20)
     same = Transfer(a=0.8, noise=Cumulative(tuple(x), tuple(ndtr(x)))).confidence(votes)
     assert same == pytest.approx(Gaussian(a=0.8).confidence(votes), abs=1e-4)
+
+
+@pytest.mark.parametrize("calibrator", [Probit(), Beta()], ids=name)
+def test_a_curve_is_the_logistic_regression_on_platts_targets(calibrator: Calibrator) -> None:
+    agree = np.repeat([2, 4, 6, 8], [6, 9, 12, 33])
+    correct = np.arange(60) % np.repeat([2, 3, 4, 9], [6, 9, 12, 33]) > 0
+    votes = counted(agree, 8).labelled(np.where(correct, "a", "b").tolist())
+    share, right = (agree + 0.5) / 9, correct.sum()
+    features = [ndtri(share)] if calibrator.name == "probit" else [np.log(share), -np.log1p(-share)]
+    missed = calibrator.fit(votes).confidence(votes) - np.where(
+        correct, (right + 1) / (right + 2), 1 / (60 - right + 2)
+    )
+    assert [float(column @ missed) for column in (*features, np.ones(60))] == pytest.approx(
+        [0.0] * (len(features) + 1), abs=0.01
+    ), "the gradient of the likelihood is zero where it is highest"
+
+
+def test_isotonic_draws_each_accuracy_to_the_mean_by_one_picture() -> None:
+    votes = counted(np.repeat([0, 8], 4), 8).labelled(["a", "b", "b", "b", "a", "a", "a", "b"])
+    assert Isotonic().fit(votes).confidence(votes)[[0, 4]].tolist() == pytest.approx([1.5 / 5, 3.5 / 5])
+
+
+@pytest.mark.parametrize("objective", ["brier", "nll", "ece"])
+def test_the_grid_takes_the_a_that_is_least_in_the_figure_asked_for(objective: paper.Objective) -> None:
+    votes, grid = example(80, 10, seed=2), tuple(np.linspace(0.1, 3.0, 59).tolist())
+    share, correct = (votes.views == 0).mean(axis=1), votes.truths == 0
+    figure: dict[str, Callable[[Floats], float]] = {
+        "brier": lambda said: float(metrics.brier_even_losses(said, correct, 3).mean()),
+        "nll": lambda said: float(metrics.nll_even_losses(said, correct, 3).mean()),
+        "ece": lambda said: metrics.ece(said, correct),
+    }
+    least = {key: min(grid, key=lambda a: find(expit(a * ndtri(share)))) for key, find in figure.items()}
+    assert len(set(least.values())) == 3, "the figures do not agree on these pictures"
+    assert Gaussian(grid=grid, objective=objective).fit(votes).a == least[objective]
+
+
+@pytest.mark.parametrize(
+    ("x", "f"),
+    [
+        ((0.0, 1.0), (-0.1, 1.0)),
+        ((0.0, 1.0), (0.0, 1.1)),
+        ((0.0, 1.0), (0.5, 0.5)),
+        ((0.0, 1.0, 2.0), (0.0, 0.6, 0.5)),
+        ((0.0, 0.0), (0.0, 1.0)),
+        ((0.0,), (1.0,)),
+        ((0.0, 1.0), (0.0, 0.5, 1.0)),
+        ((0.0, float("inf")), (0.0, 1.0)),
+    ],
+)
+def test_what_is_no_cumulative_is_refused(x: tuple[float, ...], f: tuple[float, ...]) -> None:
+    with pytest.raises(DataError, match="a cumulative"):
+        Cumulative(x, f)

@@ -427,5 +427,5 @@ def test_a_jury_of_no_views_cannot_be_pooled() -> None:
 def test_prefixes_pool_the_jury_for_as_many_views(learned: tuple[Jury, LabelledVotes]) -> None:
     _, votes = learned
     prefixes = Prefixes().fit(votes)
-    assert prefixes.pooled(2) == prefixes.juries[2].pooled(2)
+    assert prefixes.pooled(2) == prefixes.seated()[2].pooled(2)
     assert prefixes.pooled(99).weights[1:] == (prefixes.juries[-1].pooled(1).weights[1],) * 99

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from looktwice.calibration import storage
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
+from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import MISSING, OUTSIDE, LabelledVotes, Row, Votes, base_tally, vote_tally
-from looktwice.errors import DataError
+from looktwice.errors import DataError, FitError
 
 LABELS = st.sampled_from(["cat", "dog", "fox", "owl"])
 ROWS = st.integers(1, 6).flatmap(
@@ -303,3 +304,26 @@ def test_truths_are_one_for_each_picture_and_their_codes_exist() -> None:
     for code in (MISSING, 2, -3):
         with pytest.raises(DataError, match="a code that is not in the vocabulary"):
             replace(good, truths=np.array([0, code], np.int32))
+
+
+def test_votes_without_truths_say_so_and_are_short_to_look_at() -> None:
+    votes = Votes.from_labels(["a", "b"] * 20, [["a", "b"]] * 40)
+    for calibrator in (Jury(), Probit()):
+        with pytest.raises(FitError, match="no truths to learn from"):
+            calibrator.fit(votes)  # type: ignore[arg-type]
+    assert repr(votes) == "<Votes: 40 pictures, 2 views, 2 labels>"
+    labelled = votes.labelled(["a", "b"] * 20)
+    assert repr(labelled) == "<LabelledVotes: 40 pictures, 2 views, 2 labels>"
+    assert len(repr(Jury().fit(labelled))) < 400
+
+
+def test_what_labels_are_not_and_how_likely_they_came_is_told_of_every_picture_or_of_none() -> None:
+    votes = Votes.collect([Row(str(i), "a", ("a",)) for i in range(3)], ("mirror",), ("a", "b"), 2)
+    with pytest.raises(DataError, match="excluded labels are given for 2"):
+        votes.labelled(["a", "b", "?"], [(), (0,)])
+    for probabilities in ([0.5, 1.0], [0.5, 1.0, 0.0], [0.5, 1.0, 1.5]):
+        with pytest.raises(DataError, match="as many probabilities above 0 and up to 1, or none"):
+            votes.labelled(["a", "b", "a"], (), probabilities)
+    assert votes.labelled(["a", "b", "a"], (), [0.5, 1.0, 0.1]).probabilities == (0.5, 1.0, 0.1)
+    forbidden = votes.labelled(["a", "b", "?"], [(), (), (0,)]).forbids(np.array([[0, 1]] * 3, np.int32))
+    assert forbidden.tolist() == [[False, False], [False, False], [True, False]]

@@ -41,8 +41,8 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> bool:
-    """Whether a process ends within two seconds."""
-    for _ in range(200):
+    """Whether a process ends, now or after a while."""
+    for _ in range(2000):
         if not alive(pid):
             return True
         await asyncio.sleep(0.01)

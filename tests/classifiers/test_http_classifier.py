@@ -245,7 +245,11 @@ async def test_a_secret_is_not_cut_in_half_where_words_are_shortened(
     [
         ({}, "url"),
         ({"url": "ftp://h/"}, "not an address"),
-        ({"url": "http://h", "colour": 1}, "colour"),
+        (
+            {"url": "http://h", "colour": 1},
+            "a setting 'colour' that this connector does not know; see docs/connectors.md",
+        ),
+        ({"urll": "http://h"}, "a setting 'urll' that this connector does not know; did you mean 'url'?"),
         ({"url": "http://h", "label": "a[["}, "label.*JMESPath"),
         ({"url": "http://h", "body": {"kind": "json", "template": {"a": 1}}}, "shows no picture"),
         ({"url": "http://h", "body": "xml"}, "body.*multipart"),

@@ -318,3 +318,10 @@ def test_the_demo_keeps_its_guarantee(tmp_path: Path) -> None:
     assert "<svg" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
+
+
+def test_options_that_contradict_each_other_are_refused(profile: Path, shirt: Path) -> None:
+    skipping = run("look", shirt, "-p", profile, "--skip-unfamiliar", "--unfamiliar", "accept")
+    assert (skipping.returncode, "it contradicts --unfamiliar accept" in skipping.stderr) == (2, True)
+    views = run("fit", CLOTHES, "-c", DEMO / "fashion.toml", "--views", "none mirror")
+    assert (views.returncode, "'none' means no view at all, and stands alone" in views.stderr) == (1, True)

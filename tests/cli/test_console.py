@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
+from workshop import write_pictures
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget
 from looktwice.asking.progress import Purse
+from looktwice.calibration import crossfit
+from looktwice.calibration.shares import Constant
+from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.cli import demo
 from looktwice.cli.console import Output, watched
 from looktwice.model import AsyncModel
+from looktwice.verdicts.profile import Result
 
 
 @dataclass
@@ -63,3 +71,24 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     asyncio.run(run())
     line = "The classifier is random: 2 of 8 questions asked again got another answer (25%)."
     assert (line in " ".join(capsys.readouterr().err.split())) == told
+
+
+def test_the_demo_shows_figures_pictures_prices_and_what_to_type_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [Row(str(i), "ant", ("ant" if i % 3 else "bee",)) for i in range(12)]
+    votes = Votes.collect(rows, ("mirror",), ("ant", "bee"), 2).labelled(
+        "bee" if i % 4 == 0 else "ant" for i in range(12)
+    )
+    best = crossfit.outcome(Constant().fit(votes), votes, "constant")
+    drawn = write_pictures(tmp_path / "pictures.npz", 12)
+    pictures = [replace(picture, truth=truth) for picture, truth in zip(drawn, votes.words, strict=True)]
+    ways = [demo.Way("labels of 1 + 8 queries", 9.0, 0.75, 0.05), demo.Way("a coin", 1.0, 0.0, None)]
+    demo.show(demo.Demo([Result.of(best)], ways, best, pictures, votes.vocabulary, Path("there")), as_json=False)
+    shown = capsys.readouterr()
+    assert re.search(r"labels of 1 \+ 8 queries +9.0 +75% +5.0% +1.80 *\n", shown.out)
+    assert re.search(r"a coin +1.0 +0% +– +– *\n", shown.out)
+    assert "wrong: bee" in shown.out
+    assert "right" in shown.out
+    assert "▀" in shown.out
+    assert "serve --profile there/profile.json" in shown.err

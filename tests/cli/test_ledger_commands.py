@@ -35,7 +35,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stats_show_queries_and_money(filled: Path) -> None:
     (day,) = json.loads(run("ledger", "stats", "--ledger", filled, "--json").stdout)
     assert (day["queries"], day["asked"], day["answered"], day["micros"]) == (103, 103, 103, 103 * 1500)
-    assert "0.1545" in run("ledger", "stats", "--ledger", filled).stdout
+    shown = run("ledger", "stats", "--ledger", filled, COLUMNS="80").stdout
+    assert "0.1545" in shown
+    assert day["day"] in shown
+    assert "…" not in shown
 
 
 def test_every_answer_is_exported_once(filled: Path, tmp_path: Path) -> None:

@@ -198,8 +198,8 @@ class Replica:
         return sum(handler.transport is not None for handler in self._runner.server.connections)
 
     async def quiet(self) -> bool:
-        """Whether all connections are closed, now or within two seconds."""
-        for _ in range(200):
+        """Whether all connections are closed, now or after a while."""
+        for _ in range(2000):
             if not self.sockets:
                 return True
             await asyncio.sleep(0.01)

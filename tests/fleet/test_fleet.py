@@ -321,10 +321,11 @@ async def test_a_database_that_is_slow_to_give_moments_does_not_stop_the_loop(da
         await rate.reserve(1)
         other.execute("SELECT * FROM looktwice.paces FOR UPDATE")
         waiting = asyncio.create_task(rate.reserve(1))
-        turns = 0
-        while turns < 50:
-            await asyncio.sleep(0.002)
-            turns += 1
+        held = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        with psycopg.connect(database, autocommit=True) as watching:
+            async with asyncio.timeout(30):
+                while watching.execute(held).fetchone() == (0,):
+                    await asyncio.sleep(0.002)
         assert not waiting.done()
         other.rollback()
         await waiting

@@ -250,6 +250,19 @@ def test_another_column_of_a_table_may_hold_the_truths(tmp_path: Path) -> None:
             read(tmp_path, column="class")
 
 
+@pytest.mark.parametrize("name", ["file_name", "filename", "path", "image", "picture"])
+def test_the_column_of_files_may_have_the_names_that_people_give_it(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "a.png")
+    table(tmp_path / "labels.csv", (name, "label"), ("a.png", "cat"))
+    assert truths(labelled(tmp_path)) == {"a.png": "cat"}
+
+
+def test_of_several_columns_of_files_the_one_called_file_counts(tmp_path: Path) -> None:
+    put(tmp_path, "a.png")
+    table(tmp_path / "labels.csv", ("image", "label", "file"), ("7", "cat", "a.png"))
+    assert truths(labelled(tmp_path)) == {"a.png": "cat"}
+
+
 def test_a_column_is_for_tables_alone(tmp_path: Path) -> None:
     put(tmp_path, "cat/a.png", "dog/b.png")
     with pytest.raises(DataError, match=r"no labels\.csv that could have a column name; .*--truths"):

@@ -133,3 +133,5 @@ def test_a_single_photo_or_an_empty_video_is_no_burst(place: Path) -> None:
     done = run("look", "--burst", place / "empty.mp4", "--profile", place / "profile.json")
     assert done.returncode != 0
     assert "empty.mp4: a video with no frames that can be read" in done.stderr.splitlines()[-1]
+    done = run("look", place / "film.mp4", "--profile", place / "profile.json")
+    assert (done.returncode, "is a video; judge some of its frames" in done.stderr) == (1, True)

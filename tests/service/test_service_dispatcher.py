@@ -100,7 +100,7 @@ async def test_pictures_that_come_while_the_classifier_is_busy_are_asked_about_t
         looks = [asyncio.create_task(dispatcher.look(grey(0)))]
         await until(lambda: classifier.asked != [])
         looks += [asyncio.create_task(dispatcher.look(grey(level))) for level in range(10, 90, 10)]
-        await asyncio.sleep(0)
+        await until(lambda: dispatcher.looks == 9)
         classifier.open.set()
         verdicts = await asyncio.gather(*looks)
     assert [verdict.label for verdict in verdicts] == ["dark"] * 9
@@ -218,7 +218,7 @@ async def test_a_desk_that_closes_answers_those_who_wait(tmp_path: Path) -> None
         waiting = asyncio.create_task(dispatcher.look(grey(2)))
         await until(lambda: dispatcher.looks == 2)
         closing = asyncio.create_task(dispatcher.close())
-        await asyncio.sleep(0)
+        await until(lambda: not dispatcher.state().ready)
         classifier.open.set()
         told = await asyncio.gather(first, waiting, closing, return_exceptions=True)
         assert isinstance(told[1], Refusal)

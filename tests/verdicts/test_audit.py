@@ -55,7 +55,7 @@ def test_the_estimate_has_no_bias_and_its_interval_holds_the_truth_though_the_co
     wrong = {d.name: bool(rng.random() < min(1.0, 2.0 * (1.0 - d.confidence) + 0.01)) for d in found}
     true = np.mean(list(wrong.values()))
     shares = []
-    for seed in range(300):
+    for seed in range(120):
         audit = Audit(found, seed)
         told = audit.share({name: wrong[name] for name in audit.order()[:250]})
         assert told is not None

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from looktwice.verdicts import drift, planning, risk, stopping
 from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, draws
 from looktwice.verdicts.drift import Drift
 from looktwice.verdicts.evaluate import Guarantees, bin_coverage
+from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import HeldOut
 from looktwice.verdicts.stopping import AdaptiveRule
 
@@ -427,3 +429,19 @@ def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:
     assert planning.remarks([], held_out([0.9] * 2, [False] * 2)) == [
         "The 2 labelled pictures that there are can guarantee no error yet."
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_error": 5}, "max_error is 5; give a share between 0 and 1"),
+        ({"level": -0.1}, "level is -0.1; give a share"),
+        ({"coverage": 95}, "coverage is 95; give a share"),
+        ({"false_alarms": float("nan")}, "false_alarms is nan; give a share"),
+        ({"unfamiliar": "shout"}, "unfamiliar is 'shout'; give"),
+        ({"sets": "small"}, "sets is 'small'; give"),
+    ],
+)
+def test_options_that_no_decision_can_be_made_by_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        DecisionOptions(**options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from functools import cache
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parity import fish, write_place
+from parity import PICTURES, fish, write_place
 from pydantic import ValidationError
 from serving import DEMO, started
 from workshop import command, run
@@ -22,6 +23,7 @@ from looktwice.errors import ProfileError
 from looktwice.model import Model
 from looktwice.pictures.collection import Held, Picture, find, labelled
 from looktwice.pictures.descriptor import NAMES, PLACES, Floats, Pixels, descriptor
+from looktwice.pictures.image import encode_png
 from looktwice.report import ReportInputs
 from looktwice.report.page import page
 from looktwice.verdicts.familiarity import LEAST, Familiarity
@@ -291,6 +293,30 @@ def test_guarantees_leave_them_out_and_the_report_shows_them(place: Path, tmp_pa
     assert "Not the kind of picture it learned from" in told
     assert "a colour picture of 40 × 30; the labelled pictures are grey and 28 × 28" in told
     assert "Not the kind of picture it learned from" not in page(inputs)
+
+
+def test_report_compares_by_pixels_the_pictures_that_it_is_shown(place: Path, tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    shutil.copytree(place / "pictures", shown)
+    clothes = labelled(DEMO / "pictures.npz")
+    truths = [f"{number}.png,{clothes[number].truth}" for number in PICTURES]
+    (shown / "labels.csv").write_text("\n".join(["file,label", *truths, "fish.png,Bag", ""]))
+    profile, votes = ("-p", place / "profile.json"), tmp_path / "votes.npz"
+    assert run("evaluate", shown, *profile, "--votes", votes).returncode == 0
+
+    def reported(*words: object) -> str:
+        done = run("report", *profile, "--votes", votes, *words, "-o", tmp_path / "report.html")
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / "report.html").read_text("utf-8")
+
+    why = "a colour picture of 40 × 30; the labelled pictures are grey and 28 × 28"
+    compared, unseen = reported("--pictures", shown), reported()
+    assert why in compared
+    assert "fish.png" in compared
+    assert compared.count("<img") > unseen.count("<img")
+    assert why not in unseen
+    (shown / "fish.png").write_bytes(encode_png(fish()[::-1].copy()))
+    assert why not in reported("--pictures", shown)  # other pixels than those that the votes are about
 
 
 def test_the_service_counts_them(place: Path) -> None:

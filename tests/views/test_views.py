@@ -57,8 +57,10 @@ from looktwice.views import (
     render_into,
     renderer,
     rendering,
+    warping,
 )
 from looktwice.views.base import REGISTERED
+from looktwice.views.warping import KeptMaps
 
 Pixels = NDArray[np.uint8]
 
@@ -835,8 +837,24 @@ def test_jpeg_loses_more_the_lower_its_quality() -> None:
 def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     image, fixed = noisy(64, 48), [view for view in EACH_KIND if not view.random]
     kept = shown(image, *fixed)
-    monkeypatch.setattr(rendering, "_WORTH_KEEPING", 0)
+    monkeypatch.setattr(rendering, "KEPT_MAPS", KeptMaps(0))
+    monkeypatch.setattr(warping, "KEPT_MAPS", KeptMaps(0))
     assert np.array_equal(kept, shown(image, *fixed))
+
+
+def test_maps_of_many_sizes_are_kept_up_to_a_number_of_bytes() -> None:
+    moves = ((Mirror(),), (Zoom(1.3),))
+    kept = KeptMaps(4 * 2 * 32 * 32 * 6)
+    first = kept.of(moves, 32, 32)
+    for side in (29, 30, 31):
+        kept.of(moves, side, side)
+    assert kept.of(moves, 32, 32) is first
+    kept.of(moves, 28, 28)
+    kept.of(moves, 27, 27)
+    assert kept.of(moves, 32, 32) is first
+    for side in (28, 29, 30, 31):
+        kept.of(moves, side, side)
+    assert kept.of(moves, 32, 32) is not first
 
 
 def test_pixels_are_written_into_the_array_that_is_given() -> None:

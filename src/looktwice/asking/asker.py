@@ -13,87 +13,41 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from looktwice.asking.canaries import Canaries, Canary
+from looktwice.asking.jobs import Job, Round, settle
 from looktwice.asking.ledger.memory import Unrecorded
-from looktwice.asking.ledger.protocol import Budget, Entry, Ledger, Spend, keys, tail
+from looktwice.asking.ledger.protocol import Budget, Ledger, Spend
 from looktwice.asking.meter import Meter, Quote
+from looktwice.asking.opened import UNSEEN, Opened, Opener, Rounds, Scores, Screen, Tell
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Polling, Rate
 from looktwice.asking.phrased import check_words, prepare
-from looktwice.asking.sender import Job, Round, Sender, settle
-from looktwice.calibration.evidence import RankedList
+from looktwice.asking.sender import Sender
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Terms, size_in_bytes
-from looktwice.classifiers.naming import Naming, merged, names_of, why_none
+from looktwice.classifiers.base import Answer, AnyClassifier, Terms, size_in_bytes
+from looktwice.classifiers.naming import names_of
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
-from looktwice.views import Panel, View, base_question, questions, render, renderer
+from looktwice.views import Panel, render
 
 if TYPE_CHECKING:
     from looktwice.asking.batches import Batches
 
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
+DRAWN_BYTES = 4_000_000
+"""Views of a picture that are drawn before they are prepared; every thread that draws has so much at a time."""
 CHUNKS_AHEAD = 3
 MOST_CHUNKS = 24
 """The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
-DECODERS = os.cpu_count() or 1
-"""Photos that are decoded side by side; what they take together is limited in `pictures.decode`."""
-
-
-class Heard(NamedTuple):
-    """One answer, as it arrives."""
-
-    name: str
-    """The picture that was asked about."""
-    place: int
-    """0 for the picture itself, 1 … for the views of the panel."""
-    view: str
-    """What was shown: `again` is the picture as it is."""
-    label: str | None
-    """None where no label could be read, or nothing was answered."""
-
-
-Tell = Callable[[Heard], None]
-Scores = Literal["use", "ignore"]
-"""Whether scores and ranked lists of answers are evidence."""
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
-
-    first: int
-    more: Callable[[Row], int]
-    """What is said of a picture so far, without views that were not asked, → how many views to ask next."""
-
-
-@dataclass(frozen=True)
-class Screen:
-    """What is seen of a picture's pixels before anything is asked about it."""
-
-    descriptors: bool = False
-    """Whether to describe each picture."""
-    thumbnails: bool = False
-    """Whether to draw the thumbnail by which near-duplicates are found."""
-    why: Callable[[Floats], str | None] | None = None
-    """Why a picture with this descriptor is of another kind, for people; None where it is not."""
-    refuse: bool = False
-    """Whether nothing is asked about pictures of another kind."""
-
-    def unfamiliar(self, described: Floats | None) -> str | None:
-        """Why a picture is of another kind, as far as that can be told."""
-        return self.why(described) if self.why and described is not None else None
-
-
-UNSEEN = Screen()
+WORKERS = os.cpu_count() or 1
+"""Threads that decode large photos, draw views and prepare them; further ones would take memory and win nothing."""
 
 
 @dataclass(frozen=True)
@@ -126,65 +80,7 @@ class Estimate:
     """What they can cost at the most, which a budget must cover while they are in flight."""
 
 
-@dataclass(eq=False, slots=True)
-class _Open:
-    """A picture whose questions are being asked: the base question first, then those of the panel."""
-
-    picture: Picture
-    image: Image
-    descriptor: Floats | None
-    thumbnail: bytes
-    jobs: list[Job]
-    names: Naming
-    scores: Scores
-    asked: int = 0
-
-    def failure(self) -> Failure | None:
-        """Why a question of this picture has no answer, where one has none."""
-        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, Failure)), None)
-
-    def labels(self) -> list[str | None]:
-        """The label of each question asked; None where none could be read."""
-        return [self.label(job.answer) for job in self.jobs[: self.asked]]
-
-    def lists(self) -> tuple[RankedList, ...]:
-        """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
-        if self.scores == "ignore":
-            return ()
-        said = [job.answer for job in self.jobs[: self.asked]]
-        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
-        return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
-
-    def label(self, answer: Answer | Failure | None) -> str | None:
-        """The label that an answer means; None where it means none."""
-        label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
-        return label if label != NO_LABEL else None
-
-    def report(self, tell: Tell, place: int, answer: Answer | Failure) -> None:
-        """Tell the answer to one question."""
-        tell(Heard(self.picture.name, place, self.jobs[place].entry.view, self.label(answer)))
-
-    def further(self, rounds: Rounds) -> int:
-        """How many more views this picture wants; none once a question of it has failed."""
-        base, *views = self.labels()
-        if base is None or self.failure() or self.asked == len(self.jobs):
-            return 0
-        return rounds.more(Row(self.picture.name, base, tuple(views), lists=self.lists()[: self.asked]))
-
-    def row(self) -> Row | Unscored:
-        """What was answered, or why there is no base label."""
-        base, *views = self.labels()
-        if failure := self.failure():
-            return Unscored(self.picture.name, failure.cause, failure.message)
-        if base is None:
-            said = self.jobs[0].answer
-            why = why_none(self.names, said.label if isinstance(said, Answer) else NO_LABEL)
-            return Unscored(self.picture.name, Cause.NO_LABEL, why)
-        asked = (*views, *[None] * (len(self.jobs) - self.asked))
-        return Row(self.picture.name, base, asked, self.image.digest, self.thumbnail, self.lists(), self.descriptor)
-
-
-_Chunk = list[_Open | Unscored]
+_Chunk = list[Opened | Unscored]
 NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the question has no answer in a batch yet; run the same command again")
 
 
@@ -223,12 +119,13 @@ class Asker:
         self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate, meter)
         self.progress = self._sender.progress
         self._batches = batches_of(self._sender, polling) if polling else None
+        self._opener = Opener(classifier.fingerprint, self.terms, seed, self.names, scores)
         self._asking: dict[bytes, Job] = {}
         self._runs = 0
         self._ordered = False
         """Whether somebody told it to stop."""
         self._checking = asyncio.Lock()
-        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoder")
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
     @property
     def stopped(self) -> bool:
@@ -311,7 +208,7 @@ class Asker:
                 await self._batches.close()
             await self.classifier.close()
         finally:
-            self._decoders.shutdown(wait=False)
+            self._workers.shutdown(wait=False)
             await asyncio.to_thread(self._ledger.close)
 
     def spent(self) -> Spend:
@@ -329,7 +226,7 @@ class Asker:
     async def price(self, pictures: Sequence[Picture]) -> float:
         """What a question costs in the mean over these pictures, in millionths; unreadable ones are left out."""
         chunk = await self._load(iter(pictures), Panel(()), UNSEEN)
-        quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, _Open)]
+        quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, Opened)]
         return sum(quotes) / max(1, len(quotes))
 
     def blocked(self) -> str | None:
@@ -348,7 +245,7 @@ class Asker:
         cost = Counter[str]()
         largest: Image | None = None
         while chunk := await self._load(source, panel, screen):
-            new = {item.image.digest: item for item in chunk if isinstance(item, _Open)}
+            new = {item.image.digest: item for item in chunk if isinstance(item, Opened)}
             for item in (new[digest] for digest in new.keys() - seen):
                 hits += sum(job.answer is not None for job in item.jobs)
                 for quote in (self.quote(item.image, job.question.phrasing) for job in item.jobs if not job.answer):
@@ -360,7 +257,7 @@ class Asker:
             causes = [item.cause for item in chunk if isinstance(item, Unscored)]
             unreadable += causes.count(Cause.UNREADABLE)
             unfamiliar += causes.count(Cause.UNFAMILIAR)
-            unfamiliar += sum(isinstance(i, _Open) and screen.unfamiliar(i.descriptor) is not None for i in chunk)
+            unfamiliar += sum(isinstance(i, Opened) and screen.unfamiliar(i.descriptor) is not None for i in chunk)
             seen |= new.keys()
             images = [item.image for item in new.values()] + ([largest] if largest else [])
             largest = max(images, key=lambda image: image.pixels.size, default=None)
@@ -396,42 +293,24 @@ class Asker:
         most = max(CHUNK_QUESTIONS, 2 * self.terms.concurrency * self.terms.batch)
         large = False
         while room > 0 and (left := max(most, size) // size - len(chunk)) > 0:
-            taken = list(islice(source, min(left, DECODERS) if large else 1))
+            taken = list(islice(source, min(left, WORKERS) if large else 1))
             if not taken:
                 break
-            work = self._decoders.map if large else map  # small pictures cost less than handing them over
-            opened = list(work(partial(self._open, panel=panel, screen=screen), taken))
-            images = [item.image for item in opened if isinstance(item, _Open)]
+            work = self._workers.map if large else map  # small pictures cost less than handing them over
+            opened = list(work(partial(self._opener.open, panel=panel, screen=screen), taken))
+            images = [item.image for item in opened if isinstance(item, Opened)]
             large = any(image.came for image in images)
             room -= sum(image.pixels.nbytes for image in images) * size
             chunk += opened
-        jobs = [job for item in chunk if isinstance(item, _Open) for job in item.jobs]
+        jobs = [job for item in chunk if isinstance(item, Opened) for job in item.jobs]
         if known := self._ledger.find([job.entry.key for job in jobs]):
             for job in jobs:
                 job.answer = known.get(job.entry.key)
         return chunk
 
-    def _open(self, picture: Picture, panel: Panel, screen: Screen) -> _Open | Unscored:
-        try:
-            image = picture.image(self.terms.working_size)
-        except ImageError as error:
-            return Unscored(picture.name, Cause.UNREADABLE, error.why)
-        described = descriptor(image.pixels, image.came) if screen.descriptors else None
-        thumbnail = image.thumbnail() if screen.thumbnails else b""
-        if screen.refuse and (why := screen.unfamiliar(described)):
-            return Unscored(picture.name, Cause.UNFAMILIAR, why)
-        asked = (base_question(image), *questions(image, panel, self.seed))
-        height, width, _ = image.pixels.shape
-        form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
-        texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
-        names = keys(self.classifier.fingerprint, image.digest, [tail for _, tail in texts])
-        entered = zip(names, asked, texts, strict=True)
-        jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
-        return _Open(picture, image, described, thumbnail, jobs, self.names, self.scores)
-
     async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough."""
-        opened = [item for item in chunk if isinstance(item, _Open)]
+        opened = [item for item in chunk if isinstance(item, Opened)]
         for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
             if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
@@ -441,9 +320,9 @@ class Asker:
             await self._round(todo)
             todo = [(item, n) for item, _ in todo if rounds and (n := item.further(rounds))]
         await asyncio.wrap_future(self._ledger.flush())
-        return [item.row() if isinstance(item, _Open) else item for item in chunk]
+        return [item.row() if isinstance(item, Opened) else item for item in chunk]
 
-    async def _round(self, todo: list[tuple[_Open, int]]) -> None:
+    async def _round(self, todo: list[tuple[Opened, int]]) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
         own, others = Round(), set[Round]()
         work = [(item.image, self._claim(item, n, own, others)) for item, n in todo]
@@ -464,7 +343,7 @@ class Asker:
         for other in others:
             await other.wait()
 
-    def _claim(self, item: _Open, n: int, own: Round, others: set[Round]) -> list[Job]:
+    def _claim(self, item: Opened, n: int, own: Round, others: set[Round]) -> list[Job]:
         """Those of the next n questions that nobody has answered or is asking: an identical one is asked once."""
         claimed = []
         start, item.asked = item.asked, min(item.asked + n, len(item.jobs))
@@ -483,7 +362,7 @@ class Asker:
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
-        unfit = [] if self.stopped else await asyncio.to_thread(self._prepare, work)
+        unfit = [] if self.stopped else await self._prepared(work)
         for job, failure in unfit:
             job.settle(failure)
         async with self._checking:
@@ -498,6 +377,9 @@ class Asker:
             settle(jobs, self._sender.halt)
         self._sender.send(job for job in jobs if job.answer is None)
 
+    async def _prepared(self, work: list[tuple[Image, list[Job]]]) -> list[tuple[Job, Failure]]:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._prepare, work)
+
     def _prepare(self, work: list[tuple[Image, list[Job]]]) -> list[tuple[Job, Failure]]:
         """Render and encode, in slices, so that a large picture is never held in all its views at once.
 
@@ -505,7 +387,7 @@ class Asker:
         """
         unfit: list[tuple[Job, Failure]] = []
         for image, jobs in work:
-            step = max(1, CHUNK_BYTES // image.pixels.nbytes)
+            step = max(1, DRAWN_BYTES // image.pixels.nbytes)
             for start in range(0, len(jobs), step):
                 part = jobs[start : start + step]
                 for job, pixels in zip(part, render(image, [job.question for job in part]), strict=True):
@@ -550,7 +432,7 @@ class Asker:
         source, seen = iter(pictures), set[bytes]()
         while chunk := await self._load(source, panel, screen):
             work = []
-            for item in (item for item in chunk if isinstance(item, _Open)):
+            for item in (item for item in chunk if isinstance(item, Opened)):
                 wanted = item.jobs
                 if rounds:
                     item.asked = min(1 + rounds.first, len(item.jobs))
@@ -561,7 +443,7 @@ class Asker:
                 jobs = [job for job in jobs if job.entry.key not in batches.failures]
                 seen.update(job.entry.key for job in jobs)
                 work.append((item.image, jobs))
-            unfit = await asyncio.to_thread(self._prepare, work)
+            unfit = await self._prepared(work)
             batches.failures |= {job.entry.key: failure for job, failure in unfit}
             yield [job for _, jobs in work for job in jobs if job.prepared is not None]
 
@@ -595,13 +477,3 @@ def batches_of(sender: Sender, polling: Polling) -> Batches:
 def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:
     """All the other views where a rule asks for any more: batches take too long for a third round."""
     return views if more(row) else 0
-
-
-@lru_cache(maxsize=4096)
-def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
-    """A view in words, and what tells the question from others about the same picture.
-
-    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
-    """
-    drawn = renderer([view])
-    return str(view), tail(str(view), seed, index, f"{drawn} {form}" if form else drawn)

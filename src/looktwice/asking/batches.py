@@ -18,10 +18,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from looktwice.asking.jobs import Job
 from looktwice.asking.ledger.protocol import BatchLedger, OpenBatch, Outcome, Settled
 from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import Polling
-from looktwice.asking.sender import Job, Sender
+from looktwice.asking.sender import Sender
 from looktwice.classifiers.base import Answer
 from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier

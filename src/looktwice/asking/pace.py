@@ -137,10 +137,14 @@ class Pressure:
     be too busy to say so. The times are the caller's.
     """
 
-    WINDOW = 0.5
-    """Seconds that a window lasts, at least."""
+    WINDOW, LONGEST = 0.5, 5.0
+    """Seconds that a window lasts, at least, and after which it need not hold as many replies."""
     REPLIES = 20
     """Replies that a window holds, at least."""
+    TRIES = 5
+    """Windows in a row with many refusals after which a slower pace was in vain."""
+    LEAST = 2.0
+    """Calls a second that are always tried: a server that fails for a while must be found well again soon."""
     MANY = 0.08
     """The share of refusals from which on there are many."""
     GROWTH = 0.05
@@ -161,6 +165,8 @@ class Pressure:
         self._replies = self._refusals = 0
         self._at_first = (0.0, 0.0)
         """Calls a second and the share of refusals in the window that set the first rate."""
+        self._tried = 0
+        """Windows in a row with many refusals."""
         self._borne = self.MANY
         """The share of refusals that is borne, because a slower pace did not lower it."""
 
@@ -202,7 +208,8 @@ class Pressure:
     def _count(self, now: float, refusals: int) -> None:
         self._replies += 1
         self._refusals += refusals
-        if self._replies >= self.REPLIES and now - max(self._began, self.pause_until) >= self.WINDOW:
+        lasted = now - max(self._began, self.pause_until)
+        if lasted >= (self.WINDOW if self._replies >= self.REPLIES else self.LONGEST):
             self._learn(now, self._refusals / self._replies)
 
     def _learn(self, now: float, share: float) -> None:
@@ -215,16 +222,20 @@ class Pressure:
         self._began, self._replies, self._refusals = now, 0, 0
         self._borne = max(self.MANY, 0.98 * self._borne)
         if share > self._borne:
+            self._tried += 1
             first_calls, first_share = self._at_first
+            in_vain = share > 0.7 * first_share or self._tried >= self.TRIES
             if self.rate is None or not first_calls:
                 self._at_first = (calls, share)
-            elif share <= 0.5 and calls < 0.85 * first_calls and share > 0.7 * first_share:
-                self.rate, self._borne = None, 1.5 * share
+            elif in_vain and share <= 0.6 and calls < 0.85 * first_calls:
+                self.rate, self._borne, self._tried = None, 1.5 * share, 0
                 return
-            self.rate, self._growth = accepted or self.rate, self.GROWTH
+            self.rate = max(accepted, self.LEAST)
+            self._growth = self.GROWTH if self.rate > self.LEAST else 1.0  # a server that failed may be well again
         elif self.rate is not None:
+            self._tried = 0
             self.rate = None if calls < 0.5 * self.rate else self.rate * (1 + self._growth)  # None: others are slower
-            self._growth = self.GROWTH if share else min(0.2, 1.5 * self._growth)
+            self._growth = self.GROWTH if share else min(1.0, 1.5 * self._growth)
 
 
 @runtime_checkable

@@ -13,25 +13,25 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Entry, Grant, Ledger, Outcome
+from looktwice.asking.jobs import SOONEST, Job, settle
+from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Grant, Ledger, Outcome
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.meter import FlatMeter, Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import Gate, LearnedPaces, Pace, Pressure, Rate, SharedPressure
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
-from looktwice.views import Question
 
 PRESSURE = (429, 503)
 """Statuses that ask for fewer calls at a time."""
 INTERNAL = 500
-SOONEST, LATEST = 0.05, 1.0
-"""Seconds after which a question that another session has is looked for again: at first, and at the most."""
+LATEST = 1.0
+"""Seconds after which a question that another session has is looked for again, at the most."""
 PHONE = (3024, 4032)
 """Height and width of a phone's photo, whose price stands for that of questions of which no more is known."""
 GLANCE = 0.02
@@ -44,63 +44,6 @@ LONGEST_HOLD = 86_400.0
 IN_A_BATCH = Failure(
     Cause.STOPPED, "the question is in a batch whose results are not here; run with --batch to fetch them"
 )
-
-
-class Round:
-    """Questions that are asked together; it is over when each has its answer or failure."""
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.over = asyncio.Event()
-        self.error: Exception | None = None
-
-    def end(self, error: Exception) -> None:
-        """Something broke that is not the classifier's failure: whoever waits gets it raised."""
-        self.error = self.error or error
-        self.over.set()
-
-    async def wait(self) -> None:
-        await self.over.wait()
-        if self.error:
-            raise self.error
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One question; `answer` gets what came back, or why nothing did."""
-
-    question: Question
-    entry: Entry
-    answer: Answer | Failure | None = None
-    round: Round | None = None
-    prepared: object = None
-    quote: Quote | None = None
-    """What it costs, where it has a price of its own."""
-    attempts: int = 0
-    """How often it was sent."""
-    refusals: int = 0
-    """How often of these the classifier said that there are too many questions."""
-    look_again: float = SOONEST
-    """Seconds until it is looked for again, if another session has it."""
-    listeners: tuple[Callable[[Answer | Failure], None], ...] = ()
-
-    def listen(self, listener: Callable[[Answer | Failure], None]) -> None:
-        """Tell it the answer: now, or when it comes."""
-        if self.answer is None:
-            self.listeners = (*self.listeners, listener)
-        else:
-            listener(self.answer)
-
-    def settle(self, answer: Answer | Failure) -> None:
-        """Only the first answer counts."""
-        if self.answer is None:
-            self.answer, self.prepared = answer, None
-            for listener in self.listeners:
-                listener(answer)
-            if self.round:
-                self.round.left -= 1
-                if self.round.left == 0:
-                    self.round.over.set()
 
 
 class Sender:
@@ -528,9 +471,3 @@ def _outcome(error: ClassifierError) -> Outcome | None:
 def _clock(moment: datetime) -> str:
     """A moment in words, by the clock of this machine."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
-
-
-def settle(jobs: Iterable[Job], failure: Failure) -> None:
-    """Say of each that has no answer why it has none."""
-    for job in jobs:
-        job.settle(failure)

@@ -1,4 +1,4 @@
-"""A probability for each label that was named; the other classes share the rest evenly."""
+"""A probability for each label that was named or is likely; the other classes share the rest evenly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice.calibration.votes import MISSING, Codes, Floats, Places
+from looktwice.calibration.votes import MISSING, Codes, Counts, Floats, Places
 
 
 def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
@@ -42,10 +42,13 @@ def standing(distribution: Distribution, truths: Codes) -> Standing:
 
 @dataclass(frozen=True, eq=False)
 class Distribution:
-    """A probability for each named label of a picture; the rest is spread evenly over all other classes."""
+    """A probability for each listed label of a picture; the rest is spread evenly over all other classes.
+
+    Listed are the labels that somebody named, and likely ones that nobody did where these are known.
+    """
 
     labels: Codes
-    """(n, m): the named labels, MISSING where a picture has fewer than m."""
+    """(n, m): the listed labels, MISSING where a picture has fewer than m."""
     named: Floats
     """(n, m): their probabilities, 0 where there is no label."""
     classes: int
@@ -56,8 +59,11 @@ class Distribution:
 
     def unnamed(self) -> Floats:
         """(n,): the probability of each single label that nobody named."""
-        others = self.classes - (self.labels != MISSING).sum(axis=1)
-        return np.where(others > 0, self.rest() / np.maximum(others, 1), 0.0)
+        return np.where(self.others() > 0, self.rest() / np.maximum(self.others(), 1), 0.0)
+
+    def others(self) -> Counts:
+        """(n,): how many labels that are."""
+        return self.classes - (self.labels != MISSING).sum(axis=1)
 
     def of(self, codes: Codes) -> Floats:
         """(n,): the probability of one label a picture; OUTSIDE is a label nobody named."""

@@ -1,7 +1,8 @@
 """The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
 
 P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each of the m named labels c, and
-P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), spread evenly over the K − m classes that nobody named.
+P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), for the K − m classes that nobody named together. Only their shares
+of it are a second step: even ones, or by which labels are said together (`companions`).
 
 All w and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
 raises the base label's probability: the base label's score falls by w_s, and no rival's does. The other's rises by
@@ -15,12 +16,13 @@ nobody named is a label like any other, and may be the answer: with two classes,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.companions import Companions
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.logit import (
     SHRINKAGE,
@@ -56,7 +58,7 @@ class Jury:
     """b₀ and b₁ of the *unnamed class*."""
     shrinkage: float = SHRINKAGE
     """How strongly the views' weights are drawn together."""
-    covariance: tuple[tuple[float, ...], ...] = ()
+    covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     """Of w₀, w_1 … w_S, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
@@ -66,6 +68,8 @@ class Jury:
     """What is added to the score of each of them where it is the base label."""
     scored: Scored | None = None
     """The weights for pictures that have scores; None where scores were not given, or not worth it."""
+    companions: Companions | None = None
+    """Where the truth may be that nobody named; None where all classes share alike."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """The jury learned from these pictures.
@@ -76,7 +80,17 @@ class Jury:
         patterns = tabulate(labelled, offsets)
         fitted = self._holding(patterns, descend(patterns, self.shrinkage), offsets)
         layout = choose_layout(labelled, self.shrinkage)
-        return replace(fitted, scored=fit_scored(labelled, self.shrinkage, layout) if layout else None)
+        fitted = replace(fitted, scored=fit_scored(labelled, self.shrinkage, layout) if layout else None)
+        return fitted.beside(labelled, labelled)
+
+    def beside(self, votes: Votes, labelled: LabelledVotes) -> Self:
+        """The same with what is said together in these votes, about labelled pictures or any others like them.
+
+        Only the shares of classes that nobody named change, and only where that tells the truths of the labelled
+        pictures better than even shares. `fit` has taken the labelled pictures alone.
+        """
+        even = replace(self, companions=None)
+        return replace(self, companions=Companions.learn(votes, labelled, even.distribution(labelled)))
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable named label, or the base label for that ballot."""
@@ -107,9 +121,10 @@ class Jury:
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of every label that was named; the rest is for the unnamed class."""
+        """The probability of every label that was named, and of likely ones that were not; all others share alike."""
         parts = [(rows, hearing.labels(), hearing.named()) for rows, hearing in self._hearings(votes)]
-        return joined_distribution(parts, len(votes), votes.classes)
+        named = joined_distribution(parts, len(votes), votes.classes)
+        return self.companions.spread(named, len(votes.vocabulary)) if self.companions else named
 
     @property
     def uses_scores(self) -> bool:
@@ -140,8 +155,8 @@ class Jury:
         kept = [
             place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) < len(self.offsets)
         ]
-        covariance = np.array(self.covariance)[np.ix_(kept, kept)]
-        return replace(self, classes=(), offsets=(), covariance=tuple(map(tuple, covariance.tolist())))
+        covariance = tuple(map(tuple, np.array(self.covariance)[np.ix_(kept, kept)].tolist()))
+        return replace(self, classes=(), offsets=(), covariance=covariance, companions=None)
 
     def _holding(self, patterns: Patterns, theta: Floats, offsets: Offsets) -> Self:
         votes = len(theta) - 2 - len(offsets.classes)
@@ -187,10 +202,13 @@ class Prefixes:
     juries: tuple[Jury, ...] = ()
     """For the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
+    companions: Companions | None = None
+    """Where the truth may be that nobody named, for all juries; None where all classes share alike."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """The juries learned from pictures that were asked about in full."""
-        return replace(self, juries=fit_prefixes(labelled))
+        juries = fit_prefixes(labelled)
+        return replace(self, juries=juries, companions=juries[-1].beside(labelled, labelled).companions)
 
     def predict(self, votes: Votes) -> Codes:
         """(n,): the label that the jury of the views asked believes."""
@@ -214,7 +232,7 @@ class Prefixes:
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of every label that was named; the rest is for the unnamed class."""
+        """The probability of every label that was named, and of likely ones that were not; all others share alike."""
         sittings = ((rows, jury.distribution(heard)) for rows, jury, heard in self._sittings(votes))
         parts = [(rows, part.labels, part.named) for rows, part in sittings]
         return joined_distribution(parts, len(votes), votes.classes)
@@ -232,14 +250,14 @@ class Prefixes:
         return scored
 
     def seated(self) -> tuple[Jury, ...]:
-        """The juries, each with the ballot of all."""
-        return tuple(replace(jury, ballot=self.ballot) for jury in self.juries)
+        """The juries, each with the ballot of all, and what is said together."""
+        return tuple(replace(jury, ballot=self.ballot, companions=self.companions) for jury in self.juries)
 
     def pooled(self, views: int) -> Jury:
         """The jury for so many views that are none of the panel's, from the one for about as many that are."""
         if not self.juries:
             raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
-        return replace(self.juries[min(views, len(self.juries) - 1)], ballot=self.ballot).pooled(views)
+        return self.seated()[min(views, len(self.juries) - 1)].pooled(views)
 
     def _sittings(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """The pictures with each number of views asked, the jury for it, and what it has heard."""
@@ -247,10 +265,10 @@ class Prefixes:
             raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
-        counts = asked(votes)
+        counts, juries = asked(votes), self.seated()
         for count in np.unique(counts).tolist():
             rows = np.flatnonzero(counts == count)
-            yield rows, replace(self.juries[count], ballot=self.ballot), votes.take(rows).under(range(count))
+            yield rows, juries[count], votes.take(rows).under(range(count))
 
 
 def asked(votes: Votes) -> Places:

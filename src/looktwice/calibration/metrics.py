@@ -275,6 +275,12 @@ def wilson(k: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Floats, Flo
     return np.where(k == 0, 0.0, low), np.where(k == n, 1.0, high)  # exact at the ends that are known
 
 
+LEAST_POWERED = 50
+"""Labels below which prediction-powered intervals are refused."""
+PLAIN_LABELS = 10
+"""Labels that the plain variance counts for in the variance of a prediction-powered accuracy."""
+
+
 class Powered(NamedTuple):
     """A share with the ends of its interval."""
 
@@ -283,30 +289,45 @@ class Powered(NamedTuple):
     high: float
 
 
+def check_powered(labels: int, others: int) -> None:
+    """Refuse a prediction-powered accuracy of so few labelled, or other, pictures."""
+    if min(labels, others) < LEAST_POWERED:
+        told = f"{labels} labelled and {others} other pictures are too few for what confidences tell of the accuracy"
+        raise DataError(f"{told}; give {LEAST_POWERED} of each at least")
+
+
 def prediction_powered(correct: Bools, confidence: Floats, unlabelled: Floats, level: float = 0.95) -> Powered:
     """The accuracy, from answers of which it is known whether they are right and the confidences of others.
 
     The confidences are no labels, but tell whether chance drew easy pictures to be labelled: the mean of `correct` is
     moved by how much surer, or less sure, the `unlabelled` answers are, as far as confidence has gone with being right
     (prediction-powered inference with the power that has the least variance; without any bias, also if the confidences
-    are wrong). The interval is Wilson's at the number of labels that would tell as much.
+    are wrong). The interval is Wilson's at the number of labels that would tell as much. The power is learned from the
+    same labels, so each residual is that of a power learned without it (jackknife), the quantile is Student's, and the
+    variance is shrunk towards that of labels alone. Fewer than `LEAST_POWERED` labels are refused.
 
     >>> correct, confidence = np.arange(100) < 80, np.where(np.arange(100) < 80, 0.9, 0.4)
     >>> tuple(round(x, 3) for x in prediction_powered(correct, confidence, np.full(5000, 0.85)))
-    (0.85, 0.812, 0.881)
+    (0.85, 0.805, 0.886)
     """
+    from scipy.special import ndtri, stdtrit
+
     confidence, correct = _pictures(confidence, correct)
     unlabelled = np.asarray(unlabelled, dtype=np.float64)
     labels, others = len(correct), len(unlabelled)
-    if labels < 2 or others < 2:
-        raise DataError(f"{labels} labelled and {others} other pictures are too few; give two of each at least")
+    check_powered(labels, others)
+    away = confidence - confidence.mean()
     spread = np.concatenate([confidence, unlabelled]).var()
     together = float(np.cov(correct, confidence)[0, 1])
     power = float(np.clip(together / spread / (1.0 + labels / others), 0.0, 1.0)) if spread > 0 else 0.0
     value = float(np.clip(correct.mean() + power * (unlabelled.mean() - confidence.mean()), 0.0, 1.0))
-    variance = (correct - power * confidence).var(ddof=1) / labels + power**2 * unlabelled.var(ddof=1) / others
+    leverage = 1.0 / labels + away**2 / max(float(away @ away), 1e-12)
+    residual = (correct - correct.mean() - power * away) / np.maximum(1.0 - leverage, 1e-6)
+    variance = float(residual @ residual) / labels**2 + power**2 * unlabelled.var(ddof=1) / others
     plain = (correct.sum() + 1.0) * (labels - correct.sum() + 1.0) / (labels + 2.0) ** 2
-    worth = plain / max(variance, plain / (100.0 * labels))
+    variance = (labels * variance + PLAIN_LABELS * plain / labels) / (labels + PLAIN_LABELS)
+    tail = (1 - level) / 2
+    worth = plain / variance * (ndtri(tail) / stdtrit(labels - 2, tail)) ** 2
     low, high = wilson(value * worth, worth, level)
     return Powered(value, float(low), float(high))
 

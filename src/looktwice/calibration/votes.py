@@ -58,7 +58,7 @@ class Row:
     """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Votes:
     """The answers about n pictures under a panel of S views, as codes into the vocabulary."""
 
@@ -95,6 +95,14 @@ class Votes:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        counts = f"{len(self):,} pictures, {len(self.panel)} views, {len(self.vocabulary)} labels"
+        return f"<{type(self).__name__}: {counts}>"
+
+    def check(self) -> None:
+        """Refuse to learn from these: nobody knows their truths."""
+        raise FitError("these votes have no truths to learn from; give them to Votes.from_labels, or call labelled")
 
     @classmethod
     def collect(
@@ -188,6 +196,8 @@ class Votes:
         """
         words = tuple(truths)
         doubtful = np.array(list(map(bool, excluded)) or [False] * len(words), bool)
+        if len(doubtful) != len(words):
+            raise DataError(f"{len(words)} pictures have truths, but excluded labels are given for {len(excluded)}")
         return LabelledVotes(
             self.names,
             self.panel,
@@ -251,7 +261,7 @@ class Votes:
         return np.array([known.get(label, OUTSIDE) for label in labels], np.int32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelledVotes(Votes):
     """Votes about pictures whose truth is known: what a calibrator is fitted and judged on."""
 

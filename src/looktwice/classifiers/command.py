@@ -50,7 +50,7 @@ from looktwice.classifiers.base import (
 )
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.settings import described
+from looktwice.classifiers.settings import described, folder_of
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.pictures.image import WorkingSize
@@ -222,7 +222,7 @@ class CommandClassifier:
 def connect(address: str, settings: Settings) -> Classifier[bytes]:
     """`command:./classify {image}`, or the settings of a TOML file."""
     values = {"command": address, **settings} if address else settings
-    return CommandClassifier(described(Description, values), Path(str(settings.get("folder", "."))))
+    return CommandClassifier(described(Description, values), folder_of(settings))
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -77,7 +77,7 @@ class Reader:
 
     def __init__(self, paths: Paths, labels: Sequence[str] | None) -> None:
         label = paths.label or ("" if paths.score else "label")
-        self._label = _search(label) if label else None
+        self._label, self._label_path = _search(label) if label else None, label
         self._score = _search(paths.score) if paths.score else None
         self._error = _search(paths.error) if paths.error else None
         self._labels = labels
@@ -108,7 +108,7 @@ class Reader:
             return range(len(numbers)), probabilities(np.array(numbers)).tolist() if numbers else []
         labels = self._label(said)
         if labels is None:
-            raise Garbled("has nothing at the label path")
+            raise Garbled(f"has nothing at the label path {self._label_path!r}")
         if not isinstance(labels, list):
             return [labels], [] if scores is None else _numbers([scores])
         numbers = _numbers(scores or []) if self._score else []

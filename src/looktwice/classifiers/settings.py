@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -55,7 +56,15 @@ def described(model: type[Description], settings: Settings) -> Description:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
+        wrong = error.errors(include_input=False)
+        # A word that is not known comes first: what it was meant to be may be missing because of it.
+        first = next((each for each in wrong if each["type"] == "extra_forbidden"), wrong[0])
         where = ".".join(map(str, first["loc"])) or "its settings"
         message = f"the description of the classifier is wrong at {where}: {first['msg'].removeprefix('Value error, ')}"
+        if first["type"] == "extra_forbidden":
+            close = get_close_matches(where, [field.alias or name for name, field in model.model_fields.items()], 1)
+            meant = f"; did you mean {close[0]!r}?" if close else "; see docs/connectors.md for those that it takes"
+            message = (
+                f"the description of the classifier has a setting {where!r} that this connector does not know{meant}"
+            )
     raise PermanentError(message)

@@ -274,7 +274,7 @@ def look(
     from looktwice.model import AsyncModel
 
     model = AsyncModel.load(profile, classifier, options=ask)
-    found = inputs.burst(model, pictures, frames) if burst else inputs.found(pictures)
+    found = inputs.burst(model, pictures, frames) if burst else inputs.single(pictures)
     _exit((looking.burst if burst else looking.look)(model, found, profile, decide, output))
 
 

@@ -28,6 +28,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
         return None not in found.labels
     steady = "the same label each time" if found.steady() else "random: the same picture got different answers"
     rate = f", {found.per_second:g} questions a second" if found.per_second else ""
+    noun = "picture" if found.batch == 1 else "pictures"
     facts = {
         "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
         "scores": _scores(found),
@@ -35,7 +36,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
         "latency": f"{found.seconds * 1000:.1f} ms",
         "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
         **({"tokens": _tokens(found)} if any(found.tokens) or found.billed else {}),
-        "limits": f"{found.concurrency} calls at a time, {found.batch} pictures a call{rate}",
+        "limits": f"{found.concurrency} calls at a time, {found.batch} {noun} a call{rate}",
         "classes": "unknown" if found.classes is None else str(found.classes),
         "working size": found.working_size,
         "question": f"{found.width} x {found.height} px{taking(found.question_bytes)}",

@@ -7,13 +7,10 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
-
 from looktwice.asking import ledger
 from looktwice.asking.progress import say
 from looktwice.asking.session import ledger_place, micros, run
 from looktwice.calibration import storage
-from looktwice.calibration.metrics import Powered, prediction_powered
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.fit import tell_duplicates
@@ -32,7 +29,6 @@ from looktwice.verdicts import planning
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Profile
-from looktwice.verdicts.review import Doubt, read
 
 
 def evaluate(
@@ -48,17 +44,16 @@ def evaluate(
     """Show how a profile fares on labelled pictures, beside full trust and constant trust; whether all were scored."""
     check_places(None, votes, report)
     policy = policy_of(model, decide)
-    verdicts = read(unlabelled) if unlabelled else []
     if output.dry_run:
         estimate(model, pictures, None, output, decide)
         return True
 
     async def work() -> Evaluation:
         async with watched(model, len(pictures), output):
-            return await model.evaluate(pictures, None, decide)
+            return await model.evaluate(pictures, None, decide, unlabelled=unlabelled)
 
     found = run(work)
-    collected, judged = found.collected, len(found.outcome.label)
+    collected = found.collected
     if votes:
         storage.save(votes, collected.votes)
     complain(collected.unscored)
@@ -69,27 +64,15 @@ def evaluate(
             found.profile, collected.votes, pictures, policy, descriptors=collected.descriptors, price_micros=price
         )
         _write(report, replace(inputs, days=_own_days(model)), decide)
-    powered = _powered(found, verdicts) if unlabelled else None
     if output.json:
-        figures = [result.model_dump() for result in found.results]
-        told = {"accuracy": powered._asdict()} if powered else {}
-        print_json({"pictures": judged, "results": figures, "guarantees": asdict(found.guarantees), **told})
+        print_json(found.record())
     else:
-        OUT.print(results_table(found.results, f"On {judged} pictures that took no part in fitting"))
-        for line in (*found.guarantees.lines(), *found.profile.advice(found.results)):
-            OUT.print(line, highlight=False)
-        if powered:
-            interval = f"{powered.value:.1%} ({powered.low:.1%} to {powered.high:.1%}, 95 % surely)"
-            OUT.print(f"Right, with the confidences of {len(verdicts):,} other pictures: {interval}.", highlight=False)
+        title = f"On {len(found.outcome.label)} pictures that took no part in fitting"
+        OUT.print(results_table(found.results, title))
+        for line in (*found.lines(), *found.profile.advice(found.results)):
+            OUT.print(line, highlight=False, soft_wrap=True)
         say_reach(found.profile, profile_path, model.typical_price())
     return not collected.unscored
-
-
-def _powered(found: Evaluation, verdicts: Sequence[Doubt]) -> Powered:
-    """The accuracy of the verdicts, from labelled pictures and the confidences of those that are not."""
-    known = set(found.collected.votes.names)
-    others = np.array([verdict.confidence for verdict in verdicts if verdict.name not in known])
-    return prediction_powered(found.outcome.correct, found.outcome.confidence, others)
 
 
 def report(
@@ -169,9 +152,9 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         return
     say(f"For accepted answers that are wrong at most {max_error:.3g} of the time, with certainty {level:.3g}:")
     for need in needs:
-        OUT.print(need.line(), highlight=False)
+        OUT.print(need.line(), highlight=False, soft_wrap=True)
     for remark in planning.remarks(needs, profile.held_out, level) if profile else ():
-        OUT.print(remark, highlight=False)
+        OUT.print(remark, highlight=False, soft_wrap=True)
     if profile and profile.threshold(max_error, level) is not None:
         score = ("score", PICTURES, "-p", profile_path, "--max-error", max_error, "-o", "verdicts.csv")
         say_next("accept answers on that guarantee, which its labels can back", *score)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from looktwice.asking.outcome import Cause
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.calibration import calibrators, paper, storage
 from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
 from looktwice.cli.following import say_reach
 from looktwice.cli.inputs import check_places, complain
-from looktwice.errors import FitError
+from looktwice.errors import FitError, UnscoredError
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few
 from looktwice.transfer.noise import NoiseFile
@@ -53,6 +54,9 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
 
     collected = run(work)
     complain(collected.unscored)
+    causes = {item.cause for item in collected.unscored}
+    if Cause.STOPPED in causes:
+        raise UnscoredError("nothing was learned, as the run was stopped; run the same command again to go on")
     if options.votes:
         storage.save(options.votes, collected.votes)
     labelled = collected.labelled()
@@ -79,7 +83,13 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
         for line in profile.advice():
             say(safe(line))
         say(f"Profile: {options.out}")
-        say_reach(profile, options.out, model.typical_price())
+        if Cause.BUDGET in causes:
+            first = f"the first {len(pictures) - len(collected.unscored):,} of {len(pictures):,} pictures"
+            say(
+                f"[yellow]The profile knows only {first}[/yellow], and perhaps not all classes: raise the budget first."
+            )
+        else:
+            say_reach(profile, options.out, model.typical_price())
     return not collected.unscored
 
 

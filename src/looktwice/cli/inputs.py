@@ -31,6 +31,13 @@ def found(paths: Sequence[Path], take: str | None = None) -> Sequence[Picture]:
     return _some(picture.find(paths), take)
 
 
+def single(paths: Sequence[Path]) -> Sequence[Picture]:
+    """Pictures that are judged one by one, which a video is not."""
+    if video := next((path for path in paths if is_video_file(path)), None):
+        raise DataError(f"{str(video)!r} is a video; judge some of its frames as photos of one thing with --burst")
+    return found(paths)
+
+
 def burst(model: AsyncModel, paths: Sequence[Path], frames: int) -> Sequence[Picture]:
     """Photos of one thing, or so many frames of a video."""
     return model.frames(paths[0], frames) if len(paths) == 1 and is_video_file(paths[0]) else found(paths)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from inspect import getdoc
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command, get_command_name
+from typer.main import get_command, get_command_name, get_group
 
 
 class LazyGroup(TyperGroup):
@@ -37,22 +38,23 @@ class Built(Mapping[str, Any]):
 
     def __init__(self, source: typer.Typer) -> None:
         self.helps: dict[str, str | None] = {}
-        self._parts: dict[str, typer.Typer] = {}
+        self._parts: dict[str, Callable[[], Any]] = {}
         self._built: dict[str, Any] = {}
         for command in source.registered_commands:
             if command.callback is not None:
                 alone = typer.Typer(add_completion=False, rich_markup_mode=source.rich_markup_mode)
                 alone.registered_commands = [command]
                 name = command.name or get_command_name(command.callback.__name__)
-                self._parts[name], self.helps[name] = alone, getdoc(command.callback)
+                self._parts[name], self.helps[name] = partial(get_command, alone), getdoc(command.callback)
         for group in source.registered_groups:
             if group.typer_instance is not None:
                 name = str(group.typer_instance.info.name)
-                self._parts[name], self.helps[name] = group.typer_instance, group.typer_instance.info.help
+                self._parts[name] = partial(get_group, group.typer_instance)
+                self.helps[name] = group.typer_instance.info.help
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            self._built[name] = get_command(self._parts[name])
+            self._built[name] = self._parts[name]()
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:

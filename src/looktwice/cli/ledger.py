@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from rich import box
 from rich.progress import track
 from rich.table import Table
 
@@ -40,10 +41,14 @@ def stats(path: Path | None, by: By | None, json: bool) -> None:
     if json:
         print_json([_record(group, columns) for group in groups.values()])
         return
-    table = Table(title=f"Ledger {path or default_path()}", title_justify="left")
+    title = f"Ledger {path or default_path()}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     billed = any(day.input_tokens for day in days)
     for heading in (*columns, *COUNTS, "money", *(BILLS if billed else ())):
-        table.add_column(heading, justify="left" if heading in columns else "right")
+        if heading == "classifier":
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(heading, justify="left" if heading in columns else "right", no_wrap=True)
     for key, group in groups.items():
         table.add_row(*key, *_amounts(group, billed))
     table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days, billed), style="bold")

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from pathlib import Path
 
 from looktwice import tables
-from looktwice.asking.outcome import Cause, Unscored
+from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
@@ -21,8 +21,8 @@ from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import explain
 from looktwice.verdicts.files import ScoreFile
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.look import Verdict, is_unfamiliar
+from looktwice.verdicts.policy import DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Glance, Stream
 from looktwice.views import Panel
@@ -38,24 +38,42 @@ MANY = 1000
 DECISIONS = {"accept": "green", "review": "yellow"}
 
 
-@dataclass
 class Decided:
-    """What the verdicts of a run come to."""
+    """What the verdicts of a run come to, and whether the pictures change on the way."""
 
-    verdicts: int = 0
-    accepted: int = 0
-    queries: int = 0
-    unfamiliar: int = 0
+    def __init__(self, policy: Policy) -> None:
+        self.verdicts = self.accepted = self.queries = self.unfamiliar = 0
+        self.unscored: dict[str, Unscored] = {}
+        self.stream = Stream.of(policy)
+        self._policy, self._glances = policy, list[Glance]()
+        self._familiarity, self._places = array("d"), array("q")
 
     def add(self, verdict: Verdict | Unscored) -> None:
-        """Count it; a picture that is not scored may be so because it is unfamiliar."""
+        """Count it."""
+        self.unfamiliar += is_unfamiliar(verdict)
         if isinstance(verdict, Unscored):
-            self.unfamiliar += verdict.cause is Cause.UNFAMILIAR
+            self.unscored[verdict.name] = verdict
             return
         self.verdicts += 1
         self.accepted += verdict.decision == "accept"
         self.queries += verdict.queries
-        self.unfamiliar += verdict.unfamiliar_because is not None
+        self._familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
+        self._places.append(len(self._places) + len(self.unscored))
+        self._glances.append(Glance.at(verdict, self._policy))
+        if len(self._glances) == MANY:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Let the stream see the verdicts that it has not seen."""
+        self.stream, self._glances = self.stream.update(self._glances), []
+
+    def change(self) -> tuple[int | None, list[int]]:
+        """Where a change began, and which pictures to label first, by their places; None and nothing without one."""
+        since = self.stream.since
+        if since is None:
+            return None, []
+        strangest = nsmallest(LABEL_FIRST, range(since, len(self._places)), key=self._familiarity.__getitem__)
+        return self._places[since], [self._places[at] for at in strangest]
 
 
 @dataclass(frozen=True)
@@ -66,15 +84,22 @@ class Following:
     pictures: Sequence[str]
     out: Path
 
-    def say(self, profile: Profile, max_error: float | None, price: int, decided: Decided) -> None:
-        """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on."""
+    def say(self, profile: Profile, max_error: float | None, price: int, decided: Decided, changed: bool) -> None:
+        """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on.
+
+        Where the pictures have changed, labels alone tell how many verdicts are right, and nothing is guaranteed.
+        """
+        folder = self.pictures[0] if len(self.pictures) == 1 else PICTURES
+        if changed:
+            say_next("label some of them", "label", folder, "-c", profile.classifier)
+            say_next("see how many verdicts are right", "evaluate", folder, "-p", self.profile)
+            return
         if max_error is None:
             say_reach(profile, self.profile, price)
         if max_error is None or not decided.verdicts:
             return
         cost = cost_of_accepted(decided.queries, price, decided.accepted)
         say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
-        folder = self.pictures[0] if len(self.pictures) == 1 else PICTURES
         if decided.accepted < decided.verdicts:
             say_next("have people look at the others", "review", self.out, folder)
         else:
@@ -145,35 +170,23 @@ def score(
     if file.missing() < len(pictures):
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
         say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
-    unscored: dict[str, Unscored] = {}
-    stream, glances = Stream.of(policy), list[Glance]()
-    decided, familiarity, places = Decided(), array("d"), array("q")
+    decided = Decided(policy)
 
     async def work() -> None:
-        nonlocal stream, glances
         async with watched(model, len(todo), output):
             async for verdict in model.score(todo, decide):
                 decided.add(verdict)
-                if isinstance(verdict, Unscored):
-                    unscored[verdict.name] = verdict
-                else:
+                if isinstance(verdict, Verdict):
                     file.add(verdict)
-                    familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
-                    places.append(len(places) + len(unscored))
-                    glances.append(Glance.at(verdict, policy))
-                    if len(glances) == MANY:
-                        stream, glances = stream.update(glances), []
 
     try:
         run(work)
     finally:
-        file.finish(unscored)
-    complain(list(unscored.values()))
-    stream = stream.update(glances)
-    since = stream.since
-    began = None if since is None else todo[places[since]].name
-    strangest = nsmallest(LABEL_FIRST, range(since or 0, len(places)), key=familiarity.__getitem__)
-    first = [] if since is None else [todo[places[at]].name for at in strangest]
+        file.finish(decided.unscored)
+    complain(list(decided.unscored.values()))
+    decided.catch_up()
+    stream, (since, strangest) = decided.stream, decided.change()
+    began, first = None if since is None else todo[since].name, [todo[place].name for place in strangest]
     tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
     if output.json:
         told: dict[str, object] = {
@@ -186,7 +199,7 @@ def score(
     tell_drift(stream, began, first)
     say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
     if not (output.json or file.missing()):
-        following.say(profile, decide.max_error, model.typical_price(), decided)
+        following.say(profile, decide.max_error, model.typical_price(), decided, stream.alarm)
     return not file.missing()
 
 

@@ -124,6 +124,8 @@ def _deciding(
 ) -> "DecisionOptions":
     from looktwice.verdicts.policy import DecisionOptions
 
+    if skip_unfamiliar and unfamiliar == "accept":
+        raise typer.BadParameter("it contradicts --unfamiliar accept; give one of them", param_hint="--skip-unfamiliar")
     unfamiliar = "refuse" if skip_unfamiliar else unfamiliar
     return DecisionOptions(adaptive, max_error, level, coverage, sets, unfamiliar, false_alarms)
 

@@ -14,6 +14,7 @@ from looktwice.fleet.shards import Shards, Summary
 from looktwice.fleet.sources import Unit
 from looktwice.model import AsyncModel
 from looktwice.verdicts.files import record, unscored_record
+from looktwice.verdicts.look import is_unfamiliar
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Glance
@@ -84,13 +85,12 @@ class Scorer:
         records, glances = list[dict[str, object]](), list[Glance]()
         policy = model.policy(self._job.decide)
         async for verdict in model.score(iter(unit.pictures()), self._job.decide):
+            unfamiliar += is_unfamiliar(verdict)
             if isinstance(verdict, Unscored):
                 bad += verdict.cause is Cause.UNREADABLE
-                unfamiliar += verdict.cause is Cause.UNFAMILIAR
                 records.append(unscored_record(verdict))
             else:
                 records.append(record(verdict))
-                unfamiliar += verdict.unfamiliar_because is not None
                 glances.append(Glance.at(verdict, policy))
         if model.asker.stopped:
             return Summary(unit.identity, stopped=True)

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif")
 """Endings of the files that are taken from a folder, in any case."""
+FILE_COLUMNS = ("file", "file_name", "filename", "path", "image", "picture")
+"""Names that the column of files may have in a CSV; the first of them that is there counts."""
 COLUMN = "label"
 """The column of truths in a CSV, unless another is named."""
 NOT = "not"
 """The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
-
-
 PROBABILITY = "probability"
 """The column that says how likely a picture like this one was to be labelled, beside the others of the CSV."""
 Stamp = tuple[int, int]
@@ -373,7 +373,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
-    """What a CSV with a column `file` and this one tells of each file.
+    """What a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one tells of each file.
 
     With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
     several rows say several things that the truth of a file is not. A column `probability` says how likely such a
@@ -381,11 +381,12 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
     """
     rows = _rows(path)
     where, header = shown(str(path)), next(rows, [])
-    lacking = [shown(name) for name in ("file", column) if name not in header]
+    files = next((name for name in FILE_COLUMNS if name in header), FILE_COLUMNS[0])
+    lacking = [shown(name) for name in (files, column) if name not in header]
     if lacking:
         has = ", ".join(map(shown, header[:20])) or "nothing"
         raise DataError(f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}")
-    width, file, label = len(header), header.index("file"), header.index(column)
+    width, file, label = len(header), header.index(files), header.index(column)
     other = header.index(NOT) if column == COLUMN and NOT in header else None
     chance = header.index(PROBABILITY) if PROBABILITY in header else None
     table = [(number, row) for number, row in enumerate(rows, 2) if row]

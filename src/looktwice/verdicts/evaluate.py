@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from looktwice.asking.outcome import Unscored
 from looktwice.calibration import calibrators, crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
-from looktwice.calibration.votes import Bools, LabelledVotes, Tally, base_tally
+from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import stopping
 from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, Policy
 from looktwice.verdicts.profile import Profile, Result, results_html
+from looktwice.verdicts.review import Doubt, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,6 +145,48 @@ def bin_coverage(tally: Tally, hold: Bools) -> tuple[BinCoverage, ...]:
     )
 
 
+VerdictsLike = str | Path | Iterable[Verdict | Unscored]
+"""Verdicts about pictures: a file that `score` wrote, or what `Model.score` gives."""
+
+
+@dataclass(frozen=True)
+class PoweredAccuracy:
+    """How many verdicts are right, from labels and the confidences of other verdicts, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    labels: int
+    unlabelled: int
+    """How many other verdicts there are."""
+
+    def sentence(self) -> str:
+        """The same in words."""
+        interval = f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%}, 95 % surely)"
+        return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
+
+
+def verdicts_of(found: VerdictsLike) -> list[Verdict | Doubt]:
+    """The verdicts of a file, or those given; pictures without one are left out."""
+    if isinstance(found, str | Path):
+        return list(read(Path(found)))
+    return [verdict for verdict in found if not isinstance(verdict, Unscored)]
+
+
+def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict | Doubt]) -> PoweredAccuracy:
+    """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
+    digests, names = set(collected.votes.digests), set(collected.votes.names)
+    others: Floats = np.array(
+        [
+            verdict.confidence
+            for verdict in verdicts
+            if (verdict.digest not in digests if isinstance(verdict, Verdict) else verdict.name not in names)
+        ]
+    )
+    found = metrics.prediction_powered(outcome.correct, outcome.confidence, others)
+    return PoweredAccuracy(*found, labels=len(outcome.correct), unlabelled=len(others))
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """How the verdicts of a profile fare on labelled pictures that took no part in fitting."""
@@ -152,6 +199,21 @@ class Evaluation:
     guarantees: Guarantees
     outcome: Outcome
     """Label, confidence and correctness of every distinct picture, or of an even sample of them."""
+    accuracy: PoweredAccuracy | None = None
+    """How many verdicts are right, where verdicts about unlabelled pictures were given too."""
+
+    def lines(self) -> list[str]:
+        """What the guarantees came to and how many verdicts are right, in words."""
+        return [*self.guarantees.lines(), *([self.accuracy.sentence()] if self.accuracy else [])]
+
+    def record(self) -> dict[str, object]:
+        """The figures as JSON has them; `accuracy` only where verdicts about unlabelled pictures were given."""
+        told: dict[str, object] = {
+            "pictures": len(self.outcome.label),
+            "results": [result.model_dump() for result in self.results],
+            "guarantees": asdict(self.guarantees),
+        }
+        return told | ({"accuracy": asdict(self.accuracy)} if self.accuracy else {})
 
     def to_frame(self) -> pd.DataFrame:
         """One picture a row: its truth, its verdict, and whether that was right."""
@@ -180,14 +242,15 @@ class Evaluation:
         return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
 
     def _repr_html_(self) -> str:
-        title = (
-            f"On {len(self.outcome.label)} pictures that took no part in fitting. {' '.join(self.guarantees.lines())}"
-        )
+        title = f"On {len(self.outcome.label)} pictures that took no part in fitting. {' '.join(self.lines())}"
         return results_html(title, self.results)
 
 
-def evaluation(collected: Collected, profile: Profile, policy: Policy) -> Evaluation:
+def evaluation(
+    collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict | Doubt] | None = None
+) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""
     outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())
     results = tuple(assess(collected, profile, policy))
-    return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome)
+    accuracy = None if unlabelled is None else powered_accuracy(collected, outcome, unlabelled)
+    return Evaluation(profile, policy, collected, results, guarantees(collected, policy), outcome, accuracy)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from looktwice.asking.asker import Asker, Screen
-from looktwice.asking.outcome import Unscored
+from looktwice.asking.asker import Asker
+from looktwice.asking.opened import Screen
+from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Evidence
 from looktwice.calibration.jury import Jury, Prefixes
@@ -81,6 +82,13 @@ class Verdict:
     def _repr_html_(self) -> str:
         title = f"{self.name}: {self.label}, {explain.percent(self.confidence)}. {self.sentence()}"
         return notebook.table(title, ["view", "label"], self.votes)
+
+
+def is_unfamiliar(verdict: Verdict | Unscored) -> bool:
+    """Whether the picture is not like the labelled ones, be it scored all the same or not."""
+    if isinstance(verdict, Unscored):
+        return verdict.cause is Cause.UNFAMILIAR
+    return verdict.unfamiliar_because is not None
 
 
 async def look(

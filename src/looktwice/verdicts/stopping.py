@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self
 
@@ -173,10 +173,14 @@ class Growth:
 
 
 def grow(juries: Sequence[Jury], labelled: LabelledVotes) -> Growth:
-    """What juries for 0, 1 … S views make of these pictures."""
+    """What juries for 0, 1 … S views make of these pictures.
+
+    They move with what is said; classes that nobody named share alike in this.
+    """
     heard = [labelled.under(range(views)) for views in range(len(juries))]
     steps = [outcome(jury, said) for jury, said in zip(juries, heard, strict=True)]
-    moved = movement([jury.distribution(said) for jury, said in zip(juries, heard, strict=True)])
+    even = [replace(jury, companions=None) for jury in juries]
+    moved = movement([jury.distribution(said) for jury, said in zip(even, heard, strict=True)])
     return Growth(tuple(steps), moved)
 
 
@@ -225,9 +229,9 @@ def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
 
 def _taught(calibrator: Jury, labelled: LabelledVotes, train: Places, test: Places) -> tuple[Growth, Growth]:
     """What the juries that some pictures teach make of these, and of others."""
-    juries = Prefixes(ballot=calibrator.ballot).fit(labelled.take(train)).seated()
-    taught, tested = (grow(juries, labelled.take(rows)) for rows in (train, test))
-    return taught, tested
+    prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled.take(train))
+    taught = grow(replace(prefixes, companions=None).seated(), labelled.take(train))
+    return taught, grow(prefixes.seated(), labelled.take(test))
 
 
 def steps(found: Sequence[Trial]) -> tuple[Outcome, ...]:

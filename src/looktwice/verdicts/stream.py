@@ -106,7 +106,8 @@ class Stream:
     def expected(self) -> ExpectedAccuracy:
         """How often the answers so far are right: their mean confidence, corrected by how labelled ones turned out.
 
-        That is honest as long as the pictures are of the same kind: of another kind, sure answers are wrong more often.
+        That is honest as long as nothing has changed. After an alarm, sure answers may be wrong more often than they
+        were, and answers alone cannot tell whether the pictures are only harder ones of the same kind.
         The labelled pictures' mean of (right − confidence) is taken in groups of alike confidence, each with the share
         that it has of the live answers.
         """
@@ -117,7 +118,9 @@ class Stream:
         if self.shift is None:
             return ExpectedAccuracy(not_told="the profile cannot tell whether the pictures are like the labelled ones")
         if self.shift.alarm:
-            return ExpectedAccuracy(not_told="the pictures are of another kind than those whose answers were checked")
+            return ExpectedAccuracy(not_told="these pictures are of another kind than the labelled ones; label some")
+        if self.alarm:
+            return ExpectedAccuracy(not_told="answers alone cannot tell whether only harder pictures came; label some")
         if not self.seen or (known[weight > 0] < LEAST_IN_BIN).any():
             return ExpectedAccuracy(not_told="too few answers like these were checked")
         parts = [(correct - sure)[group == each] for each in range(BINS)]
@@ -131,7 +134,8 @@ class Stream:
         if not self.alarm:
             tests = [test for test in (self.drift, self.shift) if test is not None]
             told = f"none seen in {self.seen:,} pictures" if tests else "not told, as the profile cannot tell"
-            return [f"Drift: {told}."]
+            expected = self.expected()
+            return [f"Drift: {told}.", *([] if expected.accuracy is None else [expected.sentence()])]
         what = []
         if self.shift and self.shift.alarm:
             what.append("the pictures themselves no longer look like those that this profile was fitted on")

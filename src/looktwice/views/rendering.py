@@ -10,13 +10,10 @@ import numpy as np
 from looktwice.errors import ViewError
 from looktwice.pictures.image import Image
 from looktwice.views.base import Pixels, Question, View, name_of
-from looktwice.views.warping import LONGEST, Maps, Moves, fixed_maps, moves_of, read_through, sampling_of
+from looktwice.views.warping import KEPT_MAPS, LONGEST, Moves, moves_of, read_through, sampling_of
 
 RENDERER = "1"
 """Part of every ledger key; it changes whenever the pixels of any view of looktwice change."""
-
-_WORTH_KEEPING = 5 * 2**20
-"""Bytes; larger maps are made anew for each picture, which is little work beside reading it through them."""
 
 
 class Run(NamedTuple):
@@ -56,9 +53,7 @@ def render_into(image: Image, questions: Sequence[Question], out: Pixels) -> Non
         raise ViewError(f"picture {image.digest} was asked a question about {other}; ask each its own")
     for start, stop, moves in _runs(views):
         if moves:
-            small = len(moves) * height * width * 6 <= _WORTH_KEEPING
-            maps = (_kept_maps if small else fixed_maps)(moves, height, width)
-            read_through(maps, image.pixels, sampling_of(moves[0]), out[start:stop])
+            read_through(KEPT_MAPS.of(moves, height, width), image.pixels, sampling_of(moves[0]), out[start:stop])
         else:
             questions[start].view.draw(0, questions[start:stop], image.pixels, out[start:stop])
 
@@ -84,9 +79,3 @@ def _in_common(view: View) -> object:
 
 def _fixed_moves(view: View) -> Moves:
     return () if view.random else moves_of(view)
-
-
-@lru_cache(maxsize=24)
-def _kept_maps(moves: tuple[Moves, ...], height: int, width: int) -> Maps:
-    maps = fixed_maps(moves, height, width)
-    return maps._replace(pieces=tuple(maps.pieces))

@@ -7,11 +7,13 @@ of large ones stay in the cache of the CPU.
 """
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import product
 from math import ceil, pi
+from threading import Lock
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +38,9 @@ LONGEST = 32_766
 
 IN_PAIRS = np.empty(0, np.float32)
 """The y of a piece whose positions are pairs of x and y."""
+
+MAPS_BYTES = 32 * 2**20
+"""Of all maps that are kept: those of the general views for four sizes of photo, or for hundreds of small pictures."""
 
 _LARGEST = 2**22
 """Pixels that a picture with its margin may have."""
@@ -144,19 +149,54 @@ def sampling_of(moves: Moves) -> Sampling:
 def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
     """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
     height, width, _ = picture.shape
-    sources, sampling = _sources(moves, part, questions, height, width), sampling_of(moves)
-    if sources.shape[1] < len(questions):  # fixed moves, the same for all
-        sources = np.repeat(sources, len(questions), axis=1)
+    sampling = sampling_of(moves)
+    if not any(each.random for each in moves):
+        read_through(KEPT_MAPS.of((moves,), height, width), picture, sampling, out[:1])
+        out[1:] = out[0]
+        return
+    sources = _sources(moves, part, questions, height, width)
     reach = _longest_reach(moves, height, width)
     if reach > min(height, width) / 4:  # few draws come near it: look at these ones
         reach = _reach(sources, height, width)
     read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
 
 
-def fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
+def _fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
     """The maps of fixed views that read the picture alike; the pieces are made when they are asked for, once."""
     sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
     return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
+
+
+class KeptMaps:
+    """The maps of fixed views that were used last, as many as fit into so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes, self._lock = most, 0, Lock()
+        self._maps = OrderedDict[tuple[tuple[Moves, ...], int, int], Maps]()
+
+    def of(self, moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+        """The maps of these views for pictures of this size; they are made where they are not kept."""
+        key = moves, height, width
+        if _bytes_of(*key) > self._most // 4:  # making them is little work beside reading a picture through them
+            return _fixed_maps(*key)
+        with self._lock:
+            if key in self._maps:
+                self._maps.move_to_end(key)
+                return self._maps[key]
+            made = _fixed_maps(*key)
+            maps = self._maps[key] = made._replace(pieces=tuple(made.pieces))
+            self._bytes += _bytes_of(*key)
+            while self._bytes > self._most:
+                self._bytes -= _bytes_of(*self._maps.popitem(last=False)[0])
+            return maps
+
+
+def _bytes_of(moves: tuple[Moves, ...], height: int, width: int) -> int:
+    """What maps take: two coordinates and their fraction, of two bytes each, for every pixel of every view."""
+    return len(moves) * height * width * 6
+
+
+KEPT_MAPS = KeptMaps(MAPS_BYTES)
 
 
 def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:

@@ -1,0 +1,80 @@
+"""Where the probability goes that is left for classes nobody named: evenly, or by which labels are said together.
+
+python -m experiments spread      results/spread.csv, one line for each model and way
+
+Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
+growing the panel. Labels that are said together are counted over the labelled pictures, as `fit` does, or over all that
+are not tested. Sets are adaptive ones for 0.9; `listed` is how often they hold the truth by its name.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.general import Heard, left_out_splits
+from looktwice.calibration import crossfit
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.verdicts.conformal import draws
+from looktwice.verdicts.profile import HeldOut
+
+RESULTS = Path(__file__).parent / "results"
+SPLITS, COVERAGE = 20, 0.9
+EVEN, LABELLED, ALL = "evenly", "labelled pictures", "all pictures"
+DIGITS = {"brier": 4, "nll": 4, "coverage": 4, "listed": 4, "labels": 2, "classes": 2}
+
+
+def ways(train: LabelledVotes, others: Votes) -> dict[str, Jury]:
+    """The same jury with each way to spread."""
+    fitted = Jury().fit(train)
+    return {EVEN: replace(fitted, companions=None), LABELLED: fitted, ALL: fitted.beside(others, train)}
+
+
+def figures(train: LabelledVotes, tested: LabelledVotes, others: Votes) -> Iterator[tuple[str, dict[str, float]]]:
+    """What each way comes to on one split."""
+    folds = [(ways(train.take(rows), others), test) for rows, test in crossfit.folds(len(train), 0, 0)]
+    for name, jury in ways(train, others).items():
+        held_out = crossfit.joined([(crossfit.outcome(fold[name], train.take(test)), test) for fold, test in folds])
+        rests, distribution = HeldOut.of(held_out, crossfit.outcome(jury, train)), jury.distribution(tested)
+        sets = rests.conformal(COVERAGE).sets(distribution, draws(tested))
+        yield (
+            name,
+            {
+                "brier": float(distribution.brier(tested.truths).mean()),
+                "nll": float(distribution.nll(tested.truths).mean()),
+                "coverage": float(sets.hold(distribution, tested.truths).mean()),
+                "listed": float(sets.list_truth(tested.truths).mean()),
+                "labels": float(sets.sizes().mean()),
+                "classes": float(sets.true_sizes().mean()),
+            },
+        )
+
+
+def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[dict[str, str]]:
+    """One line for each way: means over the splits."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for split in left_out_splits(models, each, splits):
+        others = split.votes.take(np.setdiff1d(np.arange(len(split.votes)), split.test))
+        for name, told in figures(split.votes.take(split.fit), split.votes.take(split.test), others):
+            found.setdefault(name, []).append(told)
+    for name, each_split in found.items():
+        means = {key: f"{np.mean([one[key] for one in each_split]):.{digits}f}" for key, digits in DIGITS.items()}
+        yield {"model": each.title, "spread": name, **means, "splits": str(len(each_split))}
+
+
+def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
+    """Measure every model, and write results/spread.csv."""
+    lines = []
+    for model in models:
+        for line in measured(models, model, splits):
+            print(" ".join(line.values()), flush=True)
+            lines.append(line)
+    with (results / "spread.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
