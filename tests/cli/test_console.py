@@ -6,9 +6,13 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import pytest
+from rich.console import Console
 from workshop import write_pictures
 
 from looktwice.asking.asker import Asker
@@ -18,7 +22,7 @@ from looktwice.calibration import crossfit
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, Pixels, Terms
-from looktwice.cli import demo
+from looktwice.cli import console, demo
 from looktwice.cli.console import Output, watched
 from looktwice.model import AsyncModel
 from looktwice.verdicts.profile import Result
@@ -73,7 +77,7 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     assert (line in " ".join(capsys.readouterr().err.split())) == told
 
 
-def test_the_demo_shows_figures_pictures_prices_and_what_to_type_next(
+def test_the_demo_shows_figures_prices_and_what_to_type_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [Row(str(i), "ant", ("ant" if i % 3 else "bee",)) for i in range(12)]
@@ -90,5 +94,14 @@ def test_the_demo_shows_figures_pictures_prices_and_what_to_type_next(
     assert re.search(r"a coin +1.0 +0% +– +– *\n", shown.out)
     assert "wrong: bee" in shown.out
     assert "right" in shown.out
-    assert "▀" in shown.out
     assert "serve --profile there/profile.json" in shown.err
+
+
+@pytest.mark.parametrize(("colours", "drawn"), [("truecolor", True), (None, False)])
+def test_pictures_are_drawn_only_where_there_are_colours(
+    monkeypatch: pytest.MonkeyPatch, colours: Literal["truecolor"] | None, drawn: bool
+) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(console, "OUT", Console(file=shown, color_system=colours, force_terminal=drawn))
+    console.OUT.print(console.thumbnails([np.full((8, 8, 3), 200, np.uint8)], ["Coat 40%"]))
+    assert ("▀" in shown.getvalue(), "Coat 40%" in shown.getvalue()) == (drawn, True)

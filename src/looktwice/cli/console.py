@@ -166,13 +166,18 @@ def _short(value: float) -> str:
 
 
 def thumbnails(pictures: Sequence[NDArray[np.uint8]], captions: Sequence[str], width: int = 24) -> Table:
-    """Small pictures side by side, two pixels a character, each above its caption; three fit 80 columns."""
+    """Small pictures side by side, two pixels a character, each above its caption; three fit 80 columns.
+
+    Where the output has no colours, in a file or a pipe, the captions stand alone.
+    """
     import cv2
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in pictures:
         grid.add_column(width=width, no_wrap=True)
-    grid.add_row(*(_blocks(cv2.resize(pixels, (width, width), interpolation=cv2.INTER_AREA)) for pixels in pictures))
+    if OUT.color_system and not OUT.no_color:
+        small = (cv2.resize(pixels, (width, width), interpolation=cv2.INTER_AREA) for pixels in pictures)
+        grid.add_row(*map(_blocks, small))
     grid.add_row(*captions)
     return grid
 
