@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from workshop import answers, run, write_pictures, write_profile
 
-from looktwice.asking import opened as asking
+from looktwice.asking import jobs as asking
 from looktwice.classifiers.registry import connect
 from looktwice.errors import PermanentError, ProfileError, ViewError
 from looktwice.pictures.image import Image

@@ -28,7 +28,7 @@ from test_estimator import pictures
 from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
-from looktwice.asking.opened import Heard
+from looktwice.asking.jobs import Heard
 from looktwice.asking.outcome import Progress
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError
 from looktwice.verdicts.profile import Profile

@@ -12,7 +12,7 @@ from typing import Self, get_type_hints
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice.asking.opened import Scores
+from looktwice.asking.jobs import Scores
 from looktwice.asking.outcome import Unscored
 from looktwice.asking.session import AskKeywords, AskOptions, Money
 from looktwice.calibration import calibrators

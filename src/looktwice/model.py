@@ -23,9 +23,8 @@ import numpy as np
 from looktwice.asking import check
 from looktwice.asking.asker import Asker, Estimate
 from looktwice.asking.check import Checkup
-from looktwice.asking.opened import Tell
+from looktwice.asking.jobs import Tell, askable
 from looktwice.asking.outcome import Progress, Unscored
-from looktwice.asking.phrased import askable
 from looktwice.asking.sender import PHONE
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, metrics, panels, paper

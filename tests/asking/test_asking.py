@@ -20,8 +20,8 @@ from storms import storm
 from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
 
 from looktwice.asking.asker import Asker
+from looktwice.asking.jobs import Rounds
 from looktwice.asking.ledger import Budget, SqliteLedger, verify
-from looktwice.asking.opened import Rounds
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.pace import Pace
 from looktwice.calibration.votes import Row

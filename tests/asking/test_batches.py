@@ -163,7 +163,7 @@ def test_a_run_that_is_stopped_leaves_the_batch_to_the_next_one(tmp_path: Path) 
 
 
 def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
-    from looktwice.asking.opened import Rounds
+    from looktwice.asking.jobs import Rounds
     from looktwice.pictures.collection import many
     from looktwice.views import Panel
 

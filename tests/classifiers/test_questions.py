@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from looktwice.asking.phrased import askable
+from looktwice.asking.jobs import askable
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat import anthropic, gemini, openai, responses
 from looktwice.classifiers.chat.model import Asked, ChatClassifier

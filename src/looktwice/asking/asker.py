@@ -18,14 +18,25 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from looktwice.asking.canaries import Canaries, Canary
-from looktwice.asking.jobs import Job, Round, settle
+from looktwice.asking.jobs import (
+    UNSEEN,
+    Job,
+    Opened,
+    Opener,
+    Round,
+    Rounds,
+    Scores,
+    Screen,
+    Tell,
+    check_words,
+    prepare,
+    settle,
+)
 from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Ledger, Spend
 from looktwice.asking.meter import Meter, Quote
-from looktwice.asking.opened import UNSEEN, Opened, Opener, Rounds, Scores, Screen, Tell
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Polling, Rate
-from looktwice.asking.phrased import check_words, prepare
 from looktwice.asking.sender import Sender
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms, size_in_bytes

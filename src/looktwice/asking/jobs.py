@@ -1,16 +1,27 @@
-"""A question on its way to its answer, and the round of questions that are asked together."""
+"""A picture with its questions on their way to answers: how they are put, what is seen before, what comes of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from looktwice.asking.ledger.protocol import Entry
+from looktwice.asking.ledger.protocol import Entry, keys, tail
 from looktwice.asking.meter import Quote
-from looktwice.asking.outcome import Failure
-from looktwice.classifiers.base import Answer
-from looktwice.views import Question
+from looktwice.asking.outcome import Cause, Failure, Unscored
+from looktwice.calibration.evidence import RankedList
+from looktwice.calibration.votes import Row
+from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Pixels, Prompted, Terms
+from looktwice.classifiers.naming import Naming, merged, why_none
+from looktwice.errors import ImageError, PermanentError, ViewError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.descriptor import Floats, descriptor
+from looktwice.pictures.image import Image
+from looktwice.views import Panel, Question, View, base_question, questions, renderer
 
 SOONEST = 0.05
 """Seconds after which a question that another session has is looked for again, at first."""
@@ -77,3 +88,177 @@ def settle(jobs: Iterable[Job], failure: Failure) -> None:
     """Say of each that has no answer why it has none."""
     for job in jobs:
         job.settle(failure)
+
+
+class Heard(NamedTuple):
+    """One answer, as it arrives."""
+
+    name: str
+    """The picture that was asked about."""
+    place: int
+    """0 for the picture itself, 1 … for the views of the panel."""
+    view: str
+    """What was shown: `again` is the picture as it is."""
+    label: str | None
+    """None where no label could be read, or nothing was answered."""
+
+
+Tell = Callable[[Heard], None]
+Scores = Literal["use", "ignore"]
+"""Whether scores and ranked lists of answers are evidence."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Views asked a few at a time: `first` with the picture itself, then as many as `more` says, 0 for enough."""
+
+    first: int
+    more: Callable[[Row], int]
+    """What is said of a picture so far, without views that were not asked, → how many views to ask next."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What is seen of a picture's pixels before anything is asked about it."""
+
+    descriptors: bool = False
+    """Whether to describe each picture."""
+    thumbnails: bool = False
+    """Whether to draw the thumbnail by which near-duplicates are found."""
+    why: Callable[[Floats], str | None] | None = None
+    """Why a picture with this descriptor is of another kind, for people; None where it is not."""
+    refuse: bool = False
+    """Whether nothing is asked about pictures of another kind."""
+
+    def unfamiliar(self, described: Floats | None) -> str | None:
+        """Why a picture is of another kind, as far as that can be told."""
+        return self.why(described) if self.why and described is not None else None
+
+
+UNSEEN = Screen()
+
+
+@dataclass(eq=False, slots=True)
+class Opened:
+    """A picture whose questions are being asked: the base question first, then those of the panel."""
+
+    picture: Picture
+    image: Image
+    descriptor: Floats | None
+    thumbnail: bytes
+    jobs: list[Job]
+    names: Naming
+    scores: Scores
+    asked: int = 0
+
+    def failure(self) -> Failure | None:
+        """Why a question of this picture has no answer, where one has none."""
+        return next((job.answer for job in self.jobs[: self.asked] if isinstance(job.answer, Failure)), None)
+
+    def labels(self) -> list[str | None]:
+        """The label of each question asked; None where none could be read."""
+        return [self.label(job.answer) for job in self.jobs[: self.asked]]
+
+    def lists(self) -> tuple[RankedList, ...]:
+        """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
+        if self.scores == "ignore":
+            return ()
+        said = [job.answer for job in self.jobs[: self.asked]]
+        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
+        return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
+
+    def label(self, answer: Answer | Failure | None) -> str | None:
+        """The label that an answer means; None where it means none."""
+        label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
+        return label if label != NO_LABEL else None
+
+    def report(self, tell: Tell, place: int, answer: Answer | Failure) -> None:
+        """Tell the answer to one question."""
+        tell(Heard(self.picture.name, place, self.jobs[place].entry.view, self.label(answer)))
+
+    def further(self, rounds: Rounds) -> int:
+        """How many more views this picture wants; none once a question of it has failed."""
+        base, *views = self.labels()
+        if base is None or self.failure() or self.asked == len(self.jobs):
+            return 0
+        return rounds.more(Row(self.picture.name, base, tuple(views), lists=self.lists()[: self.asked]))
+
+    def row(self) -> Row | Unscored:
+        """What was answered, or why there is no base label."""
+        base, *views = self.labels()
+        if failure := self.failure():
+            return Unscored(self.picture.name, failure.cause, failure.message)
+        if base is None:
+            said = self.jobs[0].answer
+            why = why_none(self.names, said.label if isinstance(said, Answer) else NO_LABEL)
+            return Unscored(self.picture.name, Cause.NO_LABEL, why)
+        asked = (*views, *[None] * (len(self.jobs) - self.asked))
+        return Row(self.picture.name, base, asked, self.image.digest, self.thumbnail, self.lists(), self.descriptor)
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Reads pictures and makes their questions to one classifier."""
+
+    fingerprint: str
+    terms: Terms
+    seed: int
+    names: Naming
+    scores: Scores
+
+    def open(self, picture: Picture, panel: Panel, screen: Screen) -> Opened | Unscored:
+        """The picture with its questions, or why nothing is asked about it."""
+        try:
+            image = picture.image(self.terms.working_size)
+        except ImageError as error:
+            return Unscored(picture.name, Cause.UNREADABLE, error.why)
+        described = descriptor(image.pixels, image.came) if screen.descriptors else None
+        thumbnail = image.thumbnail() if screen.thumbnails else b""
+        if screen.refuse and (why := screen.unfamiliar(described)):
+            return Unscored(picture.name, Cause.UNFAMILIAR, why)
+        asked = (base_question(image), *questions(image, panel, self.seed))
+        height, width, _ = image.pixels.shape
+        form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
+        texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
+        names = keys(self.fingerprint, image.digest, [tail for _, tail in texts])
+        entered = zip(names, asked, texts, strict=True)
+        jobs = [Job(q, Entry(name, q[0], text, q[2], q[3])) for name, q, (text, _) in entered]
+        return Opened(picture, image, described, thumbnail, jobs, self.names, self.scores)
+
+
+@lru_cache(maxsize=4096)
+def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
+    """A view in words, and what tells the question from others about the same picture.
+
+    `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
+    """
+    drawn = renderer([view])
+    return str(view), tail(str(view), seed, index, f"{drawn} {form}" if form else drawn)
+
+
+def check_words(classifier: AnyClassifier, views: Iterable[View]) -> None:
+    """Refuse views that change the words of a question where the classifier cannot be asked so; nothing is asked."""
+    for view in views:
+        phrasing = view.phrased(AS_DESCRIBED, "")
+        if phrasing is AS_DESCRIBED:
+            continue
+        if not isinstance(classifier, Prompted):
+            raise ViewError(f"the view {view} changes the words of a question, and this classifier takes no prompt")
+        classifier.words(phrasing)
+
+
+def askable(classifier: AnyClassifier, views: Iterable[View]) -> tuple[View, ...]:
+    """Those of the views that a classifier which takes a prompt can be asked; none for another classifier."""
+    found: list[View] = []
+    for view in views if isinstance(classifier, Prompted) else ():
+        with suppress(PermanentError):
+            check_words(classifier, [view])
+            found.append(view)
+    return tuple(found)
+
+
+def prepare(classifier: AnyClassifier, pixels: Pixels, phrasing: Phrasing) -> object:
+    """One picture as the classifier takes it, with the question put so."""
+    if phrasing is not AS_DESCRIBED and isinstance(classifier, Prompted):
+        return classifier.prepare_as(pixels, phrasing)
+    return classifier.prepare(pixels)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Self, TypedDict, TypeVar, get_args
 
 from looktwice.asking.asker import Asker
+from looktwice.asking.jobs import Scores
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.meter import Meter, TokenMeter
-from looktwice.asking.opened import Scores
 from looktwice.asking.pace import Moments, Pace, Polling, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Metered, Terms
 from looktwice.classifiers.prices import read_table

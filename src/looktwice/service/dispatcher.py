@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from looktwice.asking.opened import Heard
+from looktwice.asking.jobs import Heard
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.model import AsyncModel

@@ -9,7 +9,7 @@ import numpy as np
 
 from looktwice import __version__
 from looktwice.asking.asker import Asker
-from looktwice.asking.opened import UNSEEN, Rounds, Screen
+from looktwice.asking.jobs import UNSEEN, Rounds, Screen
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator

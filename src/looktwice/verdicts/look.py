@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from looktwice.asking.asker import Asker
-from looktwice.asking.opened import Screen
+from looktwice.asking.jobs import Screen
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Evidence

@@ -10,7 +10,7 @@ from typing import Literal, Self, TypedDict, get_args
 
 import numpy as np
 
-from looktwice.asking.opened import Rounds, Screen
+from looktwice.asking.jobs import Rounds, Screen
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Floats, Row, Votes

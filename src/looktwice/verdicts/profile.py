@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from looktwice import files
-from looktwice.asking.opened import Scores
+from looktwice.asking.jobs import Scores
 from looktwice.calibration import base, calibrators, metrics, panels
 from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
 from looktwice.calibration.distribution import Standing
