@@ -32,8 +32,7 @@ from looktwice.model import Model
 from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
-from looktwice.verdicts.answers import AnswerKinds
-from looktwice.verdicts.familiarity import NEIGHBOURS, Familiarity
+from looktwice.verdicts.familiarity import NEIGHBOURS, AnswerKinds, Familiarity
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.stream import Glance, Stream

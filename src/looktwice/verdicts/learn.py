@@ -21,8 +21,7 @@ from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Vot
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
-from looktwice.verdicts.answers import AnswerKinds
-from looktwice.verdicts.familiarity import Familiarity
+from looktwice.verdicts.familiarity import AnswerKinds, Familiarity
 from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
 from looktwice.verdicts.stopping import Aim, Expected, SameDecision, Thrift

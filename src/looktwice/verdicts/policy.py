@@ -15,10 +15,9 @@ from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
-from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.conformal import SetKind, SetMaker
 from looktwice.verdicts.drift import Drift
-from looktwice.verdicts.familiarity import Familiarity
+from looktwice.verdicts.familiarity import AnswerKinds, Familiarity
 from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
 from looktwice.views import Panel
 

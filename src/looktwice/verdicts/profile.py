@@ -25,9 +25,8 @@ from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import risk
-from looktwice.verdicts.answers import AnswerKinds
 from looktwice.verdicts.conformal import AdaptiveSets, Conformal, SetKind, SetMaker
-from looktwice.verdicts.familiarity import Familiarity
+from looktwice.verdicts.familiarity import AnswerKinds, Familiarity
 from looktwice.verdicts.stopping import AdaptiveRule, Expected
 from looktwice.views import Panel, renderer
 

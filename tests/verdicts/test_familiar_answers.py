@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from looktwice.calibration.votes import Votes
 from looktwice.model import Model
 from looktwice.pictures.descriptor import Pixels
-from looktwice.verdicts.answers import LEAST, AnswerKinds, kinds
+from looktwice.verdicts.familiarity import LEAST, AnswerKinds, kinds
 from looktwice.verdicts.profile import Profile
 
 WORDS = ("bright", "dark", "new")
