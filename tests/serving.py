@@ -34,8 +34,7 @@ from looktwice.cli.app import app
 from looktwice.model import Model
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
-from looktwice.service import Place, run
-from looktwice.service.limits import Limits
+from looktwice.service import Limits, Place, run
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.views import Panel
 

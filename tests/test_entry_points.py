@@ -22,10 +22,9 @@ from looktwice.asking import jobs as asking
 from looktwice.classifiers.registry import connect
 from looktwice.errors import PermanentError, ProfileError, ViewError
 from looktwice.pictures.image import Image
-from looktwice.verdicts import explain
+from looktwice.verdicts import look
 from looktwice.verdicts.profile import Profile
-from looktwice.views import FAMILIES, Panel, parse, questions, render
-from looktwice.views import text as views_text
+from looktwice.views import FAMILIES, Panel, panels, parse, questions, render
 from looktwice.views.base import REGISTERED
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -128,9 +127,9 @@ def fresh() -> Iterator[None]:
     known = dict(REGISTERED)
     for name in [name for name, family in known.items() if family not in FAMILIES]:
         del REGISTERED[name]
-    views_text._installed.cache_clear()
+    panels._installed.cache_clear()
     yield
-    views_text._installed.cache_clear()
+    panels._installed.cache_clear()
     REGISTERED.clear()
     REGISTERED.update(known)
     for module in ("looktwice_solarise", "broken_views"):
@@ -181,7 +180,7 @@ def test_an_installed_package_adds_its_view(installed: None) -> None:
     assert str(panel) == SOLARISED
     assert np.array_equal(one, np.where(image.pixels < 127.5, image.pixels, 255 - image.pixels))
     assert np.array_equal(chained, np.where(mirrored < 178.5, mirrored, 255 - mirrored))
-    assert explain.adjective("mirror+solarise:0.7") == "mirrored and solarised"
+    assert look.adjective("mirror+solarise:0.7") == "mirrored and solarised"
 
 
 def test_an_installed_view_is_among_the_hints(installed: None) -> None:
@@ -192,7 +191,7 @@ def test_an_installed_view_is_among_the_hints(installed: None) -> None:
 
 def test_the_packages_are_not_looked_through_for_a_view_of_looktwice(installed: None) -> None:
     Panel.parse("mirror+turn:10 rotation:30*4")
-    assert views_text._installed.cache_info().misses == 0
+    assert panels._installed.cache_info().misses == 0
 
 
 def test_without_the_package_there_is_no_such_view(fresh: None) -> None:

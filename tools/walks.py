@@ -27,9 +27,9 @@ from looktwice.cli.app import app
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
+from looktwice.service import Limits
 from looktwice.service.app import House, build
 from looktwice.service.guards import Tokens
-from looktwice.service.limits import Limits
 from looktwice.verdicts.policy import DecisionOptions
 
 SOURCE = Path(lt.__file__).parent

@@ -36,12 +36,11 @@ from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
-from looktwice.verdicts import evaluate, frontier, learn, look, pilot
+from looktwice.verdicts import evaluate, learn, look, pilot
 from looktwice.verdicts.evaluate import Evaluation, VerdictsLike
-from looktwice.verdicts.frontier import Choice
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.pilot import Selection, Setting
+from looktwice.verdicts.pilot import Choice, Selection, Setting
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View
@@ -76,7 +75,7 @@ class Sized:
     tuned: Tuned
     """The profile for the size that was taken."""
     choices: tuple[Choice, ...]
-    """Every size with every number of views; `frontier.frontier` has those that are worth their money."""
+    """Every size with every number of views; `pilot.frontier` has those that are worth their money."""
     taken: Choice
 
 
@@ -286,7 +285,7 @@ class AsyncModel:
                 selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
                 price = await model.asker.price(found) or 1.0
             choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]
-        best = frontier.taken(frontier.frontier(choices))
+        best = pilot.taken(pilot.frontier(choices))
         collected, self.profile = pilot.fit(selections[best.size], max(1, best.views), self.description)
         return Sized(Tuned(self.profile, selections[best.size], collected), tuple(choices), best)
 

@@ -18,8 +18,8 @@ import pytest
 from serving import Reply, Service, clothes, learn_profile, serving
 
 from looktwice.errors import LookTwiceError
+from looktwice.service import Limits
 from looktwice.service.label_studio import Studio
-from looktwice.service.limits import Limits
 from looktwice.verdicts.label_studio import configuration
 
 RECORDED = json.loads((Path(__file__).parent / "label_studio_requests.json").read_text())

@@ -20,8 +20,8 @@ from looktwice.errors import ChangedError, ClassifierError, ImageError, Permanen
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.image import Image
+from looktwice.service import Limits
 from looktwice.service.dispatcher import Dispatcher
-from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 from looktwice.verdicts import look as looking
 from looktwice.verdicts.policy import DecisionOptions

@@ -15,7 +15,7 @@ from looktwice.classifiers.registry import connect
 from looktwice.model import Model
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import labelled
-from looktwice.verdicts.frontier import Choice, frontier, taken
+from looktwice.verdicts.pilot import Choice, frontier, taken
 
 DEMO = Path(str(files("looktwice") / "demo"))
 PRICES = """

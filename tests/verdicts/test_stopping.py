@@ -19,7 +19,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ProfileError
 from looktwice.pictures.collection import Picture, find, labelled
-from looktwice.verdicts import evaluate, explain, learn, look, planning, stopping
+from looktwice.verdicts import evaluate, learn, look, planning, stopping
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
@@ -365,12 +365,12 @@ def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothe
 def test_a_verdict_is_explained_in_one_sentence(
     base: str, confidence: float, votes: list[tuple[str, str | None]], words: str
 ) -> None:
-    assert explain.sentence("coat", base, confidence, votes) == words
+    assert look.sentence("coat", base, confidence, votes) == words
 
 
 @pytest.mark.parametrize("view", MILD.views, ids=str)
 def test_every_view_of_the_general_panel_has_a_word(view: object) -> None:
-    assert explain.adjective(str(view)) not in ("", "changed", "unchanged")
+    assert look.adjective(str(view)) not in ("", "changed", "unchanged")
 
 
 def test_a_plan_without_a_profile_needs_more_pictures_the_less_room_there_is() -> None:

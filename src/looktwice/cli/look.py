@@ -19,9 +19,8 @@ from looktwice.errors import DataError
 from looktwice.files import ready
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts import explain
 from looktwice.verdicts.files import ScoreFile
-from looktwice.verdicts.look import Verdict, is_unfamiliar
+from looktwice.verdicts.look import Verdict, alternatives, is_unfamiliar
 from looktwice.verdicts.policy import DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Glance, Stream
@@ -235,5 +234,5 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
             OUT.print(f"  [yellow]{told}[/yellow]", highlight=False, soft_wrap=True)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
         if verdict.prediction_set is not None:
-            labels = explain.alternatives(verdict.prediction_set)
+            labels = alternatives(verdict.prediction_set)
             OUT.print(f"  [dim]Prediction set: {safe(labels)}.[/dim]", highlight=False, soft_wrap=True)

@@ -24,7 +24,7 @@ from looktwice.pictures.collection import Picture
 from looktwice.plots import figures
 from looktwice.plots.figures import Line
 from looktwice.report import ReportInputs, write
-from looktwice.verdicts import frontier, pilot
+from looktwice.verdicts import pilot
 from looktwice.verdicts.learn import check_teachable
 from looktwice.verdicts.pilot import Selection
 from looktwice.verdicts.profile import Profile, Result
@@ -130,7 +130,7 @@ def _frontier_table(sized: Sized) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("longer side", "queries", COLUMNS["brier"], "per 1,000"):
         table.add_column(heading, justify="right")
-    for choice in frontier.frontier(sized.choices):
+    for choice in pilot.frontier(sized.choices):
         mark, style = (" ◀ taken", "bold") if choice == sized.taken else ("", None)
         cells = (f"{choice.size} px{mark}", str(1 + choice.views), f"{choice.brier:.3f}", f"{choice.micros / 1e3:,.2f}")
         table.add_row(*cells, style=style)

@@ -19,10 +19,9 @@ from looktwice.labelling.desk import Desk
 from looktwice.labelling.labels import Click, Token
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
-from looktwice.service import Place, bodies
+from looktwice.service import Limits, Place, bodies
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.guards import Guard, Tokens, check_address
-from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 from looktwice.service.server import answer, listen
 

@@ -1,7 +1,8 @@
-"""Pixels with a digest that names them, and their encodings."""
+"""Pixels with a digest that names them, their encodings, and small copies of them for pages."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from dataclasses import dataclass
 
@@ -12,6 +13,10 @@ from looktwice.errors import ImageError
 
 MAX_PIXELS = 64_000_000
 """Width times height that is decoded unless the caller says otherwise."""
+SMALL = 64
+"""Pixels of the longer side up to which a thumbnail stays lossless, since its single pixels may be seen."""
+QUALITY = 82
+"""JPEG quality of other thumbnails."""
 
 
 @dataclass(frozen=True)
@@ -179,3 +184,22 @@ def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> byt
     if not done:
         raise ImageError(f"pixels of shape {pixels.shape} cannot be written as {ending[1:].upper()}")
     return bytes(data)
+
+
+def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """The picture with at most so many pixels on its longer side."""
+    import cv2
+
+    height, width = pixels.shape[:2]
+    scale = side / max(height, width)
+    if scale >= 1:
+        return pixels
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def data_url(pixels: NDArray[np.uint8]) -> str:
+    """A picture as an address that holds it: PNG if it is small, JPEG otherwise."""
+    small = max(pixels.shape[:2]) <= SMALL
+    data = encode_png(pixels) if small else encode_jpeg(pixels, QUALITY)
+    return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(data).decode()}"

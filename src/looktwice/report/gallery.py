@@ -18,8 +18,7 @@ from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import PHOTO, Image
-from looktwice.pictures.thumbnails import SMALL, data_url, shrunk
+from looktwice.pictures.image import PHOTO, SMALL, Image, data_url, shrunk
 from looktwice.report.inputs import Judged
 from looktwice.verdicts.policy import Policy
 from looktwice.views import Panel, View, questions, render

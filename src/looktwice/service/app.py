@@ -24,12 +24,11 @@ from looktwice.errors import ImageError, LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Source
 from looktwice.pictures.image import encode_png
-from looktwice.service import bodies, documentation, events, oip, profiles
+from looktwice.service import Limits, bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.dispatcher import Dispatcher
 from looktwice.service.guards import Counting, Guard, Tokens
 from looktwice.service.label_studio import Backend, Studio
-from looktwice.service.limits import Limits
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
 from looktwice.verdicts.look import Verdict

@@ -20,7 +20,7 @@ from looktwice.errors import ImageError
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import Image, WorkingSize, encode_png, shown
 from looktwice.pictures.video import FRAMES, frames, is_video
-from looktwice.service.limits import Limits
+from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 
 LONGEST_NAME = 200

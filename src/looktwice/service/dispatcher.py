@@ -20,7 +20,7 @@ from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture, Source
-from looktwice.service.limits import Limits
+from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from looktwice.pictures.collection import Held, Source
-from looktwice.pictures.image import Image, WorkingSize
-from looktwice.pictures.thumbnails import data_url, shrunk
+from looktwice.pictures.image import Image, WorkingSize, data_url, shrunk
 from looktwice.service.replies import Refusal, caption
 from looktwice.views import Panel, Question, questions, render
 

@@ -22,10 +22,9 @@ from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Manners, Transport
 from looktwice.errors import ClassifierError, DataError, LookTwiceError
 from looktwice.pictures.collection import Source
-from looktwice.service import bodies
+from looktwice.service import Limits, bodies
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.guards import Counting
-from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.label_studio import Interface
 from looktwice.verdicts.look import Verdict

@@ -22,8 +22,8 @@ from looktwice import __version__
 from looktwice.errors import ImageError
 from looktwice.pictures.collection import Held, Source
 from looktwice.pictures.image import Image
+from looktwice.service import Limits
 from looktwice.service.bodies import EXAMPLE, JSON, Opened, Upload, checked, from_base64
-from looktwice.service.limits import Limits
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.look import Verdict
 

@@ -9,8 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from looktwice.errors import LookTwiceError
-from looktwice.verdicts.explain import adjective
-from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.look import Verdict, adjective
 
 PROBLEM = "application/problem+json"
 

@@ -17,11 +17,10 @@ from looktwice.asking.progress import say
 from looktwice.asking.session import AskOptions
 from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
-from looktwice.service import Place
+from looktwice.service import Limits, Place
 from looktwice.service.app import House, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
-from looktwice.service.limits import Limits
 from looktwice.verdicts.policy import NEVER, DecisionOptions
 from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.review import ReviewFolder

@@ -1,8 +1,11 @@
-"""Asks the pilot that chooses the views: every candidate about a few pictures, the better ones about more."""
+"""Asks the pilot that chooses the views: every candidate about a few pictures, the better ones about more.
+
+It may choose the size of pictures, too: smaller ones may be cheaper, and so pay for more looks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -170,3 +173,30 @@ def _rows(collected: Collected, panel: Panel) -> list[Row]:
             votes.names, votes.base, votes.views[:, places], digests, lists, strict=True
         )
     ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Pictures of one size under so many views."""
+
+    size: int
+    """Pixels of the longer side."""
+    views: int
+    micros: float
+    """What a picture costs, in millionths of the currency; its queries where no price is known."""
+    brier: float
+    """On the pilot pictures."""
+
+
+def frontier(choices: Iterable[Choice]) -> list[Choice]:
+    """Those that nothing cheaper equals, cheapest first."""
+    found: list[Choice] = []
+    for choice in sorted(choices, key=lambda each: (each.micros, each.brier)):
+        if not found or choice.brier < found[-1].brier:
+            found.append(choice)
+    return found
+
+
+def taken(choices: Sequence[Choice]) -> Choice:
+    """The cheapest of a frontier that brings most of what the dearest brings."""
+    return choices[panels.knee([choice.brier for choice in choices])]

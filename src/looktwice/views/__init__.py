@@ -35,10 +35,10 @@ from looktwice.views.panels import (
     SEVERITY,
     Panel,
     base_question,
+    parse,
     questions,
 )
 from looktwice.views.rendering import RENDERER, render, render_into, renderer
-from looktwice.views.text import parse
 from looktwice.views.warping import Border, Interpolation, Motion, Moving, Sampled
 
 FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())

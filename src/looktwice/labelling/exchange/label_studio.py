@@ -23,8 +23,7 @@ from looktwice.errors import DataError
 from looktwice.labelling.exchange import click
 from looktwice.labelling.labels import Click, Name, Says, Word
 from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import WorkingSize
-from looktwice.pictures.thumbnails import data_url
+from looktwice.pictures.image import WorkingSize, data_url
 from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configuration
 from looktwice.verdicts.review import Doubt
 
