@@ -71,10 +71,10 @@ class Client:
             connection.close()
 
     def get(self, path: str, **headers: str) -> Reply:
-        return self.ask("GET", path, None, _named(headers))
+        return self.ask("GET", path, None, named(headers))
 
     def post(self, path: str, body: bytes, kind: str = "image/png", **headers: str) -> Reply:
-        return self.ask("POST", path, body, {"content-type": kind, **_named(headers)})
+        return self.ask("POST", path, body, {"content-type": kind, **named(headers)})
 
     def form(self, path: str, *uploads: tuple[str, bytes]) -> Reply:
         """The files as a form."""
@@ -94,7 +94,7 @@ class Service(Client):
     process: subprocess.Popen[str]
 
 
-def _named(headers: Mapping[str, str]) -> dict[str, str]:
+def named(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 
 

@@ -143,7 +143,7 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
             while "Stopping" not in process.stderr.readline():
                 pass
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 143
+            assert process.wait(25) == 143
 
 
 def test_a_hang_up_that_nohup_ignores_stops_nothing(server: Running, tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_an_idle_rate_lets_one_burst_through_at_once() -> None:
 def test_sessions_of_one_memory_share_the_rate_of_a_classifier() -> None:
     memory = Memory()
     first, second = MemoryLedger(memory), MemoryLedger(memory)
-    assert first.claim_moments("a", 10.0, 5) == 0.0
-    assert 0.4 < second.claim_moments("a", 10.0, 1) <= 0.5
-    assert second.claim_moments("b", 10.0, 1) == 0.0
+    assert first.claim_moments("a", 0.01, 5) == 0.0
+    assert 400 < second.claim_moments("a", 0.01, 1) <= 500
+    assert second.claim_moments("b", 0.01, 1) == 0.0
 
 
 async def test_a_gate_never_lets_more_through_than_its_limit() -> None:
@@ -70,7 +70,7 @@ async def test_a_cancelled_wait_does_not_block_the_gate() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    async with asyncio.timeout(1), gate:
+    async with asyncio.timeout(60), gate:
         assert gate.busy == 1
 
 

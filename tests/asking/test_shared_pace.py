@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
-from aiohttp import web
-from ledger_players import WHO, told
-from workshop import PANEL, write_pictures
+from clock import Clock, Direct, timeless
+from ledger_players import WHO, entry, told
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import SqliteLedger, open_at
+from looktwice.asking.jobs import Job
+from looktwice.asking.ledger import Budget, open_at
 from looktwice.asking.ledger.queue import QueuedLedger
 from looktwice.asking.ledger.sessions import FADE
+from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import LearnedPaces, Pace, SharedPressure
-from looktwice.classifiers.registry import connect
+from looktwice.asking.sender import Sender
+from looktwice.classifiers.base import Answer, Terms
+from looktwice.errors import PassingError
+from looktwice.views import Mirror, Question
 
 LIMIT, RETRY_AFTER = 50.0, 1.0
 
@@ -87,81 +90,62 @@ def test_what_is_unlearned_or_old_or_about_another_classifier_is_not_handed_on(p
 
 
 class Limited:
-    """A server that takes 50 calls a second and refuses the others; it counts by who asks."""
+    """A classifier that takes 50 calls a second and refuses the others, by the clock of its loop."""
+
+    fingerprint = WHO
+    labels = None
+    terms = Terms(concurrency=32)
 
     def __init__(self) -> None:
-        self.answered: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self._tokens, self._at = 5.0, time.monotonic()
+        self._tokens, self._at = 5.0, 0.0
+        self.answered: Counter[object] = Counter()
+        self.refused: Counter[object] = Counter()
 
-    async def classify(self, request: web.Request) -> web.Response:
-        await request.read()
-        who, now = request.match_info["who"], time.monotonic()
+    def prepare(self, pixels: np.ndarray) -> np.ndarray:
+        return pixels
+
+    async def label(self, batch: Sequence[object]) -> list[Answer]:
+        (who,), now = batch, asyncio.get_running_loop().time()
         self._tokens, self._at = min(5.0, self._tokens + (now - self._at) * LIMIT), now
+        taken = self._tokens >= 1
+        self._tokens -= taken
         await asyncio.sleep(0.01)
-        if self._tokens < 1:
+        if not taken:
             self.refused[who] += 1
-            return web.Response(status=429, headers={"Retry-After": f"{RETRY_AFTER:g}"})
-        self._tokens -= 1
+            raise PassingError("slow down", status=429, retry_after=RETRY_AFTER, billed=False)
         self.answered[who] += 1
-        return web.json_response({"label": "ant"})
+        return [Answer("ant")]
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[str]:
-        app = web.Application()
-        app.add_routes([web.post("/{who}", self.classify)])
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-        finally:
-            await runner.cleanup()
+    async def close(self) -> None: ...
 
 
-async def ask(url: str, who: str, ledger: SqliteLedger, folder: Path, seed: int) -> None:
-    """Ask for ever about pictures of one's own."""
-    description = folder / f"{who}.toml"
-    description.write_text(f'connector = "http"\nurl = "{url}/{who}"\nlabel = "label"\nconcurrency = 32\n')
-    classifier = connect(description)
-    classifier.fingerprint = WHO  # type: ignore[misc]  # one classifier, that tells who asks
-    asker = Asker(classifier, ledger, Pace())
-    pictures = write_pictures(folder / f"{who}.npz", 400, seed)
-    try:
-        async for _ in asker.ask(pictures, PANEL):
-            pass
-    finally:
-        await classifier.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-async def refusals_of_the_second(folder: Path) -> int:
+async def refusals_of_the_second(path: Path) -> int:
     """How often a session is refused until 25 answers, beside one that has learned the limit already."""
-    folder.mkdir()
-    server, path = Limited(), folder / "ledger.db"
-    with SqliteLedger(path) as one, SqliteLedger(path) as other:
-        assert isinstance(one, LearnedPaces)
-        async with server.running() as url:
-            first = asyncio.create_task(ask(url, "first", one, folder, 1))
-            await until(lambda: bool(told(str(path), "SELECT 1 FROM learned")))
-            second = asyncio.create_task(ask(url, "second", other, folder, 2))
-            await until(lambda: server.answered["second"] >= 25)
-            refused = server.refused["second"]
-            for task in (first, second):
-                task.cancel()
-            await asyncio.gather(first, second, return_exceptions=True)
+    loop, classifier = asyncio.get_running_loop(), Limited()
+    assert isinstance(loop, Clock)
+    senders = []
+    for who in (1, 2):
+        ledger = Direct(path, loop, who)
+        assert isinstance(ledger, LearnedPaces)
+        senders.append(Sender(classifier, Limited.terms, ledger, Pace(), Budget(), None))
+        questions = [entry(number) for number in range(1000 * who, 1000 * who + 1000)]
+        senders[-1].send(Job(Question(each.digest, Mirror(), 0, 0), each, prepared=who) for each in questions)
+        while not told(str(path), "SELECT 1 FROM learned"):
+            await asyncio.sleep(0.02)
+    while classifier.answered[2] < 25:
+        await asyncio.sleep(0.02)
+    refused = classifier.refused[2]
+    for sender in senders:
+        sender.stop(Failure(Cause.STOPPED, "enough"))
+        await sender.finish()
     return refused
 
 
-async def test_who_comes_second_does_not_learn_the_limit_again_by_refusals(
+def test_who_comes_second_does_not_learn_the_limit_again_by_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = await refusals_of_the_second(tmp_path / "shared")
+    monkeypatch.setattr("looktwice.asking.sender.random", random.Random(0))
+    shared = timeless(refusals_of_the_second(tmp_path / "shared.db"))
     monkeypatch.setattr(SharedPressure, "join", lambda self: None)
-    alone = await refusals_of_the_second(tmp_path / "alone")
+    alone = timeless(refusals_of_the_second(tmp_path / "alone.db"))
     assert 2 * shared < alone

@@ -51,7 +51,7 @@ async def gone(pid: int) -> bool:
 
 async def pid_in(path: Path) -> int:
     """The process id that a program has written into a file."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (path.exists() and path.read_text().endswith("\n")):
             await asyncio.sleep(0.01)
     return int(path.read_text())
@@ -138,25 +138,25 @@ async def test_a_flood_of_output_ends_the_program(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(PermanentError, match="more than 1048576 bytes"):
         await ask(program(tmp_path, f"echo $$ > {tmp_path}/pid; yes", timeout=30))
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 25  # and not its timeout
     assert await gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_a_program_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    with pytest.raises(PassingError, match="longer than 1 s"):
-        await ask(program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait", timeout=1.0))
+    with pytest.raises(PassingError, match="longer than 2 s"):
+        await ask(program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait", timeout=2.0))
     assert await gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_a_child_that_keeps_the_output_open_is_ended_too(tmp_path: Path) -> None:
     with pytest.raises(PassingError, match="longer"):
-        await ask(program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; echo cat", timeout=1.0))
+        await ask(program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; echo cat", timeout=2.0))
     assert await gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_a_noisy_program_is_ended_in_time(tmp_path: Path) -> None:
     with pytest.raises(PassingError, match="longer"):
-        await ask(program(tmp_path, f"echo $$ > {tmp_path}/pid; head -c 500000 /dev/zero; sleep 600", timeout=1.0))
+        await ask(program(tmp_path, f"echo $$ > {tmp_path}/pid; head -c 500000 /dev/zero; sleep 600", timeout=2.0))
     assert await gone(await pid_in(tmp_path / "pid"))
 
 

@@ -85,7 +85,7 @@ def test_every_query_of_a_run_through_faults_is_answered_refused_or_unknown(tmp_
     replied = sum(faults.get(fault, 0) for fault in ("429", "500", "503", "garbage", "wrong type"))
     assert seen["requests"] <= day["asked"]
     assert day["refused"] <= replied
-    assert day["queries"] == day["asked"] - faults["429"]
+    assert day["asked"] - faults["429"] <= day["queries"] < day["asked"], "those that were refused are given back"
     assert day["micros"] == 1500 * day["queries"]
 
 

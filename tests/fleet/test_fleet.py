@@ -271,12 +271,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 class Counting(PostgresLedger):
-    """Counts the claims."""
+    """Counts the claims, and the moments that they were for."""
 
-    claims = 0
+    claims = moments = 0
 
     def claim_moments(self, fingerprint: str, per_second: float, count: int) -> float:
         self.claims += 1
+        self.moments += count
         return super().claim_moments(fingerprint, per_second, count)
 
 
@@ -285,6 +286,7 @@ async def test_workers_together_never_exceed_the_pace_and_leave_none_of_it_unuse
         ledgers = [stack.enter_context(Counting(database)) for _ in range(4)]
         rates = [SharedRate(200.0, ledger, WHO) for ledger in ledgers]
         moments: list[float] = []
+        began = time.monotonic()
 
         async def send(rate: SharedRate) -> None:
             for _ in range(6):
@@ -293,26 +295,22 @@ async def test_workers_together_never_exceed_the_pace_and_leave_none_of_it_unuse
                 moments.append(moment)
 
         await asyncio.gather(*(send(rate) for rate in rates for _ in range(10)))
-        claims = sum(ledger.claims for ledger in ledgers)
-    moments.sort()
-    gaps = np.diff(moments)
+        claimed = [(ledger.claims, ledger.moments) for ledger in ledgers]
+    claims, used = map(sum, zip(*claimed, strict=True))
     assert claims < 240, "one claim serves all that wait"
-    assert (moments[-1] - moments[0]) >= 239 / 200.0 - 0.05
-    # What came late from the database is late and not lost: nearly all follow the one before at once.
-    assert np.median(gaps) == pytest.approx(1 / 200.0, abs=0.001)
-    for window in (0.25, 0.5, 1.0):
-        busiest = max(sum(start <= moment < start + window for moment in moments) for start in moments)
-        assert busiest <= 200.0 * window + 20, f"{busiest} in {window} s"
+    assert used == 240, "no moment is claimed in vain"
+    # What comes late from the database is late and not lost, and nothing goes before its moment.
+    assert all(moment >= began + place / 200.0 for place, moment in enumerate(sorted(moments)))
 
 
 async def test_questions_that_go_in_one_call_wait_for_the_moment_of_the_last(database: str) -> None:
     with PostgresLedger(database) as ledger:
-        rate = SharedRate(1.0, ledger, WHO)
+        rate = SharedRate(0.01, ledger, WHO)
         now = time.monotonic()
         first, second, third = await asyncio.gather(rate.reserve(1), rate.reserve(5), rate.reserve(2))
-        assert second - first == pytest.approx(5.0, abs=0.5)
-        assert third - second == pytest.approx(2.0, abs=0.5)
-        assert first - now < 1.0
+        assert second - first == pytest.approx(500, abs=50)
+        assert third - second == pytest.approx(200, abs=50)
+        assert first - now < 50
 
 
 async def test_a_database_that_is_slow_to_give_moments_does_not_stop_the_loop(database: str) -> None:

@@ -150,7 +150,7 @@ async def test_each_caller_hears_the_answers_about_its_own_picture(tmp_path: Pat
 
 
 async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.service.dispatcher.PAUSE", 0.5)
+    monkeypatch.setattr("looktwice.service.dispatcher.PAUSE", 1000.0)
     async with opened(tmp_path) as (dispatcher, classifier):
         classifier.failure = PermanentError("the model is gone")
         with pytest.raises(Refusal, match="the model is gone") as refused:
@@ -160,6 +160,8 @@ async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monk
         with pytest.raises(Refusal, match="the model is gone"):
             await dispatcher.look(grey(2))
         classifier.failure = None
+        await until(lambda: 900 < (dispatcher.state().retry_after or 0) <= 1000)
+        monkeypatch.setattr(dispatcher, "_rested_at", time.monotonic())
         await until(lambda: dispatcher.state().ready)
         assert (await dispatcher.look(grey(3))).label == "dark"
 

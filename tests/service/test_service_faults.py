@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from faults import Running, fault_server
-from serving import Reply, Service, clothes, serving
+from serving import Reply, Service, clothes, named, serving
 from workshop import PANEL, write_profile
 
 from looktwice.asking.ledger import SqliteLedger, maintain
@@ -57,23 +59,18 @@ def unready(service: Service) -> str:
     return str(reply.json()["detail"])
 
 
-class Resting(BaseHTTPRequestHandler):
-    """Wants to be left alone at first, and answers after the wait that it asked for."""
-
-    wait = 4
-    refused_at: float | None = None
-    too_early = 0
+class Ant(BaseHTTPRequestHandler):
+    """Takes every picture for an ant."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        now = time.monotonic()
-        Resting.refused_at = Resting.refused_at or now
-        early = now < Resting.refused_at + self.wait
-        Resting.too_early += early
+        self.reply(200)
+
+    def reply(self, status: int, **headers: str) -> None:
         body = b'{"label": "ant"}'
-        self.send_response(429 if early else 200)
-        self.send_header("Retry-After", str(self.wait))
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **named(headers)}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -81,17 +78,66 @@ class Resting(BaseHTTPRequestHandler):
         pass
 
 
+class Resting(Ant):
+    """Wants to be left alone at first, and answers after the wait that it asked for."""
+
+    wait = 4
+    refused_at: float | None = None
+    too_early = 0
+
+    def reply(self, status: int, **headers: str) -> None:
+        now = time.monotonic()
+        Resting.refused_at = Resting.refused_at or now
+        early = now < Resting.refused_at + self.wait
+        Resting.too_early += early
+        super().reply(429 if early else status, retry_after=str(self.wait))
+
+
+class Held(Ant):
+    """Answers when it is let."""
+
+    release = threading.Event()
+    asked = 0
+
+    def reply(self, status: int, **headers: str) -> None:
+        Held.asked += 1
+        self.release.wait(PATIENCE)
+        with suppress(ConnectionError):  # who asked may have been killed
+            super().reply(status, **headers)
+
+
+@contextmanager
+def played(folder: Path, by: type[Ant], concurrency: int = 1) -> Iterator[Path]:
+    """The profile of a classifier that is played so."""
+    description = folder / "played.toml"
+    with ThreadingHTTPServer(("127.0.0.1", 0), by) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever)
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        description.write_text(f'connector = "http"\nurl = "{url}"\nlabel = "label"\nconcurrency = {concurrency}\n')
+        write_profile(folder / "profile.json", description)
+        try:
+            yield folder / "profile.json"
+        finally:
+            server.shutdown()
+
+
 @pytest.fixture
 def resting(tmp_path: Path) -> Iterator[Path]:
     """The profile of a classifier that wants to be left alone at first."""
-    description = tmp_path / "resting.toml"
-    with ThreadingHTTPServer(("127.0.0.1", 0), Resting) as server, ThreadPoolExecutor() as threads:
-        threads.submit(server.serve_forever)
-        url = f"http://127.0.0.1:{server.server_address[1]}/"
-        description.write_text(f'connector = "http"\nurl = "{url}"\nlabel = "label"\nconcurrency = 1\n')
-        write_profile(tmp_path / "profile.json", description)
-        yield tmp_path / "profile.json"
-        server.shutdown()
+    with played(tmp_path, Resting) as profile:
+        yield profile
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Path]:
+    """The profile of a classifier that answers when it is let."""
+    Held.release.clear()
+    Held.asked = 0
+    with played(tmp_path, Held, concurrency=2) as profile:
+        try:
+            yield profile
+        finally:
+            Held.release.set()
 
 
 def test_a_classifier_that_wants_to_be_left_alone_is_and_makes_it_unready_meanwhile(
@@ -108,15 +154,16 @@ def test_a_classifier_that_wants_to_be_left_alone_is_and_makes_it_unready_meanwh
     assert Resting.too_early == 1, "nothing was sent while it wanted to be left alone"
 
 
-def test_more_pictures_than_allowed_are_told_to_come_again(profile: Path, ledger: Path) -> None:
+def test_more_pictures_than_allowed_are_told_to_come_again(held: Path, ledger: Path) -> None:
     one, two, *_ = clothes()
-    with serving(profile, {"looks": 1}, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
+    with serving(held, {"looks": 1}, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
         first = threads.submit(service.post, "/v1/look", one)
         until(lambda: b"looktwice_looks 1.0" in service.get("/metrics").body)
         refused = service.post("/v1/look", two)
         assert (refused.status, refused.json()["code"]) == (429, "busy")
         assert int(refused.headers["retry-after"]) >= 1
         assert service.form("/v1/looks", ("a", one), ("b", two)).status == 429
+        Held.release.set()
         assert first.result().status == 200
         assert service.post("/v1/look", two).status == 200
 
@@ -175,23 +222,22 @@ def test_the_budget_of_a_day_says_when_to_come_again(slow: Running, profile: Pat
     assert slow.stats()["requests"] == before + QUESTIONS
 
 
-def test_after_kill_9_budget_and_ledger_are_right(slow: Running, profile: Path, ledger: Path) -> None:
-    before, fingerprint = slow.stats()["requests"], Profile.load(profile).fingerprint
+def test_after_kill_9_budget_and_ledger_are_right(held: Path, ledger: Path) -> None:
     wishes = {"ledger": str(ledger), "budget": str(2 * QUESTIONS)}
-    with serving(profile, None, wishes) as service, ThreadPoolExecutor() as threads:
+    with serving(held, None, wishes) as service, ThreadPoolExecutor() as threads:
         broken = threads.submit(_quietly, service, clothes()[17])
-        until(lambda: slow.stats()["requests"] > before + 1)
+        until(lambda: Held.asked == 2)
         service.process.send_signal(signal.SIGKILL)
         service.process.wait()
         assert broken.result() is None
+    Held.release.set()
     assert maintain.verify(ledger) == []
-    with serving(profile, None, wishes) as service:
+    with serving(held, None, wishes) as service:
         assert service.post("/v1/look", clothes()[17]).status == 200
-    asked = slow.stats()["requests"] - before
     with SqliteLedger(ledger) as book:
-        account = book.spent(fingerprint)
+        account = book.spent(Profile.load(held).fingerprint)
     assert account.answered == QUESTIONS
-    assert asked <= account.queries <= 2 * QUESTIONS
+    assert Held.asked == 2 + QUESTIONS <= account.queries <= 2 * QUESTIONS
 
 
 def _quietly(service: Service, picture: bytes) -> Reply | None:

@@ -86,9 +86,9 @@ def test_the_numbers_mean_what_their_names_say() -> None:
 def test_a_picture_takes_under_two_milliseconds() -> None:
     scene, familiarity, best = photo(), known(), 1.0
     for _ in range(30):  # the best of many: others use this machine as well
-        began = time.perf_counter()
+        began = time.thread_time()
         familiarity.p_values(descriptor(scene)[None])
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     assert best < 0.002
 
 
