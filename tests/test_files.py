@@ -109,8 +109,8 @@ def test_a_signal_ends_a_run_gently_and_nothing_is_bought_again(
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     name = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert f"Stopping: waiting for what is in flight ({name} again to leave now) ..." in said
-    assert f"the run was stopped by {name}; run the same command again to go on" in said
+    assert f"Stopping: waiting for queries in flight ({name} again to exit now) ..." in said
+    assert f"the run was stopped by {name}; run the same command again to resume" in said
     assert process.returncode == code
     assert 50 <= asked(server) < 1500
     assert run(*score(tmp_path)).returncode == 0
@@ -182,8 +182,8 @@ def test_a_picture_that_was_overwritten_between_two_runs_is_asked_about_again(se
     os.utime(photos[5])
     done = run(*verdicts)
     assert done.returncode == 0, done.stderr
-    assert "3 pictures changed since their verdict; they are asked about again." in done.stderr
-    assert "Going on: 47 of 60" in done.stderr
+    assert "3 pictures changed since their verdict; they are queried again." in done.stderr
+    assert "Resuming: 47 of 60" in done.stderr
     assert asked(server) == 300 + 15
     assert run("score", tmp_path / "photos", "-o", tmp_path / "fresh.csv", *rest).returncode == 0
     assert (tmp_path / "verdicts.csv").read_bytes() == (tmp_path / "fresh.csv").read_bytes()
@@ -202,7 +202,7 @@ def test_with_verify_a_file_that_only_seems_unchanged_is_seen(server: Running, t
     os.utime(photos[0], (1e9, 1e9))
     assert "changed" not in run(*verdicts, "--budget", 50).stderr
     done = run(*verdicts, "--verify")
-    assert "1 picture changed since its verdict; it is asked about again." in done.stderr
+    assert "1 picture changed since its verdict; it is queried again." in done.stderr
     lines = (tmp_path / "verdicts.csv").read_text().splitlines()
     assert lines[1].partition(",")[2] == lines[2].partition(",")[2]
 

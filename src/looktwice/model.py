@@ -470,7 +470,7 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
 def _check_complete(asker: Asker) -> None:
     """Nothing is learned from the first few pictures of a run that was stopped."""
     if asker.stopped:
-        raise DataError("the run was stopped before all pictures were asked about; do it again to go on")
+        raise DataError("the run was stopped before all pictures were asked about; do it again to resume")
 
 
 # The same without await ----------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_a_command_that_could_not_score_a_picture_exits_with_3(
     if name == "fit":
         said = " ".join(done.stderr.split())
         assert (tmp_path / "new.json").exists() == (cause is not Cause.STOPPED)
-        assert ("nothing was learned, as the run was stopped" in said) == (cause is Cause.STOPPED)
+        assert ("nothing was learned because the run was stopped" in said) == (cause is Cause.STOPPED)
         assert (f"The profile knows only the first {GOOD} of {GOOD + 1} pictures" in said) == (cause is Cause.BUDGET)
         assert ("Next, " in said) == (cause not in (Cause.STOPPED, Cause.BUDGET))
 

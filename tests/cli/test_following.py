@@ -46,9 +46,11 @@ def test_fit_tells_the_least_error_in_reach_and_the_command_works_as_it_stands(b
     folder, said = bench
     least = planning.least_error(Profile.load(folder / "profile.json").held_out)
     assert least
-    told = f"The least error in reach of the 400 labelled pictures: at most {least[0]:g} of the accepted answers"
+    told = (
+        f"The strictest guarantee that the 400 labelled pictures support: at most {least[0]:g} of the accepted answers"
+    )
     assert told in said
-    assert f"where {least[1]:.0%} of such pictures are accepted" in said
+    assert f"It accepts {least[1]:.0%} of such pictures" in said
     program, *words = following(said)
     words[words.index("PICTURES")] = PICTURES
     scored = run(*words, "--take", "400:440", "--price", "0.002", "--ledger", "ledger.db", cwd=folder)
@@ -61,11 +63,11 @@ def test_fit_tells_the_least_error_in_reach_and_the_command_works_as_it_stands(b
 
 def test_an_accepted_answer_pays_for_those_that_are_not(bench: tuple[Path, str]) -> None:
     folder, said = bench
-    share = int(said.split("where ")[1].split("%")[0]) / 100
-    cost = float(said.split("accepted, at ")[1].split(" ")[0])
+    share = int(said.split("It accepts ")[1].split("%")[0]) / 100
+    cost = float(said.split("such pictures, at ")[1].split(" ")[0])
     assert cost == pytest.approx(3 * 0.002 / share, rel=0.02)
     free = run("look", "one.png", "-p", "profile.json", "--ledger", "ledger.db", cwd=folder)
-    assert "pictures are accepted.\n" in free.stderr
+    assert "of such pictures.\n" in free.stderr
 
 
 def test_a_plan_that_the_labels_can_back_goes_on_to_score_and_another_to_labels(bench: tuple[Path, str]) -> None:
@@ -105,5 +107,5 @@ def test_machines_are_told_nothing_of_it(bench: tuple[Path, str]) -> None:
 
 def test_labels_that_back_nothing_are_told_so(bench: tuple[Path, str]) -> None:
     done = run("borrow", "profile.json", "-c", DEMO / "fashion.toml", "-o", "borrowed.json", cwd=bench[0])
-    assert "The 0 labelled pictures cannot back any guarantee about accepted answers yet." in done.stderr
+    assert "The 0 labelled pictures are too few to guarantee anything about accepted answers." in done.stderr
     assert following(done.stderr)[:2] == ["looktwice", "plan"]

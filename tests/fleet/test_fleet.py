@@ -628,7 +628,7 @@ def test_a_signal_stops_a_fleet_gently_and_a_second_one_at_once(
     before, run = signal.getsignal(number), Stoppable()
     with _interruptible(run) as reasons:
         os.kill(os.getpid(), number)
-        assert "run the same command again to go on" in reasons[0]
+        assert "run the same command again to resume" in reasons[0]
         assert run.reasons == reasons
         with pytest.raises(SystemExit) as left:
             os.kill(os.getpid(), number)

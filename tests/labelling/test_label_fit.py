@@ -42,7 +42,7 @@ def test_fit_and_evaluate_take_what_is_labelled_so_far(photos: Path, tmp_path: P
     done = run("fit", photos, "-c", DEMO / "fashion.toml", "--views", "mirror zoom:1.15", "-o", profile)
     assert done.returncode == 0, done.stderr
     assert Profile.load(profile).pictures == 54
-    assert "Names:" not in done.stderr
+    assert "Label mismatch:" not in done.stderr
     done = run("evaluate", photos, "-p", profile, "--max-error", "0.2", "--votes", tmp_path / "votes.npz")
     assert done.returncode == 0, done.stderr
     assert "On 54 pictures" in done.stdout

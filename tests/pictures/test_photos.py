@@ -293,9 +293,9 @@ def test_score_goes_on_with_photos_that_were_scaled_down(tmp_path: Path) -> None
     words = ("score", tmp_path / "photos", "--profile", tmp_path / "profile.json", "--out", tmp_path / "out.csv")
     with fault_server() as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
-        assert "Going on" not in run(*words, "--working-size", 200, "--ledger", "off").stderr
+        assert "Resuming" not in run(*words, "--working-size", 200, "--ledger", "off").stderr
         again = run(*words, "--working-size", 200, "--ledger", "off", "--verify")
-    assert "Going on: 3 of 4 pictures have their verdict." in again.stderr
+    assert "Resuming: 3 of 4 pictures already have a verdict." in again.stderr
     assert "changed" not in again.stderr
 
 

@@ -346,4 +346,4 @@ def test_the_verdict_on_a_transfer_follows_the_paired_difference(survey: Survey)
     others = tuple(outcome(name, brier) for name, brier in rivals.items())
     told = judged(Transferred(survey.noises[0], outcome("transfer", level), others))
     verdicts = [line.partition("[bold]")[2].partition("[/bold]")[0] for line in told]
-    assert verdicts == ["beats", "cannot be told from", "loses to"]
+    assert verdicts == ["beats", "cannot be distinguished from", "loses to"]

@@ -422,12 +422,12 @@ def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reac
 
 def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:
     answers = held_out([0.9] * 500, [i % 10 > 0 for i in range(500)])
-    with pytest.raises(DataError, match=r"wrong more than 0\.01 of .* raise --max-error to 0\.15, the least in reach"):
+    with pytest.raises(DataError, match=r"wrong more often than 0\.01; raise --max-error to 0\.15, the least"):
         planning.needs(0.01, held_out=answers)
     few = held_out([0.9] * 10, [True] * 10)
     assert planning.least_error(few) == (0.5, 1.0)
     assert planning.remarks([], held_out([0.9] * 2, [False] * 2)) == [
-        "The 2 labelled pictures that there are can guarantee no error yet."
+        "The 2 labelled pictures so far are too few to guarantee any error."
     ]
 
 

@@ -42,7 +42,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]
 
 def test_ten_copies_of_each_picture_teach_what_one_does(profiles: tuple[Path, Path, str]) -> None:
     once, often, said = profiles
-    assert "900 of 1,000 pictures are duplicates of others: each picture counts once." in said
+    assert "900 of 1,000 pictures are exact duplicates; each picture counts once." in said
     assert json.loads(often.read_text()) == json.loads(once.read_text())
 
 
@@ -72,7 +72,7 @@ def test_copies_make_no_interval_narrower(profiles: tuple[Path, Path, str], tmp_
         told.append(json.loads(done.stdout))
     assert told[0] == told[1]
     assert told[0]["pictures"] == 60
-    assert "540 of 600 pictures are duplicates" in done.stderr
+    assert "540 of 600 pictures are exact duplicates" in done.stderr
     pages = [(tmp_path / f"{copies}.html").read_text() for copies in (1, 10)]
     assert all("60 pictures that took no part in fitting" in " ".join(page.split()) for page in pages)
 
@@ -88,8 +88,8 @@ def test_a_picture_with_two_truths_is_named(tmp_path: Path) -> None:
     (tmp_path / "photos" / "Coat" / "copy.png").write_bytes(bag.read_bytes())
     done = run("fit", tmp_path / "photos", "-c", DEMO / "fashion.toml", *VIEWS, "-o", tmp_path / "profile.json")
     assert done.returncode == 0, done.stderr
-    assert "1 of 41 pictures are duplicates" in done.stderr
-    assert f"1 duplicate (Bag/{bag.name} = Coat/copy.png) with another truth" in done.stderr
+    assert "1 of 41 pictures are exact duplicates" in done.stderr
+    assert f"1 duplicate (Bag/{bag.name} = Coat/copy.png) with different truths" in done.stderr
     with lt.Model(DEMO / "fashion.toml") as model, pytest.warns(UserWarning, match="the same as others"):
         model.fit(tmp_path / "photos", views="mirror")
 

@@ -337,29 +337,29 @@ def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothe
             "coat",
             0.93,
             [("mirror", "shirt"), *[("turn:8", "coat")] * 7],
-            "7 of 8 views agree; the mirrored one says shirt; such pictures are right 93 % of the time.",
+            "7 of 8 views agree; the mirrored one says shirt; such answers are right 93 % of the time.",
         ),
         (
             "coat",
             0.9999,
             [("turn:8", "coat")],
-            "1 of 1 views agree; such pictures are right more than 99.9 % of the time.",
+            "1 of 1 views agree; such answers are right more than 99.9 % of the time.",
         ),
         (
             "bag",
             0.5,
             [("mirror+turn:-8", "bag"), ("zoom:0.9", "coat"), ("tone:contrast=1.4", None)],
             "1 of 2 views agree; the mirrored and right-turned one says bag; the picture itself was called bag; "
-            "such pictures are right 50 % of the time.",
+            "such answers are right 50 % of the time.",
         ),
         (
             "coat",
             0.987,
             [("left.jpg", "bag"), ("a", "hat"), ("b", "hat"), ("c", "cap"), ("d", "tie"), ("e", "tie")],
             "0 of 6 views agree; 2 say hat; 2 say tie; left.jpg says bag; 1 say something else; "
-            "such pictures are right 98.7 % of the time.",
+            "such answers are right 98.7 % of the time.",
         ),
-        ("coat", 0.9, [], "No view was asked; such pictures are right 90 % of the time."),
+        ("coat", 0.9, [], "No view was asked; such answers are right 90 % of the time."),
     ],
 )
 def test_a_verdict_is_explained_in_one_sentence(

@@ -357,7 +357,7 @@ def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(
         until(partial(scoring.asked, 0.1), "it is under way")
         driver.send_signal(number)
         said = finished(driver, code=code)
-    assert "run the same command again to go on" in said
+    assert "run the same command again to resume" in said
     assert "onnect" not in said, "Ray ends with the run and is not looked for again"
     assert scoring.answered() == scoring.requests(), "what was in flight was waited for"
     assert scoring.rows().items() <= expected.items()
@@ -454,7 +454,7 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
         stopped = run(place.on_ray(*todo, "--max-bad", "10%"), code=1, RAY_ADDRESS=cluster)
         assert place.requests() == 6 * QUESTIONS, "a picture that is in many places is asked about once"
         found = rows(at("verdicts/all"))
-    assert "6 of 42 pictures cannot be read, which is more than --max-bad allows" in " ".join(stopped.stderr.split())
+    assert "6 of 42 pictures cannot be read, more than --max-bad allows" in " ".join(stopped.stderr.split())
     assert {name for name, row in found.items() if row["cause"]} == {name for name in found if is_picture(6, name)}
     for number in range(6):
         copies = [row for name, row in found.items() if is_picture(number, name)]

@@ -141,7 +141,7 @@ class Sender:
         whole = replace(self.budget, queries_per_day=None, micros_per_day=None)
         if whole.room(spend, self.typical.most):
             return "the budget of this day is spent; the next day begins at midnight in UTC"
-        return "the budget is spent; raise it to go on"
+        return "the budget is spent; raise it to continue"
 
     def send(self, jobs: Iterable[Job]) -> None:
         """Have these answered, each as soon as it is its turn."""
@@ -406,7 +406,7 @@ class Sender:
             self.end(
                 ClassifierError(
                     f"{self._failures} attempts in a row failed, so the run stopped with everything saved; "
-                    f"the last one: {error}; run the same command again to go on"
+                    f"the last one: {error}; run the same command again to resume"
                 )
             )
 

@@ -107,7 +107,7 @@ class Jury:
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: where the confidence would be, 95 % surely, had very many labelled pictures been there.
+        """(n,) twice: 95% interval of the confidence that very many labelled pictures would give.
 
         From the curvature of the penalised likelihood (Laplace), carried over to the log odds of the confidence.
         """
@@ -225,7 +225,7 @@ class Prefixes:
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: where the confidence would be, 95 % surely, had very many labelled pictures been there."""
+        """(n,) twice: 95% interval of the confidence that very many labelled pictures would give."""
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, jury, heard in self._sittings(votes):
             low[rows], high[rows] = jury.interval(heard)

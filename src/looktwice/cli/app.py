@@ -95,7 +95,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, Help("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+        bool, Help("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -106,28 +106,54 @@ def demo(
     out: Annotated[Path, Help("--out", "-o", help="Folder for the results.")] = Path("looktwice-demo"),
     json: JsonOption = False,
 ) -> None:
-    """See it work on an embedded classifier and 2,000 pictures."""
+    """Try it on an embedded classifier and 2,000 pictures."""
     from looktwice.cli import demo
 
     demo.show(demo.run(out), json)
 
 
 @commands.command()
+@asks
+@prints
+def check(
+    classifier: Annotated[str, typer.Argument(help=CLASSIFIER, show_default=False)],
+    ask: "AskOptions",
+    output: "Output",
+    picture: Annotated[Path | None, typer.Argument(help="A picture to query; a test image by default.")] = None,
+) -> None:
+    """Query one picture three times: latency, price, repeatability.
+
+    [bold]Example[/bold]
+
+      looktwice check my-api.toml cat.jpg
+    """
+
+    from looktwice.cli.check import check
+    from looktwice.model import AsyncModel
+
+    _exit(check(AsyncModel(classifier, options=ask), picture, output))
+
+
+@commands.command()
 @serves
 @asks
 def label(
-    pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz.", show_default=False)],
+    pictures: Annotated[Path, typer.Argument(help="A folder of pictures, or an .npz file.", show_default=False)],
     classifier: ClassifierOption,
     ask: "AskOptions",
     place: "Place",
     views: Annotated[str, Help(help=VIEWS)] = "",
-    asking: Annotated[bool, Help(help="Ask the classifier meanwhile, a few pictures ahead.")] = True,
+    asking: Annotated[bool, Help(help="Query the classifier meanwhile, a few pictures ahead.")] = True,
     max_error: Annotated[float, Help(help=WANTED, min=0.0001, max=0.9999)] = 0.05,
-    level: Annotated[float, Help(help="How certain that guarantee is to be.", min=0.0001, max=0.9999)] = 0.95,
-    out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; labels.csv in the folder.")] = None,
+    level: Annotated[float, Help(help="Certainty of that guarantee.", min=0.0001, max=0.9999)] = 0.95,
+    out: Annotated[
+        Path | None, Help("--out", "-o", help="Where to write the labels; by default labels.csv in the folder.")
+    ] = None,
     take: TakeOption = None,
 ) -> None:
-    """A page where people say what pictures show; fit reads the labels at any moment.
+    """Label pictures in the browser.
+
+    Every click is saved to labels.csv at once, so fit can read the labels at any time.
 
     [bold]Examples[/bold]
 
@@ -152,17 +178,21 @@ def fit(
     ask: "AskOptions",
     output: "Output",
     views: Annotated[str, Help(help=VIEWS)] = "",
-    calibrator: Annotated[str, Help(help="How votes become a probability.")] = "jury",
-    noise: Annotated[Path | None, Help(help="For --calibrator transfer: what `looktwice noise` measured.")] = None,
+    calibrator: Annotated[
+        str, Help(help="How votes become a probability: jury, probit, beta, isotonic, gaussian, transfer …")
+    ] = "jury",
+    noise: Annotated[
+        Path | None, Help(help="For --calibrator transfer: the file that `looktwice noise` wrote.")
+    ] = None,
     adaptive: Annotated[bool, Help(help=ADAPTIVE)] = False,
     max_error: Annotated[float | None, Help(help=DECIDING, min=0, max=1)] = None,
-    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    out: Annotated[Path, Help("--out", "-o", help="Where to write the profile.")] = Path("profile.json"),
     votes: VotesOption = None,
     truths: TruthsOption = None,
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
-    """Learn how far to trust a classifier, from labelled pictures.
+    """Learn how far to trust a classifier from labelled pictures.
 
     [bold]Examples[/bold]
 
@@ -190,9 +220,9 @@ def tune(
     max_queries: Annotated[int | None, Help(help=MAX_QUERIES, min=2)] = None,
     loss: Annotated[Literal["brier", "log-loss"], Help(help=LOSS)] = "log-loss",
     paper: Annotated[str | None, Help(help=PAPER)] = None,
-    draws: Annotated[int, Help(help="With --paper: draws a picture.", min=1)] = 20,
+    draws: Annotated[int, Help(help="With --paper: draws per picture.", min=1)] = 20,
     sizes: Annotated[list[int] | None, Help("--size", help=SIZES, min=1)] = None,
-    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes; the curve goes beside it.")] = Path(
+    out: Annotated[Path, Help("--out", "-o", help="Where to write the profile; the curve goes beside it.")] = Path(
         "profile.json"
     ),
     report: ReportOption = None,
@@ -200,7 +230,7 @@ def tune(
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
-    """Choose the views on a thrifty pilot, and fit a profile.
+    """Choose the views on a small pilot, then fit a profile.
 
     [bold]Examples[/bold]
 
@@ -225,12 +255,14 @@ def tune(
 
 @commands.command()
 def plan(
-    max_error: Annotated[float, Help(help="How often accepted answers may be wrong, such as 0.02.", min=0, max=1)],
-    level: Annotated[float, Help(help="How certain the guarantee is to be.", min=0, max=1)] = 0.95,
-    profile: Annotated[Path | None, Help("--profile", "-p", help="What is known already, from a first fit.")] = None,
+    max_error: Annotated[
+        float, Help(help="Largest share of accepted answers that may be wrong, such as 0.02.", min=0, max=1)
+    ],
+    level: Annotated[float, Help(help="Certainty of the guarantee.", min=0, max=1)] = 0.95,
+    profile: Annotated[Path | None, Help("--profile", "-p", help="Plan from the results of a first fit.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """How many labelled pictures a guarantee needs; asks nothing.
+    """Estimate how many labelled pictures a guarantee needs. Sends no queries.
 
     [bold]Examples[/bold]
 
@@ -248,6 +280,40 @@ def plan(
 @acts
 @asks
 @prints
+def evaluate(
+    pictures: LabelledArgument,
+    decide: "DecisionOptions",
+    ask: "AskOptions",
+    output: "Output",
+    profile: ProfileOption = Path("profile.json"),
+    classifier: OtherOption = None,
+    votes: VotesOption = None,
+    report: ReportOption = None,
+    unlabelled: UnlabelledOption = None,
+    truths: TruthsOption = None,
+    truths_column: TruthsColumnOption = "label",
+    take: TakeOption = None,
+) -> None:
+    """Evaluate a profile on other labelled pictures.
+
+    [bold]Example[/bold]
+
+      looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
+    """
+
+    from looktwice.cli import inputs
+    from looktwice.cli.evaluate import evaluate
+    from looktwice.model import AsyncModel
+
+    labelled = inputs.labelled(pictures, truths, truths_column, take)
+    model = AsyncModel.load(profile, classifier, options=ask)
+    _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
+
+
+@commands.command()
+@acts
+@asks
+@prints
 def look(
     pictures: PicturesArgument,
     decide: "DecisionOptions",
@@ -255,10 +321,12 @@ def look(
     output: "Output",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    burst: Annotated[bool, Help(help="The pictures are photos of one thing, or a video: one verdict for all.")] = False,
-    frames: Annotated[int, Help(help="Frames to take of a video, evenly spaced.", min=2, max=64)] = 8,
+    burst: Annotated[
+        bool, Help(help="The pictures show the same object, or are a video: give one verdict for all.")
+    ] = False,
+    frames: Annotated[int, Help(help="Frames to take from a video, evenly spaced.", min=2, max=64)] = 8,
 ) -> None:
-    """Label and confidence of pictures, with the reason in a sentence.
+    """Print the label and confidence of pictures, with an explanation.
 
     [bold]Examples[/bold]
 
@@ -289,13 +357,15 @@ def score(
     ask: "AskOptions",
     output: "Output",
     machines: "Machines | None",
-    out: Annotated[str, Help("--out", "-o", help="Where the verdicts go: .csv, .jsonl or .parquet; a folder on Ray.")],
+    out: Annotated[
+        str, Help("--out", "-o", help="Where to write the verdicts: .csv, .jsonl or .parquet; with Ray, a folder.")
+    ],
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
     take: TakeOption = None,
     verify: Annotated[bool, Help("--verify", help=VERIFY)] = False,
 ) -> None:
-    """Verdicts for whole folders, into a file. Run it again after an interruption and it goes on where it was.
+    """Write verdicts for whole folders to a file. After an interruption, run it again to resume.
 
     [bold]Examples[/bold]
 
@@ -322,36 +392,47 @@ def score(
 
 @commands.command()
 @acts
+@serves
 @asks
-@prints
-def evaluate(
-    pictures: LabelledArgument,
+def serve(
     decide: "DecisionOptions",
     ask: "AskOptions",
-    output: "Output",
+    place: "Place",
     profile: ProfileOption = Path("profile.json"),
     classifier: OtherOption = None,
-    votes: VotesOption = None,
-    report: ReportOption = None,
-    unlabelled: UnlabelledOption = None,
-    truths: TruthsOption = None,
-    truths_column: TruthsColumnOption = "label",
-    take: TakeOption = None,
+    tls_cert: Annotated[Path | None, Serve(help="TLS certificate, for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, Serve(help="Private key of the certificate.")] = None,
+    looks: Annotated[int, Serve(help="Maximum number of pictures in progress or waiting.", min=1)] = 64,
+    timeout: Annotated[float, Serve(help="Longest time that a client waits, in seconds.", min=0.1)] = 60.0,
+    max_megabytes: Annotated[float, Serve(help="Maximum size of a request.", min=0.001)] = 16.0,
+    max_megapixels: Annotated[float, Serve(help="Maximum size of a picture.", min=0.0001)] = 24.0,
+    review: Annotated[
+        Path | None, Serve(help="Folder in which to keep pictures that need review; see `looktwice review`.")
+    ] = None,
+    most_reviews: Annotated[int, Serve(help="Maximum number of pictures in that folder.", min=1)] = 1000,
+    label_studio: Annotated[str | None, Serve(help=LABEL_STUDIO, metavar="ADDRESS")] = None,
 ) -> None:
-    """How good the confidences are on other labelled pictures.
+    """Serve verdicts over HTTP, with a web page.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
-      looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
+      looktwice serve --profile profile.json
+
+      looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
+
+      looktwice serve --label-studio http://localhost:8080 --port 9090
     """
+    from looktwice import service
 
-    from looktwice.cli import inputs
-    from looktwice.cli.evaluate import evaluate
-    from looktwice.model import AsyncModel
-
-    labelled = inputs.labelled(pictures, truths, truths_column, take)
-    model = AsyncModel.load(profile, classifier, options=ask)
-    _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
+    limits = service.Limits(
+        body=int(max_megabytes * 1e6),
+        pixels=int(max_megapixels * 1e6),
+        looks=looks,
+        seconds=timeout,
+        reviews=most_reviews,
+    )
+    place = replace(place, certificate=tls_cert, key=tls_key)
+    service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
 
 
 @commands.command()
@@ -359,11 +440,14 @@ def evaluate(
 def review(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
     place: "Place",
-    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
+    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz file.")] = None,
     cost: Annotated[list[str] | None, Help(help=COST)] = None,
-    out: Annotated[Path | None, Help("--out", "-o", help="Where corrections go; corrections.csv beside.")] = None,
+    out: Annotated[
+        Path | None,
+        Help("--out", "-o", help="Where to write corrections; by default corrections.csv beside the verdicts."),
+    ] = None,
 ) -> None:
-    """A page where people accept or correct doubtful verdicts; fit and evaluate read the corrections.
+    """Accept or correct doubtful verdicts in the browser. fit and evaluate read the corrections.
 
     [bold]Examples[/bold]
 
@@ -378,22 +462,78 @@ def review(
     review(verdicts, pictures, cost or (), out, place)
 
 
+@commands.command()
+@serves
+def audit(
+    verdicts: Annotated[Path, typer.Argument(help="Verdicts written by score.", show_default=False)],
+    pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz file.", show_default=False)],
+    place: "Place",
+    out: Annotated[
+        Path | None, Help("--out", "-o", help="Where to write the labels; by default audit.csv beside the verdicts.")
+    ] = None,
+    seed: Annotated[int, Help(help="Seed for the choice of pictures.", min=0)] = 0,
+) -> None:
+    """Estimate how often accepted verdicts are wrong, from few labels.
+
+    The page shows the most informative pictures first.
+
+    [bold]Example[/bold]
+
+      looktwice audit verdicts.csv photos/
+    """
+    from looktwice.cli.label import audit
+
+    audit(verdicts, pictures, out, seed, place)
+
+
+@commands.command()
+@acts
+def report(
+    decide: "DecisionOptions",
+    profile: ProfileOption = Path("profile.json"),
+    votes: Annotated[Path | None, Help(help="Votes that fit or evaluate saved with --votes.")] = None,
+    pictures: Annotated[
+        Path | None, Help(help="The pictures of these votes, to show some of them in the report.")
+    ] = None,
+    noise: Annotated[Path | None, Help(help="The file that `looktwice noise` wrote for an open model.")] = None,
+    ledger: Annotated[Path | None, Help(help="The ledger, to report what was spent.")] = None,
+    price: Annotated[str | None, Help(help="Price of one query, if the ledger does not have it.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where to write the report.")] = Path("report.html"),
+) -> None:
+    """Write a report about a profile and saved votes. Sends no queries.
+
+    [bold]Examples[/bold]
+
+      looktwice report
+
+      looktwice report --votes votes.npz --pictures test.npz --max-error 0.05 -o report.html
+    """
+
+    from looktwice.cli.evaluate import report
+
+    report(profile, votes, pictures, noise, ledger, price, decide, out)
+
+
 Tool = Literal["label-studio", "fiftyone"]
 
 
 @commands.command()
 def export(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
-    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz.")] = None,
-    to: Annotated[Tool, Help(help="The tool in which people label.")] = "label-studio",
+    pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz file.")] = None,
+    to: Annotated[Tool, Help(help="The labelling tool.")] = "label-studio",
     prefix: Annotated[str | None, Help(help=PREFIX, metavar="ADDRESS")] = None,
-    doubtful: Annotated[bool, Help("--doubtful", help="Only verdicts for review, the least confident first.")] = False,
-    profile: Annotated[Path | None, Help("--profile", "-p", help="Offer all labels that this profile knows.")] = None,
-    out: Annotated[Path, Help("--out", "-o", help="Where the tasks go; their configuration goes beside.")] = Path(
-        "tasks.json"
-    ),
+    doubtful: Annotated[
+        bool, Help("--doubtful", help="Only verdicts that need review, least confident first.")
+    ] = False,
+    profile: Annotated[Path | None, Help("--profile", "-p", help="Offer every label that this profile knows.")] = None,
+    out: Annotated[
+        Path, Help("--out", "-o", help="Where to write the tasks; the project configuration goes beside it.")
+    ] = Path("tasks.json"),
 ) -> None:
-    """Verdicts for the tool in which people already label, as predictions with their confidence.
+    """Export verdicts to Label Studio or FiftyOne.
+
+    They become predictions with their confidence.
 
     [bold]Examples[/bold]
 
@@ -410,14 +550,14 @@ def export(
 
 @commands.command("import")
 def import_(
-    result: Annotated[Path, typer.Argument(help="What the tool exported, as JSON.", show_default=False)],
-    pictures: Annotated[Path | None, typer.Argument(help="The folder of the pictures; for FiftyOne.")] = None,
-    source: Annotated[Tool, Help("--from", help="The tool in which people labelled.")] = "label-studio",
-    out: Annotated[Path, Help("--out", "-o", help="Where the labels go; a file that is there is kept.")] = Path(
-        "labels.csv"
-    ),
+    result: Annotated[Path, typer.Argument(help="The JSON file that the tool exported.", show_default=False)],
+    pictures: Annotated[Path | None, typer.Argument(help="The folder of the pictures; FiftyOne only.")] = None,
+    source: Annotated[Tool, Help("--from", help="The labelling tool.")] = "label-studio",
+    out: Annotated[
+        Path, Help("--out", "-o", help="Where to write the labels; an existing file is never overwritten.")
+    ] = Path("labels.csv"),
 ) -> None:
-    """What people said there, as a labels.csv for fit and evaluate.
+    """Import labels from Label Studio or FiftyOne, as a labels.csv.
 
     [bold]Examples[/bold]
 
@@ -430,96 +570,15 @@ def import_(
     import_labels(result, pictures, source, out)
 
 
-@commands.command()
-@serves
-def audit(
-    verdicts: Annotated[Path, typer.Argument(help="Verdicts that score wrote.", show_default=False)],
-    pictures: Annotated[Path, typer.Argument(help="The folder that was scored, or its .npz.", show_default=False)],
-    place: "Place",
-    out: Annotated[Path | None, Help("--out", "-o", help="Where the labels go; audit.csv beside the verdicts.")] = None,
-    seed: Annotated[int, Help(help="Seed of the choice of pictures.", min=0)] = 0,
-) -> None:
-    """How often accepted verdicts are wrong, from few labels: a page that shows those first that tell most.
-
-    [bold]Example[/bold]
-
-      looktwice audit verdicts.csv photos/
-    """
-    from looktwice.cli.label import audit
-
-    audit(verdicts, pictures, out, seed, place)
-
-
-@commands.command()
-@acts
-def report(
-    decide: "DecisionOptions",
-    profile: ProfileOption = Path("profile.json"),
-    votes: Annotated[Path | None, Help(help="Votes that fit, tune or evaluate saved with --votes.")] = None,
-    pictures: Annotated[Path | None, Help(help="The pictures of these votes, to show some of them.")] = None,
-    noise: Annotated[Path | None, Help(help="What `looktwice noise` measured on an open model.")] = None,
-    ledger: Annotated[Path | None, Help(help="The ledger, to say what was spent.")] = None,
-    price: Annotated[str | None, Help(help="What one query costs, if the ledger does not say.")] = None,
-    out: Annotated[Path, Help("--out", "-o", help="Where the page goes.")] = Path("report.html"),
-) -> None:
-    """One page for people about a profile and saved votes. Asks nothing.
-
-    [bold]Examples[/bold]
-
-      looktwice report
-
-      looktwice report --votes votes.npz --pictures test.npz --max-error 0.05 -o report.html
-    """
-
-    from looktwice.cli.evaluate import report
-
-    report(profile, votes, pictures, noise, ledger, price, decide, out)
-
-
-@commands.command()
-@asks
-@prints
-def check(
-    classifier: Annotated[str, typer.Argument(help=CLASSIFIER, show_default=False)],
-    ask: "AskOptions",
-    output: "Output",
-    picture: Annotated[Path | None, typer.Argument(help="A picture to ask about; a test card if left out.")] = None,
-) -> None:
-    """Ask about one picture three times: latency, price, limits, and whether answers repeat.
-
-    [bold]Example[/bold]
-
-      looktwice check my-api.toml cat.jpg
-    """
-
-    from looktwice.cli.check import check
-    from looktwice.model import AsyncModel
-
-    _exit(check(AsyncModel(classifier, options=ask), picture, output))
-
-
-@commands.command()
-def prices() -> None:
-    """Print a table of prices by the token, to be compared with your vendor's page and given to --prices.
-
-    [bold]Example[/bold]
-
-      looktwice prices > prices.toml
-    """
-    from looktwice.classifiers.prices import example
-
-    typer.echo(example(), nl=False)
-
-
 books = typer.Typer(
     name="ledger",
-    help="Every answer that was paid for: show, export, verify, merge.",
+    help="Show, export, verify or merge the answers you paid for.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
 )
 commands.add_typer(books)
-BOOKS = "The ledger; that of the project if there is one, else the one in your data folder, if left out."
+BOOKS = "The ledger; by default that of the project if there is one, else the one in your data folder."
 LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
 
 
@@ -528,11 +587,11 @@ def ledger_stats(
     ledger: LedgerOption = None,
     by: Annotated[
         Literal["day", "classifier", "command"] | None,
-        Help(help="Add up by one of them; by day and classifier if left out."),
+        Help(help="Group by this; by default by day and classifier."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Queries and money by day, classifier or command."""
+    """Show queries and money by day, classifier or command."""
     from looktwice.cli.ledger import stats
 
     stats(ledger, by, json)
@@ -542,9 +601,9 @@ def ledger_stats(
 def ledger_export(
     out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
     ledger: LedgerOption = None,
-    pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to give their names.")] = None,
+    pictures: Annotated[list[Path] | None, Help(help="Where the pictures are, to add their names.")] = None,
 ) -> None:
-    """Every answer as a row of a file."""
+    """Write every answer as a row of a file."""
 
     from looktwice.cli import inputs
     from looktwice.cli.ledger import export
@@ -554,13 +613,13 @@ def ledger_export(
 
 @books.command("verify")
 def ledger_verify(ledger: LedgerOption = None, json: JsonOption = False) -> None:
-    """Check that the file is whole and the books balance; the exit code is 1 if not."""
+    """Check that the file is intact and its counts add up; the exit code is 1 if not."""
     from looktwice.cli.ledger import verify
 
     raise typer.Exit(0 if verify(ledger, json) else 1)
 
 
-FORGOTTEN = "The classifier as stats shows it: its fingerprint or description, or the beginning of one."
+FORGOTTEN = "The classifier as shown by stats: its fingerprint or description, or a prefix of one."
 
 
 @books.command("forget")
@@ -576,12 +635,25 @@ def ledger_forget(
 
 @books.command("merge")
 def ledger_merge(
-    other: Annotated[Path, typer.Argument(help="The ledger to add; it stays as it is.")], ledger: LedgerOption = None
+    other: Annotated[Path, typer.Argument(help="The ledger to add; it is not changed.")], ledger: LedgerOption = None
 ) -> None:
-    """Add the answers and the cost of another ledger; merging twice changes nothing."""
+    """Add the answers and costs of another ledger; merging twice changes nothing."""
     from looktwice.cli.ledger import merge
 
     merge(other, ledger)
+
+
+@commands.command()
+def prices() -> None:
+    """Print a table of token prices for --prices. Compare it with your vendor's page first.
+
+    [bold]Example[/bold]
+
+      looktwice prices > prices.toml
+    """
+    from looktwice.classifiers.prices import example
+
+    typer.echo(example(), nl=False)
 
 
 OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]
@@ -593,10 +665,10 @@ def noise(
     pictures: PicturesArgument,
     open_: OpenOption,
     views: OpenViewsOption = "",
-    draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 50,
-    seed: Annotated[int, Help(help="Seed of the random views.", min=0)] = 0,
-    out: Annotated[Path, Help("--out", "-o", help="Where the noise goes.")] = Path("noise.json"),
-    figures: Annotated[Path | None, Help(help="A folder for the cumulatives as SVG.")] = None,
+    draws: Annotated[int, Help(help="Draws of each view per picture.", min=2)] = 50,
+    seed: Annotated[int, Help(help="Seed for the random views.", min=0)] = 0,
+    out: Annotated[Path, Help("--out", "-o", help="Where to write the result.")] = Path("noise.json"),
+    figures: Annotated[Path | None, Help(help="A folder for plots of the cumulative distributions, as SVG.")] = None,
     take: TakeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -616,20 +688,20 @@ def noise(
 @prints
 def transfer(
     open_: OpenOption,
-    open_pictures: Annotated[list[Path], Help(help="Pictures for the open model; no truths are needed.")],
+    open_pictures: Annotated[list[Path], Help(help="Pictures for the open model; they need no labels.")],
     closed: Annotated[str, Help("--closed", "-c", help=CLASSIFIER)],
     pictures: Annotated[Path, Help(help=LABELLED)],
     ask: "AskOptions",
     output: "Output",
     views: OpenViewsOption = "",
-    draws: Annotated[int, Help(help="Draws of each view for each picture.", min=2)] = 10,
-    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    draws: Annotated[int, Help(help="Draws of each view per picture.", min=2)] = 10,
+    out: Annotated[Path, Help("--out", "-o", help="Where to write the profile.")] = Path("profile.json"),
     truths: TruthsOption = None,
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
-    open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a slice.")] = None,
+    open_take: Annotated[str | None, Help(help="Only some pictures for the open model, as a Python slice.")] = None,
 ) -> None:
-    """Learn on an open model, use it on a closed one, see if it helps.
+    """Calibrate a closed model with what an open model teaches.
 
     [bold]Example[/bold]
 
@@ -651,13 +723,13 @@ def borrow(
     classifier: ClassifierOption,
     ask: "AskOptions",
     output: "Output",
-    pictures: Annotated[Path | None, Help(help=f"{LABELLED} None are needed; fifty help.")] = None,
-    out: Annotated[Path, Help("--out", "-o", help="Where the profile goes.")] = Path("profile.json"),
+    pictures: Annotated[Path | None, Help(help=f"{LABELLED} Optional; fifty help.")] = None,
+    out: Annotated[Path, Help("--out", "-o", help="Where to write the profile.")] = Path("profile.json"),
     truths: TruthsOption = None,
     truths_column: TruthsColumnOption = "label",
     take: TakeOption = None,
 ) -> None:
-    """Make a profile from what was learned on another classifier.
+    """Make a profile from that of another classifier.
 
     [bold]Examples[/bold]
 
@@ -672,49 +744,6 @@ def borrow(
 
     labelled = inputs.labelled(pictures, truths, truths_column, take) if pictures else []
     _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
-
-
-@commands.command()
-@acts
-@serves
-@asks
-def serve(
-    decide: "DecisionOptions",
-    ask: "AskOptions",
-    place: "Place",
-    profile: ProfileOption = Path("profile.json"),
-    classifier: OtherOption = None,
-    tls_cert: Annotated[Path | None, Serve(help="Certificate, for HTTPS.")] = None,
-    tls_key: Annotated[Path | None, Serve(help="Key of the certificate.")] = None,
-    looks: Annotated[int, Serve(help="Most pictures looked at or waiting at a time.", min=1)] = 64,
-    timeout: Annotated[float, Serve(help="Seconds that a client waits at most.", min=0.1)] = 60.0,
-    max_megabytes: Annotated[float, Serve(help="Size of a request.", min=0.001)] = 16.0,
-    max_megapixels: Annotated[float, Serve(help="Size of a picture.", min=0.0001)] = 24.0,
-    review: Annotated[Path | None, Serve(help="Keep pictures for review here; see `looktwice review`.")] = None,
-    most_reviews: Annotated[int, Serve(help="Most pictures that this folder may hold.", min=1)] = 1000,
-    label_studio: Annotated[str | None, Serve(help=LABEL_STUDIO, metavar="ADDRESS")] = None,
-) -> None:
-    """Verdicts over HTTP, and a page to look at pictures.
-
-    [bold]Examples[/bold]
-
-      looktwice serve --profile profile.json
-
-      looktwice serve --host 0.0.0.0 --token-file tokens.txt --per-day 5000
-
-      looktwice serve --label-studio http://localhost:8080 --port 9090
-    """
-    from looktwice import service
-
-    limits = service.Limits(
-        body=int(max_megabytes * 1e6),
-        pixels=int(max_megapixels * 1e6),
-        looks=looks,
-        seconds=timeout,
-        reviews=most_reviews,
-    )
-    place = replace(place, certificate=tls_cert, key=tls_key)
-    service.run(profile, classifier, decide, ask, place, limits, review, label_studio)
 
 
 def main() -> None:

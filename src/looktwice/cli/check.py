@@ -16,7 +16,7 @@ from looktwice.model import AsyncModel
 def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     """Print what one picture asked three times tells of a classifier; whether it gave labels."""
     if output.dry_run:
-        raise DataError("a check asks about one picture three times; leave --dry-run out")
+        raise DataError("a check sends three queries about one picture; leave out --dry-run")
 
     async def work() -> Checkup:
         async with model:
@@ -26,17 +26,17 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     if output.json:
         print_json({**asdict(found), "steady": found.steady(), "ledger": ledger})
         return None not in found.labels
-    steady = "the same label each time" if found.steady() else "random: the same picture got different answers"
-    rate = f", {found.per_second:g} questions a second" if found.per_second else ""
+    steady = "the same label each time" if found.steady() else "none: the same picture got different answers"
+    rate = f", {found.per_second:g} queries per second" if found.per_second else ""
     noun = "picture" if found.batch == 1 else "pictures"
     facts = {
         "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
         "scores": _scores(found),
         "determinism": steady,
         "latency": f"{found.seconds * 1000:.1f} ms",
-        "price": f"{found.price_micros / 1e6:g} a query" if found.price_micros else "none given",
+        "price": f"{found.price_micros / 1e6:g} per query" if found.price_micros else "not given",
         **({"tokens": _tokens(found)} if any(found.tokens) or found.billed else {}),
-        "limits": f"{found.concurrency} calls at a time, {found.batch} {noun} a call{rate}",
+        "limits": f"{found.concurrency} concurrent calls, {found.batch} {noun} per call{rate}",
         "classes": "unknown" if found.classes is None else str(found.classes),
         "working size": found.working_size,
         "question": f"{found.width} x {found.height} px{taking(found.question_bytes)}",
@@ -45,8 +45,8 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     }
     for heading, value in facts.items():
         OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
-    say_next("see what learning from labelled pictures costs", "fit", "LABELLED", "-c", model.description, "--dry-run")
-    say_next("if none are labelled yet", "label", PICTURES, "-c", model.description)
+    say_next("see what fitting would cost", "fit", "LABELLED", "-c", model.description, "--dry-run")
+    say_next("or, if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
     return None not in found.labels
 
 
@@ -62,6 +62,6 @@ def _scores(found: Checkup) -> str:
     score, ranked = found.scores[0] if found.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
     if score is None:
-        return f"{listed}{'' if ranked else ', no score: a fit learns from labels alone'}"
-    steady = "" if len({each for each, _ in found.scores}) == 1 else ", another one each time"
-    return f"{score:.3g}{steady}; {listed}; a fit says whether they help"
+        return f"{listed}{'' if ranked else ', no score: fit learns from labels alone'}"
+    steady = "" if len({each for each, _ in found.scores}) == 1 else ", different each time"
+    return f"{score:.3g}{steady}; {listed}; fit tells whether they help"

@@ -58,17 +58,17 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
     tokens = f", about {total.input_tokens:,} + {total.output_tokens:,} tokens" if total.input_tokens else ""
     most = f" (at most {total.most_micros / 1e6:.4f})" if total.input_tokens else ""
     say(
-        f"{total.pictures} pictures, {total.unreadable} of them unreadable{unfamiliar}: {total.questions} questions, "
-        f"of which the ledger answers {total.hits}; the other {total.queries} cost {total.micros / 1e6:.4f}{most}"
-        f"{tokens}{hours}"
-        f". The largest shows {total.width} x {total.height} px{taking(total.question_bytes)}. Nothing was asked. "
-        f"Ledger: {safe(ledger or 'none')}"
+        f"{total.pictures:,} pictures, {total.unreadable:,} of them unreadable{unfamiliar}: {total.questions:,} queries"
+        f", {total.hits:,} of them already in the ledger. "
+        f"The other {total.queries:,} cost {total.micros / 1e6:.4f}{most}{tokens}{hours}."
     )
+    say(f"Largest query: {total.width} x {total.height} px{taking(total.question_bytes)}.")
+    say(f"Nothing was sent. Ledger: {safe(ledger or 'none')}")
 
 
 def taking(size: int | None) -> str:
-    """How many bytes a question takes, where that is known."""
-    return "" if size is None else f" and takes {size:,} bytes"
+    """How many bytes a query takes, where that is known."""
+    return "" if size is None else f", {size:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def stop(number: int, halt: Callable[[str], None]) -> None:
     if len(heard) > 1:
         raise SystemExit(128 + number)
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    halt(f"the run was stopped by {name}; run the same command again to go on")
-    say(f"Stopping: waiting for what is in flight ({name} again to leave now) ...")
+    halt(f"the run was stopped by {name}; run the same command again to resume")
+    say(f"Stopping: waiting for queries in flight ({name} again to exit now) ...")
 
 
 def exit_code(usual: int) -> int:

@@ -146,7 +146,7 @@ async def _compare(description: str, clothes: list[Picture], folder: Path) -> tu
 
 async def _ways(description: str, clothes: list[Picture], folder: Path) -> list[Way]:
     """What else the same guarantee could rest on."""
-    say("Asking in other ways …")
+    say("Comparing cheaper ways to ask …")
     train, test = clothes[:FIT], clothes[FIT:]
     found = []
     async with AsyncModel(description) as stopping:
@@ -178,22 +178,22 @@ def show(demo: Demo, as_json: bool) -> None:
         ways = [{**asdict(way), "cost": way.cost} for way in demo.ways]
         console.print_json({"folder": str(demo.folder), "results": results, "ways": ways})
         return
-    title = f"{len(demo.tested)} pictures that took no part in fitting, with 95 % intervals"
+    title = f"{len(demo.tested)} held-out pictures, with 95 % intervals"
     console.OUT.print(console.results_table(demo.results, title))
     order = np.argsort(demo.best.confidence, kind="stable")
-    _gallery(demo, "The jury doubts", order[:3])
-    _gallery(demo, "The jury trusts", order[::-1][:3])
+    _gallery(demo, "Least confident", order[:3])
+    _gallery(demo, "Most confident", order[::-1][:3])
     console.OUT.print(_costs(demo.ways))
     say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
     program = "looktwice" if shutil.which("looktwice") else sys.argv[0]
-    say(f"Next, a page to drop pictures on: {program} serve --profile {demo.folder / 'profile.json'}")
+    say(f"Next, drop pictures on a web page: {program} serve --profile {demo.folder / 'profile.json'}")
 
 
 def _costs(ways: list[Way]) -> Table:
     """The ways to the same guarantee, and what 100 accepted pictures cost."""
     title = f"Accepting answers of which at most {MAX_ERROR:.0%} are wrong, at {PRICE:g} a query"
     table = Table(title=f"\n{title}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what is asked for")
+    table.add_column("what is used")
     for heading in ("queries", "accepted", "wrong", "100 accepted cost"):
         table.add_column(heading, justify="right")
     for way in ways:

@@ -100,7 +100,7 @@ def report(
         price_micros=micros(price) if price else 0,
     )
     _write(out, inputs, decide)
-    say_next("show it to people who drop pictures on a page", "serve", "-p", profile_path)
+    say_next("serve it, with a page on which to drop pictures", "serve", "-p", profile_path)
 
 
 def _write(out: Path, inputs: ReportInputs, decide: DecisionOptions) -> None:
@@ -150,13 +150,13 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
     if json:
         print_json([asdict(need) for need in needs])
         return
-    say(f"For accepted answers that are wrong at most {max_error:.3g} of the time, with certainty {level:.3g}:")
+    say(f"To guarantee that at most {max_error:.3g} of the accepted answers are wrong, with {level:.3g} certainty:")
     for need in needs:
         OUT.print(need.line(), highlight=False, soft_wrap=True)
     for remark in planning.remarks(needs, profile.held_out, level) if profile else ():
         OUT.print(remark, highlight=False, soft_wrap=True)
     if profile and profile.threshold(max_error, level) is not None:
         score = ("score", PICTURES, "-p", profile_path, "--max-error", max_error, "-o", "verdicts.csv")
-        say_next("accept answers on that guarantee, which its labels can back", *score)
+        say_next("accept answers under that guarantee, which its labels support", *score)
     else:
-        say_next("have people label so many", "label", PICTURES, "-c", profile.classifier if profile else "CLASSIFIER")
+        say_next("label that many", "label", PICTURES, "-c", profile.classifier if profile else "CLASSIFIER")

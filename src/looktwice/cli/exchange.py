@@ -42,7 +42,7 @@ def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions)
     address = _address(found, folder or (verdicts if verdicts.is_dir() else None), options.prefix)
     labels = Profile.load(options.profile).vocabulary if options.profile else ()
     config = label_studio.export(found, address, labels, options.out)
-    say(f"{len(found)} tasks are in {safe(str(options.out))}; configure their project by {safe(str(config))}.")
+    say(f"{len(found)} tasks are in {safe(str(options.out))}; configure the project with {safe(str(config))}.")
 
 
 def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> None:
@@ -56,12 +56,12 @@ def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> 
         known = found.known
         if found.disputed:
             told = safe(few(found.disputed, "picture"))
-            say(f"[yellow]Left out:[/yellow] people disagree about {told}; settle it there, and import again.")
+            say(f"[yellow]Left out:[/yellow] people disagree about {told}; settle it there and import again.")
         if found.unnamed:
             told = f"{found.unnamed} annotations of tasks that `looktwice export` did not write"
             say(f"[yellow]Left out:[/yellow] {told}: no field `file` in their data names the picture.")
     if not known:
-        raise DataError(f"{str(result)!r} tells the truth of no picture; label some there, and export again")
+        raise DataError(f"{str(result)!r} holds no label; label some pictures there and export again")
     write_labels(out, known)
     say(f"Labels of {len(known)} pictures are in {safe(str(out))}.")
 

@@ -40,7 +40,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     panel = panel_of(options.views, options.adaptive)
     name, noise = options.calibrator, options.noise
     if (noise is not None) != (name == paper.Transfer.name):
-        raise FitError("the calibrator transfer and --noise, the file that `looktwice noise` makes, belong together")
+        raise FitError("--calibrator transfer and --noise, the file that `looktwice noise` writes, belong together")
     calibrator = calibrators.named(name) if noise is None else paper.Transfer(noise=NoiseFile.load(noise).of(panel))
     learn.check_teachable(pictures)
     check_places(options.out, options.votes)
@@ -56,16 +56,16 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     complain(collected.unscored)
     causes = {item.cause for item in collected.unscored}
     if Cause.STOPPED in causes:
-        raise UnscoredError("nothing was learned, as the run was stopped; run the same command again to go on")
+        raise UnscoredError("nothing was learned because the run was stopped; run the same command again to resume")
     if options.votes:
         storage.save(options.votes, collected.votes)
     labelled = collected.labelled()
     sure = zip(labelled.words, labelled.doubtful(), strict=True)
     truths, said = {word for word, doubtful in sure if not doubtful}, set(labelled.vocabulary)
     if truths - said and said - truths:  # they may be one thing under two names
-        never, others = few(sorted(truths - said), "truth"), few(sorted(said - truths), "label")
-        told = f"{never} that the classifier never gave, and {others} that no picture has"
-        say(f"[yellow]Names:[/yellow] {safe(told)}; if they mean the same, rename one: see docs/pictures.md")
+        never, others = few(sorted(truths - said), "true label"), few(sorted(said - truths), "label")
+        told = f"the classifier never returned {never}, and no picture is labelled with {others}"
+        say(f"[yellow]Label mismatch:[/yellow] {safe(told)}. If some mean the same, rename one: see docs/pictures.md")
     tell_duplicates(collected)
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
@@ -98,10 +98,10 @@ def tell_duplicates(collected: Collected) -> None:
     found = collected.distinct()
     if found.repeated:
         total = len(found.votes) + found.repeated
-        say(f"{found.repeated:,} of {total:,} pictures are duplicates of others: each picture counts once.")
+        say(f"{found.repeated:,} of {total:,} pictures are exact duplicates; each picture counts once.")
     if found.similar:
         pairs = few([f"{one} ~ {other}" for one, other in found.similar], "near-duplicate")
-        say(f"{safe(pairs)}: they count as different pictures; leave out those that show the same photo.")
+        say(f"{safe(pairs)}: they count as different pictures; remove those that show the same photo.")
     if found.disputed:
         pairs = few([f"{one} = {other}" for one, other in found.disputed], "duplicate")
-        say(f"[yellow]Truths:[/yellow] {safe(pairs)} with another truth; the first one counts, mend the wrong ones")
+        say(f"[yellow]Truths:[/yellow] {safe(pairs)} with different truths; the first one counts; correct the others")

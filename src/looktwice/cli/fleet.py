@@ -124,7 +124,7 @@ def score(
         with _interruptible(run) as interrupted:
             watch.follow(run)
     if failure := watch.failure or max_bad.exceeded(watch.tally, enough=1):
-        raise FleetError(f"{failure}; what is done stays, run again to go on")
+        raise FleetError(f"{failure}; what is done is kept; run again to resume")
     if not interrupted:
         Shards(out).finish(watch.done)
     return _conclude(watch, policy, out, not interrupted and not watch.tally.unscored, output.json)
@@ -252,7 +252,7 @@ class MaxBad:
         share = self.share is not None and tally.pictures >= enough and tally.bad > self.share * tally.pictures
         if not many and not share:
             return None
-        return f"{tally.bad} of {tally.pictures} pictures cannot be read, which is more than --max-bad allows"
+        return f"{tally.bad} of {tally.pictures} pictures cannot be read, more than --max-bad allows"
 
 
 @contextmanager
@@ -280,7 +280,7 @@ def _conclude(watch: Watch, policy: Policy, out: str, complete: bool, as_json: b
         drift = {"drift": stream.alarm, "drift_since": watch.began, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": out, "complete": complete, **drift, **asdict(tally)})
     say(f"{safe(tally.line())} · {tally.seconds:.0f} s")
-    say(f"Verdicts: {safe(out)}" + ("" if complete else "; run the same command again to go on"))
+    say(f"Verdicts: {safe(out)}" + ("" if complete else "; run the same command again to resume"))
     tell_drift(stream, watch.began)
     return complete
 

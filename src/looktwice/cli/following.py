@@ -20,23 +20,23 @@ def say_next(purpose: str, *words: object) -> None:
 
 
 def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
-    """Tell the least error in reach of a profile, what is then accepted and what that costs; `price` in millionths."""
+    """Tell the least error that a profile can guarantee, the share accepted and its cost; `price` in millionths."""
     least, labels = least_error(profile.held_out), f"{len(profile.held_out.correct):,} labelled pictures"
     if least is None:
-        say(f"The {labels} cannot back any guarantee about accepted answers yet.")
-        say_next("see how many could", "plan", "--max-error", 0.1)
+        say(f"The {labels} are too few to guarantee anything about accepted answers.")
+        say_next("see how many it takes", "plan", "--max-error", 0.1)
         return
     error, accepted = least
     cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
     say(
-        f"The least error in reach of the {labels}: at most {error:.3g} of the accepted answers wrong, with certainty "
-        f"95 %, where {accepted:.0%} of such pictures are accepted{cost}."
+        f"The strictest guarantee that the {labels} support: at most {error:.3g} of the accepted answers are wrong, "
+        f"with 95% certainty. It accepts {accepted:.0%} of such pictures{cost}."
     )
     say_next(
-        "accept answers on that guarantee", "score", PICTURES, "-p", path, "--max-error", error, "-o", "verdicts.csv"
+        "accept answers under that guarantee", "score", PICTURES, "-p", path, "--max-error", error, "-o", "verdicts.csv"
     )
 
 
 def cost_of_accepted(queries: float, price: int, accepted: float) -> str:
     """What an accepted answer costs, where a query has a price: also the queries about the others are paid for."""
-    return f", at {queries * price / accepted / 1e6:.4g} for each" if price and accepted else ""
+    return f", at {queries * price / accepted / 1e6:.4g} per accepted picture" if price and accepted else ""

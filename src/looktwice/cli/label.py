@@ -61,7 +61,7 @@ def label(
         tuple(model.classifier.labels or ()),
         Asking(model, panel, options.max_error, options.level) if options.asking else None,
     )
-    say(f"Labels go to {safe(str(out))}, every click as it is made.")
+    say(f"Labels are saved to {safe(str(out))} click by click.")
     try:
         serve(desk, f"Label {folder.name or folder}", shlex.join(command), place)
     finally:
@@ -73,14 +73,14 @@ def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Pat
     doubts = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
     folder, shown = _pictures(verdicts, pictures, [doubt.name for doubt in doubts])
     if not doubts:
-        say("No verdict is for review.")
+        say("No verdict needs review.")
         return
     out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
     claims = {doubt.name: Claim(doubt.label, doubt.confidence) for doubt in doubts}
     command = ["looktwice", "evaluate", str(folder)]
     command += ["--truths", str(out)] if out != folder / "labels.csv" else []
     labels = Labels(out)
-    say(f"Corrections of {len(shown)} verdicts go to {safe(str(out))}, every click as it is made.")
+    say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
     try:
         desk = Desk(shown, list(shown), labels, doubts=doubts, claims=claims)
         serve(desk, "Review verdicts", shlex.join(command), place)
@@ -94,7 +94,7 @@ def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, pl
     audited = Audit.of(found, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
     labels = Labels(out or verdicts.with_name("audit.csv"))
-    say(f"Labels go to {safe(str(labels.out))}, every click as it is made.")
+    say(f"Labels are saved to {safe(str(labels.out))} click by click.")
     _tell(audited, labels)
     desk = Desk(shown, list(shown), labels, doubts=found, audit=audited)
     try:
@@ -114,7 +114,7 @@ def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tu
     """The folder of the pictures of verdicts, and those of these names in their order."""
     folder = pictures or (verdicts if verdicts.is_dir() else None)
     if folder is None:
-        raise DataError("where are the pictures of these verdicts? name the folder that was scored after the verdicts")
+        raise DataError("where are the pictures of these verdicts? name the scored folder after the verdicts")
     found = {picture.name: picture for picture in find([folder])}
     lost = [name for name in names if name not in found]
     if lost:
@@ -139,4 +139,4 @@ def serve(desk: Desk, title: str, following: str, place: Place) -> None:
             raise
         raise MissingExtra("HTTP services", "serve") from None
     app.run(desk, app.Work(title, following), place)
-    say(f"Next, make use of the labels: {safe(following)}")
+    say(f"Next, use the labels: {safe(following)}")

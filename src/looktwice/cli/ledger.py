@@ -53,7 +53,7 @@ def stats(path: Path | None, by: By | None, json: bool) -> None:
         table.add_row(*key, *_amounts(group, billed))
     table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days, billed), style="bold")
     OUT.print(table)
-    say_next("have every answer as a row", "ledger", "export", "answers.csv", "--ledger", path or default_path())
+    say_next("write every answer as a row", "ledger", "export", "answers.csv", "--ledger", path or default_path())
 
 
 def _heading(day: DayCost, column: By) -> str:
@@ -128,4 +128,4 @@ def merge(other: Path, path: Path | None) -> None:
     """Add the answers and the cost of another ledger."""
     merged = merge_ledgers(path or default_path(), other)
     say(f"{merged.added} answers added, {merged.known} were known.")
-    say_next("see what all of them cost", "ledger", "stats", "--ledger", path or default_path())
+    say_next("see what they cost together", "ledger", "stats", "--ledger", path or default_path())

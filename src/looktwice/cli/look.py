@@ -26,7 +26,7 @@ from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Glance, Stream
 from looktwice.views import Panel
 
-UNFAMILIAR = "They are not the kind of picture that this profile was fitted on, so their confidence means nothing."
+UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
 """What the end of a run says of unfamiliar pictures."""
 
 LABEL_FIRST = 5
@@ -100,9 +100,9 @@ class Following:
         cost = cost_of_accepted(decided.queries, price, decided.accepted)
         say(f"{decided.accepted:,} of {decided.verdicts:,} verdicts are accepted{cost}.")
         if decided.accepted < decided.verdicts:
-            say_next("have people look at the others", "review", self.out, folder)
+            say_next("have people review the others", "review", self.out, folder)
         else:
-            say_next("see how often they are wrong", "audit", self.out, folder)
+            say_next("estimate how often they are wrong", "audit", self.out, folder)
 
 
 def look(
@@ -129,7 +129,9 @@ def look(
 def burst(model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: DecisionOptions, output: Output) -> bool:
     """Print the one verdict that several photos of one thing give; whether there is one."""
     if decide != DecisionOptions():
-        raise DataError("a burst is judged as a whole and nothing is guaranteed about it; leave the options to act out")
+        raise DataError(
+            "a burst is judged as a whole and nothing is guaranteed about it; leave out the decision options"
+        )
     if output.dry_run:
         estimate(model, photos, Panel(()), output)
         return True
@@ -141,7 +143,7 @@ def burst(model: AsyncModel, photos: Sequence[Picture], profile: Path, decide: D
     verdict = run(work)
     _show(verdict, output.json)
     if isinstance(verdict, Verdict) and not output.json:
-        say_next("take and judge such photos on a page", "serve", "-p", profile)
+        say_next("take such photos on a web page", "serve", "-p", profile)
     return isinstance(verdict, Verdict)
 
 
@@ -164,11 +166,11 @@ def score(
     header: dict[str, object] = {"profile": profile.model_dump(mode="json"), "options": asdict(decide)}
     file, todo = ScoreFile(out, header, pictures, verify=verify, size=model.terms.working_size), pictures
     if file.changed:
-        many = f"{len(file.changed)} pictures changed since their verdict; they are asked about again."
-        say("1 picture changed since its verdict; it is asked about again." if len(file.changed) == 1 else many)
+        many = f"{len(file.changed)} pictures changed since their verdict; they are queried again."
+        say("1 picture changed since its verdict; it is queried again." if len(file.changed) == 1 else many)
     if file.missing() < len(pictures):
         todo = [picture for place, picture in enumerate(pictures) if not file.done(place)]
-        say(f"Going on: {len(pictures) - len(todo)} of {len(pictures)} pictures have their verdict.")
+        say(f"Resuming: {len(pictures) - len(todo)} of {len(pictures)} pictures already have a verdict.")
     decided = Decided(policy)
 
     async def work() -> None:
@@ -196,7 +198,7 @@ def score(
         told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": str(out), "pictures": len(pictures), **told})
     tell_drift(stream, began, first)
-    say(f"Verdicts: {out}" + ("; run the same command again to go on" if file.missing() else ""))
+    say(f"Verdicts: {out}" + ("; run the same command again to resume" if file.missing() else ""))
     if not (output.json or file.missing()):
         following.say(profile, decide.max_error, model.typical_price(), decided, stream.alarm)
     return not file.missing()
@@ -206,7 +208,7 @@ def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None
     """How many pictures are not like the labelled ones, where there are any."""
     if unfamiliar:
         share = f"{unfamiliar} of {pictures} pictures ({unfamiliar / pictures:.1%})"
-        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {false_alarms:.1%} are to be expected. {UNFAMILIAR}")
+        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {false_alarms:.1%} are expected. {UNFAMILIAR}")
 
 
 def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = ()) -> None:
@@ -230,7 +232,7 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         line = f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}"
         OUT.print(line, highlight=False)
         if verdict.unfamiliar_because:
-            told = f"Not the kind of picture it learned from: {safe(verdict.unfamiliar_because)}."
+            told = f"Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}."
             OUT.print(f"  [yellow]{told}[/yellow]", highlight=False, soft_wrap=True)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
         if verdict.prediction_set is not None:

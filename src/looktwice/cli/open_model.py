@@ -102,7 +102,7 @@ def transfer(
     chosen = min(file.noises, key=lambda item: item.transfer_error)
     if not output.json:
         OUT.print(_noise_table(file))
-    say(f"Selection on the open model: {chosen.view}, whose F_n tells the model's own probability best.")
+    say(f"Selected on the open model: {chosen.view}, whose F_n predicts the model's own probability best.")
     if output.dry_run:
         estimate(model, pictures, Panel.parse(f"{chosen.view}*{draws} {GENERAL}"), output)
         return True
@@ -170,7 +170,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
     if profile.results:
         OUT.print(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
     else:
-        say("No picture was labelled, so nothing is known of how good it is here, and nothing is guaranteed.")
+        say("No labelled pictures were given, so its quality here is unknown and nothing is guaranteed.")
     say(f"Profile: {out}")
     say_reach(profile, out, model.typical_price())
     return not unscored
@@ -221,7 +221,7 @@ def judged(found: Transferred) -> list[str]:
     told = []
     for name, gap in _differences(found).items():
         figures = f"Brier {gap.mean:+.4f}, 95 % between {gap.low:+.4f} and {gap.high:+.4f}"
-        verdict = "beats" if gap.high < 0 else "loses to" if gap.low > 0 else "cannot be told from"
+        verdict = "beats" if gap.high < 0 else "loses to" if gap.low > 0 else "cannot be distinguished from"
         told.append(f"The transferred calibrator [bold]{verdict}[/bold] {name} ({figures}).")
     return told
 

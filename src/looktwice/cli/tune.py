@@ -126,12 +126,12 @@ def tune_sizes(
 
 
 def _frontier_table(sized: Sized) -> Table:
-    title = "What is worth its money, on the pilot pictures"
+    title = "Worth their cost, on the pilot pictures"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("longer side", "queries", COLUMNS["brier"], "per 1,000"):
         table.add_column(heading, justify="right")
     for choice in pilot.frontier(sized.choices):
-        mark, style = (" ◀ taken", "bold") if choice == sized.taken else ("", None)
+        mark, style = (" ◀ chosen", "bold") if choice == sized.taken else ("", None)
         cells = (f"{choice.size} px{mark}", str(1 + choice.views), f"{choice.brier:.3f}", f"{choice.micros / 1e3:,.2f}")
         table.add_row(*cells, style=style)
     return table
@@ -184,8 +184,8 @@ def _lines(plan: Plan, price: int) -> list[str]:
     rungs = ", ".join(f"{rung.views} about {rung.pictures}" for rung in plan.rungs)
     share = plan.pilot_queries() / plan.everything()
     return [
-        f"Pilot: {plan.pilot()} pictures, with fewer candidates from step to step: {rungs}.",
-        _cost(f"It takes {share:.0%} of what asking all of them would:", plan.pilot_queries(), price),
+        f"Pilot: {plan.pilot()} pictures, with fewer candidate views in each round: {rungs}.",
+        _cost(f"It takes {share:.0%} of the cost of asking all candidates:", plan.pilot_queries(), price),
         _cost(
             f"Then the panel about {plan.rest} pictures that take no part in choosing, in all", plan.queries(), price
         ),
@@ -194,7 +194,7 @@ def _lines(plan: Plan, price: int) -> list[str]:
 
 def _books(model: AsyncModel, output: Output) -> list[str]:
     name = ledger_name(model.terms, model.options) or "none"
-    return [f"Nothing was asked. Ledger: {safe(name)}"] if output.dry_run else []
+    return [f"Nothing was sent. Ledger: {safe(name)}"] if output.dry_run else []
 
 
 def _cost(what: str, queries: int, price: int) -> str:
@@ -244,7 +244,7 @@ def _show(profile: Profile, price: int, chosen: Selection, loss: LossName) -> No
     score = "Brier score" if loss == "brier" else "log loss"
     gain = f"{chosen.gain.mean:+.4f} ± {chosen.gain.error:.4f} in {score}"
     if chosen.gain.convincing():
-        say(f"The chosen views gain {gain} over the general panel, both on the same pictures, none chosen on.")
+        say(f"The chosen views gain {gain} over the general panel, both on the same held-out pictures.")
     else:
         say(f"The general panel was kept: the best choice gains {gain} over it, both on the same held-out pictures.")
     OUT.print(results_table(profile.results, _judged(profile, chosen)))

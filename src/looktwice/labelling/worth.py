@@ -20,8 +20,8 @@ LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 FEWEST = 4 * crossfit.FOLDS
 """Labels below which nothing but their number is told."""
 NOTE = (
-    "Judged by 5-fold cross-validation. Stop when the number of labels says so, not as soon as a guarantee shows up: "
-    "one that was waited for is less certain than it says."
+    "Judged by 5-fold cross-validation. Stop when the number of labels is reached, not as soon as a guarantee appears: "
+    "one that was waited for is less certain than stated."
 )
 
 
@@ -54,7 +54,7 @@ class Audited:
         """How often accepted verdicts are wrong."""
         if self.share is None:
             return [("Accepted verdicts", f"{self.verdicts:,}", "more is told from some labels of every kind on")]
-        wrong = f"{self.share.low:.1%} to {self.share.high:.1%}, 95 % surely"
+        wrong = f"95% interval {self.share.low:.1%} to {self.share.high:.1%}"
         found = ("Wrong among accepted", f"{self.share.value:.1%}", wrong)
         return [("Labels that count", f"{self.share.labels:,}", f"of {self.verdicts:,} accepted verdicts"), found]
 
@@ -89,7 +89,7 @@ class Worth:
         if self.accuracy is None or self.ece is None:
             return [*found, ("More is told from", f"{FEWEST} labels", "of at least two classes")]
         value, low, high = self.accuracy
-        found.append(("The classifier is right", f"{value:.1%}", f"{low:.1%} to {high:.1%}, 95 % surely"))
+        found.append(("The classifier is right", f"{value:.1%}", f"95% interval {low:.1%} to {high:.1%}"))
         found.append(("Calibration error", f"{self.ece:.3f}", "of confidences learned from these labels"))
         reached = f"wrong at most {self.max_error:.0%}" if self.max_error else "none yet"
         share = "" if self.accepted is None else f"accepting {self.accepted:.0%} of the pictures"

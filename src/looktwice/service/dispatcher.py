@@ -266,7 +266,7 @@ class Dispatcher:
         if isinstance(told, Verdict):
             return told
         if told.cause is Cause.BUDGET:
-            detail = "the budget is spent; raise it to go on" + (", or wait for the next day" if self._daily else "")
+            detail = "the budget is spent; raise it to continue" + (", or wait for the next day" if self._daily else "")
             raise Refusal(REFUSALS[told.cause], detail, DAY - time.time() % DAY if self._daily else None)
         retry_after = self.state().retry_after if told.cause is Cause.STOPPED else None
         raise Refusal(REFUSALS[told.cause], told.message, retry_after)

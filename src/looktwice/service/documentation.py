@@ -49,7 +49,7 @@ VERDICT = {
     "score": None,
     "familiarity": 0.63,
     "unfamiliar_because": None,
-    "sentence": "1 of 2 views agree; the enlarged one says Coat; such pictures are right 74 % of the time.",
+    "sentence": "1 of 2 views agree; the enlarged one says Coat; such answers are right 74 % of the time.",
 }
 EVENTS = (
     'event: picture\ndata: {"name": "shirt.png", "views": [{"view": "mirror", "caption": "mirrored"}]}\n\n'

@@ -38,7 +38,7 @@ class Share:
 
     def line(self) -> str:
         """The same in words."""
-        interval = f"{self.low:.2%} to {self.high:.2%}, 95 % surely"
+        interval = f"95% interval {self.low:.2%} to {self.high:.2%}"
         return f"Wrong among accepted: {self.value:.2%} ({interval}), from {self.labels:,} labels."
 
 

@@ -162,7 +162,7 @@ class PoweredAccuracy:
 
     def sentence(self) -> str:
         """The same in words."""
-        interval = f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%}, 95 % surely)"
+        interval = f"{self.value:.1%} (95% interval {self.low:.1%} to {self.high:.1%})"
         return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 

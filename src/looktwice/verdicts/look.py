@@ -222,12 +222,12 @@ def _with_sets(verdicts: list[Verdict], votes: Votes, policy: Policy) -> list[Ve
 def sentence(
     label: str, base: str, confidence: float, votes: Sequence[tuple[str, str | None]], score: float | None = None
 ) -> str:
-    """How many views agree, who says what else, the classifier's own score, and how often such pictures are right.
+    """How many views agree, who says what else, the classifier's own score, and how often such answers are right.
 
     >>> sentence("coat", "coat", 0.93, [("mirror", "shirt"), ("turn:8", "coat")])
-    '1 of 2 views agree; the mirrored one says shirt; such pictures are right 93 % of the time.'
+    '1 of 2 views agree; the mirrored one says shirt; such answers are right 93 % of the time.'
     >>> sentence("coat", "coat", 0.71, [], score=0.95)
-    'No view was asked; the classifier itself gave coat a score of 0.95; such pictures are right 71 % of the time.'
+    'No view was asked; the classifier itself gave coat a score of 0.95; such answers are right 71 % of the time.'
     """
     said = [(view, answer) for view, answer in votes if answer is not None]
     agree = sum(answer == label for _, answer in said)
@@ -236,7 +236,7 @@ def sentence(
         parts.append(f"the picture itself was called {base}")
     if score is not None:
         parts.append(f"the classifier itself gave {base} a score of {score:.3g}")
-    text = "; ".join([*parts, f"such pictures are right {percent(confidence)} of the time."])
+    text = "; ".join([*parts, f"such answers are right {percent(confidence)} of the time."])
     return text[0].upper() + text[1:]
 
 

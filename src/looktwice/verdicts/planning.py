@@ -50,8 +50,8 @@ def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None
     found = [_need(max_error, level, share, error) for share, error in _errors(held_out) if error < max_error]
     if not found:
         least = least_error(held_out, level)
-        reach = f" to {least[0]:.3g}, the least in reach of its labelled pictures" if least else ""
-        surest = f"even the surest answers of this profile are wrong more than {max_error:g} of the time"
+        reach = f" to {least[0]:.3g}, the least that its labelled pictures can guarantee" if least else ""
+        surest = f"even the most confident answers of this profile are wrong more often than {max_error:g}"
         raise DataError(f"{surest}; raise --max-error{reach}")
     return found
 
@@ -81,11 +81,11 @@ def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> li
             )
     if least := least_error(held_out, level):
         found.append(
-            f"The least error in reach of the {len(held_out.correct):,} labelled pictures that there are: at most "
-            f"{least[0]:.3g}, accepting {least[1]:.0%}."
+            f"The strictest guarantee that the {len(held_out.correct):,} labelled pictures so far support: an error of "
+            f"at most {least[0]:.3g}, accepting {least[1]:.0%}."
         )
     else:
-        found.append(f"The {len(held_out.correct):,} labelled pictures that there are can guarantee no error yet.")
+        found.append(f"The {len(held_out.correct):,} labelled pictures so far are too few to guarantee any error.")
     return found
 
 

@@ -131,7 +131,7 @@ class Budget:
             if most is not None and most - spent < least:
                 whole, used = most / unit, spent / unit
                 return f"the budget of {whole:,.10g} {what} is spent ({used:,.10g} of {whole:,.10g}); {remedy} to go on"
-        return "the budget is spent; run again to go on"
+        return "the budget is spent; run again to resume"
 
 
 class Bill(NamedTuple):

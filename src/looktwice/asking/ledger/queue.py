@@ -359,7 +359,7 @@ class QueuedLedger:
         if self._writer.failure:
             raise LedgerError(*self._writer.failure.args)
         if self._closed:
-            raise LedgerError(f"{self._name} is closed; open it again to go on")
+            raise LedgerError(f"{self._name} is closed; open it again to continue")
         if self._pid != os.getpid():
             raise LedgerError("the ledger was opened before this process was forked; open it again in this process")
 
