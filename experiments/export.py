@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from looktwice.classifiers.preprocessing import Preprocessing
-from looktwice.classifiers.settings import read_labels
+from looktwice.classifiers.registry import read_labels
 from looktwice.errors import DataError, LookTwiceError, PermanentError
 
 if TYPE_CHECKING:

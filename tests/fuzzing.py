@@ -41,9 +41,8 @@ from looktwice.classifiers.base import Answer, AnyClassifier
 from looktwice.classifiers.command import CommandClassifier
 from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
-from looktwice.classifiers.registry import connect
+from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.settings import read_labels
 from looktwice.classifiers.transport import Door, Manners, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.exchange import fiftyone, label_studio

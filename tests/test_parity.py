@@ -46,7 +46,7 @@ from workshop import PANEL, call, command, run, write_pictures, write_profile
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.asking.ledger.protocol import Account
 from looktwice.asking.session import AskKeywords, AskOptions
-from looktwice.classifiers.settings import read_toml
+from looktwice.classifiers.registry import read_toml
 from looktwice.cli.app import app
 from looktwice.cli.options import _machines as machines
 from looktwice.errors import BudgetError, ImageError, LookTwiceError

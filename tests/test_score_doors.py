@@ -12,7 +12,7 @@ from workshop import command, run
 
 from looktwice import LookTwice, Model
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
-from looktwice.classifiers.settings import read_toml
+from looktwice.classifiers.registry import read_toml
 from looktwice.errors import LookTwiceError, ProfileError
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.verdicts.look import Verdict

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from threading import Thread
 
-from looktwice.classifiers.naming import names_of
+from looktwice.classifiers.base import names_of
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.decode import decode

@@ -19,7 +19,7 @@ from looktwice.calibration import calibrators
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.votes import Codes, Floats, Votes
 from looktwice.classifiers.base import Classifier
-from looktwice.classifiers.living import PerObject
+from looktwice.classifiers.python import PerObject
 from looktwice.classifiers.registry import Source
 from looktwice.errors import FitError, MissingExtra
 from looktwice.model import Model, panel_of

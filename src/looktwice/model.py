@@ -29,7 +29,7 @@ from looktwice.asking.sender import PHONE
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, metrics, panels, paper
 from looktwice.calibration.base import Calibrator
-from looktwice.classifiers.naming import names_of
+from looktwice.classifiers.base import names_of
 from looktwice.classifiers.registry import Source, connect, describe
 from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError, ViewError
 from looktwice.pictures import datasets, video

@@ -15,9 +15,8 @@ from looktwice import Model
 from looktwice.calibration import storage
 from looktwice.calibration.evidence import UNLISTED, Evidence, Scale, useless
 from looktwice.calibration.votes import LabelledVotes, Row, Votes
-from looktwice.classifiers.base import MOST_OPTIONS, Answer
+from looktwice.classifiers.base import MOST_OPTIONS, Answer, Names, merged
 from looktwice.classifiers.chat.openai import connect as connect_openai
-from looktwice.classifiers.naming import Names, merged
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, PermanentError

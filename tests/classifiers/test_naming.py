@@ -18,11 +18,9 @@ from workshop import run
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import NO_LABEL, AnyClassifier
+from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Names, as_word, names_of, position_word
 from looktwice.classifiers.chat import openai
-from looktwice.classifiers.naming import Names, names_of, position, text
-from looktwice.classifiers.registry import connect
-from looktwice.classifiers.settings import read_labels
+from looktwice.classifiers.registry import connect, read_labels
 from looktwice.errors import PermanentError, ProfileError
 from looktwice.model import Model
 from looktwice.pictures.collection import find
@@ -50,17 +48,17 @@ def collection(tmp_path: Path) -> Path:
     ("names", "word", "label"),
     [
         (Names(), "cat", "cat"),
-        (Names(), position(3), "3"),
-        (Names(), text("#3"), "#3"),
-        (Names(), text("##3"), "##3"),
+        (Names(), position_word(3), "3"),
+        (Names(), as_word("#3"), "#3"),
+        (Names(), as_word("##3"), "##3"),
         (Names(), NO_LABEL, NO_LABEL),
         (Names(empty="∅ nothing"), NO_LABEL, "∅ nothing"),
-        (Names(("1", "0")), position(1), "0"),
+        (Names(("1", "0")), position_word(1), "0"),
         (Names(("1", "0")), "1", "1"),
-        (Names(rename={"2": "cat"}), position(2), "cat"),
-        (Names(rename={"#2": "cat"}), text("#2"), "cat"),
-        (Names(("Katze", "Hund"), {"Katze": "cat"}), position(0), "cat"),
-        (Names(("Katze", "Hund"), {"Katze": "cat"}), position(1), "Hund"),
+        (Names(rename={"2": "cat"}), position_word(2), "cat"),
+        (Names(rename={"#2": "cat"}), as_word("#2"), "cat"),
+        (Names(("Katze", "Hund"), {"Katze": "cat"}), position_word(0), "cat"),
+        (Names(("Katze", "Hund"), {"Katze": "cat"}), position_word(1), "Hund"),
         (Names(rename={"cat": "dog", "dog": "cat"}), "cat", "dog"),
     ],
 )
@@ -76,7 +74,7 @@ def test_words_that_get_one_name_are_one_label() -> None:
 
 def test_a_position_that_no_label_stands_at_is_told() -> None:
     with pytest.raises(PermanentError, match="position 7, but its description names 2 labels"):
-        Names(("cat", "dog")).label(position(7))
+        Names(("cat", "dog")).label(position_word(7))
 
 
 def test_other_renames_ask_nothing_again_and_the_ledger_has_the_words_of_the_server(

@@ -20,14 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from looktwice.classifiers.base import Answer, Option
-from looktwice.classifiers.naming import Names
+from looktwice.classifiers.base import Answer, Names, Option
 from looktwice.classifiers.oip import Model, OipClassifier, Reading
 from looktwice.classifiers.oip import connect as connect_oip
-from looktwice.classifiers.registry import connect
+from looktwice.classifiers.registry import connect, read_toml
 from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.settings import read_toml
 from looktwice.classifiers.transport import Reply
 from looktwice.errors import PassingError, PermanentError
 

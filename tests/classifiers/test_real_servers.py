@@ -32,8 +32,7 @@ from looktwice.classifiers.chat.model import Asked
 from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.oip import OipClassifier, Tensor
 from looktwice.classifiers.oip import connect as connect_oip
-from looktwice.classifiers.registry import connect
-from looktwice.classifiers.settings import read_toml
+from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import ClassifierError, PassingError
 from looktwice.phrasing import AS_DESCRIBED
 

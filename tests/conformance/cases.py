@@ -26,7 +26,7 @@ from looktwice.classifiers.http import connect as connect_http
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.onnx import connect as connect_onnx
 from looktwice.classifiers.python import PythonClassifier
-from looktwice.classifiers.settings import read_toml
+from looktwice.classifiers.registry import read_toml
 
 KEY = "CONFORMANCE_KEY"
 """The environment variable that served cases read their key from."""

@@ -15,8 +15,7 @@ import cv2
 import numpy as np
 from aiohttp import web
 
-from looktwice.classifiers.base import Answer, AnyClassifier, Pixels
-from looktwice.classifiers.naming import names_of
+from looktwice.classifiers.base import Answer, AnyClassifier, Pixels, names_of
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.onnx import connect as connect_onnx
 from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError

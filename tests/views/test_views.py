@@ -57,10 +57,9 @@ from looktwice.views import (
     render_into,
     renderer,
     rendering,
-    warping,
 )
 from looktwice.views.base import REGISTERED
-from looktwice.views.warping import KeptMaps
+from looktwice.views.rendering import KeptMaps
 
 Pixels = NDArray[np.uint8]
 
@@ -838,7 +837,7 @@ def test_maps_that_are_kept_draw_the_same_as_maps_made_anew(monkeypatch: pytest.
     image, fixed = noisy(64, 48), [view for view in EACH_KIND if not view.random]
     kept = shown(image, *fixed)
     monkeypatch.setattr(rendering, "KEPT_MAPS", KeptMaps(0))
-    monkeypatch.setattr(warping, "KEPT_MAPS", KeptMaps(0))
+    monkeypatch.setattr(rendering, "KEPT_MAPS", KeptMaps(0))
     assert np.array_equal(kept, shown(image, *fixed))
 
 

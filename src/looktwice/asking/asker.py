@@ -39,8 +39,7 @@ from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Pace, Polling, Rate
 from looktwice.asking.sender import Sender
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import Answer, AnyClassifier, Terms, size_in_bytes
-from looktwice.classifiers.naming import names_of
+from looktwice.classifiers.base import Answer, AnyClassifier, Terms, names_of, size_in_bytes
 from looktwice.errors import ClassifierError, ImageError, PassingError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture

@@ -14,8 +14,17 @@ from looktwice.asking.meter import Quote
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.calibration.evidence import RankedList
 from looktwice.calibration.votes import Row
-from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Pixels, Prompted, Terms
-from looktwice.classifiers.naming import Naming, merged, why_none
+from looktwice.classifiers.base import (
+    NO_LABEL,
+    Answer,
+    AnyClassifier,
+    Naming,
+    Pixels,
+    Prompted,
+    Terms,
+    merged,
+    why_none,
+)
 from looktwice.errors import ImageError, PermanentError, ViewError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture

@@ -30,12 +30,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Pixels, Settings, fingerprint
+from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.encoding import Encoding, kind_of
-from looktwice.classifiers.naming import Names
+from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
 from looktwice.pictures.image import PHOTO

@@ -49,8 +49,8 @@ from looktwice.classifiers.base import (
     fingerprint,
 )
 from looktwice.classifiers.encoding import Encoding, kind_of
+from looktwice.classifiers.registry import described, folder_of
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.settings import described, folder_of
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.pictures.image import WorkingSize

@@ -31,13 +31,12 @@ from urllib.parse import parse_qsl, quote
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers.base import Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import Answer, Classifier, Names, Pixels, Settings, Terms, fingerprint
 from looktwice.classifiers.encoding import Encoding, kind_of
-from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 

@@ -34,23 +34,24 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from yarl import URL
 
-from looktwice.classifiers import naming
 from looktwice.classifiers.base import (
     MOST_OPTIONS,
     Answer,
     Classifier,
+    Names,
     Pixels,
     Settings,
     Terms,
+    as_word,
     fingerprint,
+    position_word,
     probabilities,
 )
 from looktwice.classifiers.encoding import Encoding
-from looktwice.classifiers.naming import Names
 from looktwice.classifiers.preprocessing import Preprocessing
+from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import Found, Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 
@@ -482,7 +483,7 @@ class Reading(NamedTuple):
 
     def _text(self, row: NDArray[np.generic]) -> Found:
         if not self.model.classification:
-            return Found(naming.text(str(row[0])), None)
+            return Found(as_word(str(row[0])), None)
         ranked = [_ranked(str(text)) for text in row[:MOST_OPTIONS]]
         word, value = ranked[0]
         return Found(word, value if 0 <= value <= 1 else None, tuple(ranked) if len(ranked) > 1 else ())
@@ -508,7 +509,7 @@ class Reading(NamedTuple):
     def _at(self, index: int) -> str:
         if self.labels is not None and not 0 <= index < len(self.labels):
             raise Garbled(f"has {index} where the position of one of {len(self.labels)} labels should be")
-        return naming.position(index) if index >= 0 else str(index)
+        return position_word(index) if index >= 0 else str(index)
 
 
 def _ranked(text: str) -> tuple[str, float]:
@@ -516,7 +517,7 @@ def _ranked(text: str) -> tuple[str, float]:
     found = CLASS.fullmatch(text)
     if found is None:
         raise Garbled(f"has {text!r} where value:index:label should be")
-    word = naming.text(found["label"]) if found["label"] else naming.position(int(found["index"]))
+    word = as_word(found["label"]) if found["label"] else position_word(int(found["index"]))
     return word, float(found["value"])
 
 

@@ -34,15 +34,16 @@ from looktwice.classifiers.base import (
     MOST_OPTIONS,
     Answer,
     Classifier,
+    Names,
     Pixels,
     Settings,
     Terms,
     fingerprint,
+    position_word,
     probabilities,
 )
-from looktwice.classifiers.naming import Names, position
 from looktwice.classifiers.preprocessing import Preprocessing
-from looktwice.classifiers.settings import described, folder_of, read_labels, read_toml
+from looktwice.classifiers.registry import described, folder_of, read_labels, read_toml
 from looktwice.errors import MissingExtra, PermanentError
 from looktwice.pictures.image import WorkingSize
 
@@ -123,10 +124,10 @@ class OnnxClassifier:
                 f"but its description names {len(self.labels)} labels"
             )
         if not self._description.scores:
-            return [Answer(position(code)) for code in logits.argmax(axis=1)]
+            return [Answer(position_word(code)) for code in logits.argmax(axis=1)]
         order = np.argsort(-logits, axis=1, kind="stable")[:, : self._description.scores]
         ranked = [
-            tuple((position(code), float(shares[code])) for code in codes)
+            tuple((position_word(code), float(shares[code])) for code in codes)
             for codes, shares in zip(order, map(probabilities, logits), strict=True)
         ]
         return [Answer(*options[0], options=options) for options in ranked]

@@ -16,18 +16,52 @@ import asyncio
 import importlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
+from typing import Generic, TypeVar
 from uuid import uuid4
 
 import numpy as np
 
 from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
-from looktwice.classifiers.living import PerObject
 from looktwice.errors import PermanentError
 from looktwice.pictures.image import PHOTO, WorkingSize
 
+T = TypeVar("T")
+
 BATCH_NAMES = ("batch", "images", "pictures")
+
+
+class PerObject(Generic[T]):
+    """Makes one value for each object; an object that cannot be referred to weakly gets a new one each time."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._kept: dict[int, tuple[weakref.ref[object], T]] = {}
+        self._lock = Lock()
+
+    def of(self, owner: object) -> T:
+        """The value of this object."""
+        with self._lock:
+            reference, value = self._kept.get(id(owner), (None, None))
+            if value is None or reference is None or reference() is not owner:
+                value = self._make()
+                with suppress(TypeError):
+                    self._kept[id(owner)] = (weakref.ref(owner, self._forget(id(owner))), value)
+        return value
+
+    def _forget(self, place: int) -> Callable[[weakref.ref[object]], None]:
+        def forget(reference: weakref.ref[object]) -> None:
+            # Without the lock, which the thread that collects garbage may hold; the place may have a new owner.
+            if (kept := self._kept.get(place)) and kept[0] is reference:
+                del self._kept[place]
+
+        return forget
+
+
 _TOKENS = PerObject(lambda: uuid4().hex)
 
 

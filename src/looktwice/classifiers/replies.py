@@ -23,8 +23,7 @@ import numpy as np
 from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from looktwice.classifiers import naming
-from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option, probabilities
+from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option, as_word, position_word, probabilities
 
 Search = Callable[[object], object]
 LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
@@ -120,10 +119,10 @@ class Reader:
         if isinstance(said, int) and not isinstance(said, bool):
             if self._labels is not None and not 0 <= said < len(self._labels):
                 raise Garbled(f"has {said} where the position of one of {len(self._labels)} labels should be")
-            return naming.position(said) if said >= 0 else str(said)
+            return position_word(said) if said >= 0 else str(said)
         if not isinstance(said, str) or not _whole(said):
             raise Garbled(f"has {_shown(said)} where a label should be")
-        return naming.text(said)
+        return as_word(said)
 
 
 def _whole(text: str) -> bool:

@@ -543,7 +543,7 @@ def export(
 
       looktwice export verdicts.csv --to fiftyone -o classifications.json
     """
-    from looktwice.cli.exchange import ExportOptions, export
+    from looktwice.cli.label import ExportOptions, export
 
     export(verdicts, pictures, to, ExportOptions(prefix, doubtful, profile, out))
 
@@ -565,7 +565,7 @@ def import_(
 
       looktwice import truths.json photos/ --from fiftyone -o labels.csv
     """
-    from looktwice.cli.exchange import import_labels
+    from looktwice.cli.label import import_labels
 
     import_labels(result, pictures, source, out)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from looktwice.asking.check import Checkup
 from looktwice.asking.session import ledger_name, run
-from looktwice.cli.console import OUT, Output, print_json, safe, taking
-from looktwice.cli.following import PICTURES, say_next
+from looktwice.cli.console import OUT, PICTURES, Output, print_json, safe, say_next, taking
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 

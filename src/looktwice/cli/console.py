@@ -1,14 +1,17 @@
-"""What a person sees while a run goes on and when it is over; machines get JSON instead."""
+"""What a person sees while a run goes on and when it is over, and the command to go on with; machines get JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -21,18 +24,23 @@ from rich.text import Text
 
 from looktwice.asking import progress
 from looktwice.asking.asker import Estimate
+from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.verdicts.planning import least_error
 from looktwice.verdicts.policy import DecisionOptions
-from looktwice.verdicts.profile import Result
+from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel
 
 T = TypeVar("T")
 
 OUT = Console()
+
+PICTURES = "PICTURES"
+"""Stands in a command for what only the reader knows."""
 
 COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "auroc": "AUROC ↑", "brier": "Brier ↓"}
 
@@ -189,3 +197,41 @@ def _blocks(pixels: NDArray[np.generic]) -> Text:
             text.append("▀", style=f"rgb({','.join(map(str, upper))}) on rgb({','.join(map(str, lower))})")
         text.append("\n")
     return text
+
+
+def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
+    """Say which pictures have no verdict: the first few, and how many more for each cause."""
+    for item in unscored[:most]:
+        say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")
+    if len(unscored) > most:
+        causes = Counter(item.cause for item in unscored[most:]).most_common()
+        summary = ", ".join(f"{count} × {cause}" for cause, count in causes)
+        say(f"[yellow]and {len(unscored) - most} more:[/yellow] {safe(summary)}")
+
+
+def say_next(purpose: str, *words: object) -> None:
+    """Name the command to go on with, ready to be copied."""
+    say(f"Next, {purpose}: {safe(shlex.join(['looktwice', *map(str, words)]))}")
+
+
+def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
+    """Tell the least error that a profile can guarantee, the share accepted and its cost; `price` in millionths."""
+    least, labels = least_error(profile.held_out), f"{len(profile.held_out.correct):,} labelled pictures"
+    if least is None:
+        say(f"The {labels} are too few to guarantee anything about accepted answers.")
+        say_next("see how many it takes", "plan", "--max-error", 0.1)
+        return
+    error, accepted = least
+    cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
+    say(
+        f"The strictest guarantee that the {labels} support: at most {error:.3g} of the accepted answers are wrong, "
+        f"with 95% certainty. It accepts {accepted:.0%} of such pictures{cost}."
+    )
+    say_next(
+        "accept answers under that guarantee", "score", PICTURES, "-p", path, "--max-error", error, "-o", "verdicts.csv"
+    )
+
+
+def cost_of_accepted(queries: float, price: int, accepted: float) -> str:
+    """What an accepted answer costs, where a query has a price: also the queries about the others are paid for."""
+    return f", at {queries * price / accepted / 1e6:.4g} per accepted picture" if price and accepted else ""

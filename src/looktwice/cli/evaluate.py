@@ -12,10 +12,21 @@ from looktwice.asking.progress import say
 from looktwice.asking.session import ledger_place, micros, run
 from looktwice.calibration import storage
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
-from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
+from looktwice.cli.console import (
+    OUT,
+    PICTURES,
+    Output,
+    complain,
+    estimate,
+    print_json,
+    results_table,
+    safe,
+    say_next,
+    say_reach,
+    watched,
+)
 from looktwice.cli.fit import tell_duplicates
-from looktwice.cli.following import PICTURES, say_next, say_reach
-from looktwice.cli.inputs import check_places, complain, policy_of
+from looktwice.cli.inputs import check_places, policy_of
 from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture

@@ -10,9 +10,8 @@ from looktwice.asking.outcome import Cause
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.calibration import calibrators, paper, storage
-from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
-from looktwice.cli.following import say_reach
-from looktwice.cli.inputs import check_places, complain
+from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
+from looktwice.cli.inputs import check_places
 from looktwice.errors import FitError, UnscoredError
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import say
 from looktwice.calibration import votes as voting
-from looktwice.cli.console import safe
 from looktwice.errors import DataError
 from looktwice.files import ready
 from looktwice.model import AsyncModel
@@ -72,13 +69,3 @@ def _some(pictures: Sequence[Picture], take: str | None) -> Sequence[Picture]:
     if not chosen:
         raise DataError(f"--take {take!r} leaves none of {len(pictures)} pictures")
     return chosen
-
-
-def complain(unscored: Sequence[Unscored], most: int = 5) -> None:
-    """Say which pictures have no verdict: the first few, and how many more for each cause."""
-    for item in unscored[:most]:
-        say(f"[yellow]not scored:[/yellow] {safe(item.name)}: {safe(item.message)}")
-    if len(unscored) > most:
-        causes = Counter(item.cause for item in unscored[most:]).most_common()
-        summary = ", ".join(f"{count} × {cause}" for cause, count in causes)
-        say(f"[yellow]and {len(unscored) - most} more:[/yellow] {safe(summary)}")

@@ -14,8 +14,7 @@ from looktwice import tables
 from looktwice.asking.ledger import DayCost, default_path, maintain
 from looktwice.asking.ledger.merging import merge as merge_ledgers
 from looktwice.asking.progress import ERR, say
-from looktwice.cli.console import OUT, print_json, safe
-from looktwice.cli.following import say_next
+from looktwice.cli.console import OUT, print_json, safe, say_next
 from looktwice.errors import ImageError
 from looktwice.files import ready
 from looktwice.pictures.collection import Picture

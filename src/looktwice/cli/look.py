@@ -12,9 +12,20 @@ from looktwice import tables
 from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
-from looktwice.cli.console import OUT, Output, estimate, print_json, safe, watched
-from looktwice.cli.following import PICTURES, cost_of_accepted, say_next, say_reach
-from looktwice.cli.inputs import complain, policy_of
+from looktwice.cli.console import (
+    OUT,
+    PICTURES,
+    Output,
+    complain,
+    cost_of_accepted,
+    estimate,
+    print_json,
+    safe,
+    say_next,
+    say_reach,
+    watched,
+)
+from looktwice.cli.inputs import policy_of
 from looktwice.errors import DataError
 from looktwice.files import ready
 from looktwice.model import AsyncModel

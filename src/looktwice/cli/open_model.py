@@ -22,11 +22,9 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Constant, Probit
-from looktwice.classifiers.naming import names_of
-from looktwice.cli.console import OUT, Output, estimate, print_json, results_table, safe, watched
+from looktwice.classifiers.base import names_of
+from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.fit import tell_duplicates
-from looktwice.cli.following import say_reach
-from looktwice.cli.inputs import complain
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from looktwice.classifiers.base import Pixels
 from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.classifiers.registry import connect
-from looktwice.classifiers.settings import read_toml
+from looktwice.classifiers.registry import connect, read_toml
 from looktwice.errors import MissingExtra, PermanentError
 from looktwice.pictures.image import WorkingSize
 from looktwice.transfer.latent import Floats, Head

@@ -38,8 +38,17 @@ from looktwice.views.panels import (
     parse,
     questions,
 )
-from looktwice.views.rendering import RENDERER, render, render_into, renderer
-from looktwice.views.warping import Border, Interpolation, Motion, Moving, Sampled
+from looktwice.views.rendering import (
+    RENDERER,
+    Border,
+    Interpolation,
+    Motion,
+    Moving,
+    Sampled,
+    render,
+    render_into,
+    renderer,
+)
 
 FAMILIES: tuple[type[View], ...] = tuple(REGISTERED.values())
 """The families that come with looktwice."""

@@ -13,7 +13,7 @@ from looktwice.errors import ViewError
 from looktwice.phrasing import LabelOrder, Phrasing
 from looktwice.views.base import Between, Floats, Pixels, Question, View, Worded, name_of, register, short
 from looktwice.views.draws import words
-from looktwice.views.warping import (
+from looktwice.views.rendering import (
     IN_PAIRS,
     LONGEST,
     Maps,

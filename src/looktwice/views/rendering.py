@@ -1,19 +1,282 @@
-"""The pixels of views: one call a picture, all its views written into one array."""
+"""From questions to pixels: pictures moved and bent, read through maps of fixed-point source positions.
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import groupby
-from typing import NamedTuple
+Fixed point makes the pixels the same on every OpenCV from 4.10 on, which its own affine warp does not guarantee.
+Moves are worked out in complex numbers x + iy, whose two halves lie in memory as OpenCV wants them.
+The output is filled as one flat row of pixels, some thousands a call: many small views make one call, and the maps
+of large ones stay in the cache of the CPU.
+"""
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, reduce
+from itertools import groupby, product
+from math import ceil, pi
+from threading import Lock
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from looktwice.errors import ViewError
 from looktwice.pictures.image import Image
-from looktwice.views.base import Pixels, Question, View, name_of
-from looktwice.views.warping import KEPT_MAPS, LONGEST, Moves, moves_of, read_through, sampling_of
+from looktwice.views.base import Floats, Pixels, Question, View, Worded, name_of
+from looktwice.views.draws import uniforms
 
 RENDERER = "1"
 """Part of every ledger key; it changes whenever the pixels of any view of looktwice change."""
+
+Border = Literal["reflect", "constant", "edge"]
+"""What lies beyond the picture: its own mirror image, black, or its outermost pixels drawn out."""
+
+Interpolation = Literal["linear", "nearest"]
+"""How a pixel is read between four others: their weighted mean, or the nearest one."""
+
+Points = NDArray[np.float32]
+Sampling = tuple[Border, Interpolation]
+Sources = NDArray[np.complex128]
+"""(3, n): the point that a view shows at pixel (x, y) is [x, y, 1]·sources, counted from the centre."""
+
+LONGEST = 32_766
+"""Pixels a side that cv2.remap takes; also those drawn in one call, whose maps then fit into the L2 cache."""
+
+IN_PAIRS = np.empty(0, np.float32)
+"""The y of a piece whose positions are pairs of x and y."""
+
+MAPS_BYTES = 32 * 2**20
+"""Of all maps that are kept: those of the general views for four sizes of photo, or for hundreds of small pictures."""
+
+_LARGEST = 2**22
+"""Pixels that a picture with its margin may have."""
+
+_NO_CHANCE = np.zeros((1, 4))
+_NOTHING_BETWEEN = np.empty(0, np.uint16)
+
+
+@dataclass(frozen=True)
+class Sampled(View, ABC):
+    """A view that reads the picture between and beyond its pixels."""
+
+    border: Border = field(default="reflect", kw_only=True)
+    interpolation: Interpolation = field(default="linear", kw_only=True)
+
+
+class Piece(NamedTuple):
+    """Where the pixels from start to stop of the flat output come from: whole pixels, and 1/32 parts between them."""
+
+    start: int
+    stop: int
+    whole: NDArray[np.int16]
+    between: NDArray[np.uint16]
+
+
+class Maps(NamedTuple):
+    """Pieces for a picture that was given a margin, so that they need not look beyond its border."""
+
+    margin: int
+    pieces: Iterable[Piece]
+
+
+def read_through(maps: Maps, picture: Pixels, sampling: Sampling, out: Pixels) -> None:
+    """Fills `out`, (n, height, width, 3), with the pixels of the picture to which the maps point."""
+    import cv2
+
+    border, interpolation = _flags(sampling)
+    if m := maps.margin:
+        picture = np.asarray(cv2.copyMakeBorder(picture, m, m, m, m, border), np.uint8)
+    flat = out.reshape(1, -1, 3)
+    for start, stop, whole, between in maps.pieces:
+        cv2.remap(picture, whole, between, interpolation, dst=flat[:, start:stop], borderMode=border)
+
+
+@lru_cache(maxsize=8)
+def _flags(sampling: Sampling) -> tuple[int, int]:
+    import cv2
+
+    borders = {"reflect": cv2.BORDER_REFLECT_101, "constant": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE}
+    interpolations = {"linear": cv2.INTER_LINEAR, "nearest": cv2.INTER_NEAREST}
+    return borders[sampling[0]], interpolations[sampling[1]]
+
+
+# Moves -------------------------------------------------------------------------------------------------------------
+
+
+class Motion(NamedTuple):
+    """How a picture is moved: one number for all draws, or one for each draw."""
+
+    angle: Floats | float = 0.0
+    """Degrees, counter-clockwise, about the centre."""
+    factor: Floats | float = 1.0
+    """Enlargement about the centre."""
+    right: Floats | float = 0.0
+    """Shift as a share of the width."""
+    down: Floats | float = 0.0
+    """Shift as a share of the height."""
+    mirrored: bool = False
+    """Left and right change sides before anything else moves."""
+
+
+@dataclass(frozen=True)
+class Moving(View, ABC):
+    """A view that moves the picture as a whole."""
+
+    @abstractmethod
+    def motion(self, u: Floats, /) -> Motion:
+        """The move of each draw; u is (n, 4), uniform in [0, 1), and only random views look at it.
+
+        Each number is monotone in each column of u: its extremes, which the border must allow for, are at 0 and 1.
+        """
+
+    def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+        move((self,), part, questions, picture, out)
+
+
+Moves = tuple[Moving, ...]
+
+
+def moves_of(view: View) -> Moves:
+    """The moves that a view consists of, if it can be drawn in one step: all move and read alike, mirrors aside."""
+    drawn = [part for part in view.parts if not isinstance(part, Worded)]
+    moves = tuple(part for part in drawn if isinstance(part, Moving))
+    samplings = {(each.border, each.interpolation) for each in moves if isinstance(each, Sampled)}
+    return moves if len(moves) == len(drawn) and len(samplings) <= 1 else ()
+
+
+def sampling_of(moves: Moves) -> Sampling:
+    """How the moves read the picture; all of them do it alike, and mirrors do not care."""
+    for each in moves:
+        if isinstance(each, Sampled):
+            return each.border, each.interpolation
+    return "reflect", "linear"
+
+
+def move(moves: Moves, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
+    """Fills `out` with the picture, moved in one step by all the moves, as each question draws them."""
+    height, width, _ = picture.shape
+    sampling = sampling_of(moves)
+    if not any(each.random for each in moves):
+        read_through(KEPT_MAPS.of((moves,), height, width), picture, sampling, out[:1])
+        out[1:] = out[0]
+        return
+    sources = _sources(moves, part, questions, height, width)
+    reach = _longest_reach(moves, height, width)
+    if reach > min(height, width) / 4:  # few draws come near it: look at these ones
+        reach = _reach(sources, height, width)
+    read_through(_maps(sources, reach, sampling, height, width), picture, sampling, out)
+
+
+def _fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
+    """The maps of fixed views that read the picture alike; the pieces are made when they are asked for, once."""
+    sources = np.concatenate([_sources(moves, 0, (), height, width) for moves in views], axis=1)
+    return _maps(sources, _reach(sources, height, width), sampling_of(views[0]), height, width)
+
+
+class KeptMaps:
+    """The maps of fixed views that were used last, as many as fit into so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes, self._lock = most, 0, Lock()
+        self._maps = OrderedDict[tuple[tuple[Moves, ...], int, int], Maps]()
+
+    def of(self, moves: tuple[Moves, ...], height: int, width: int) -> Maps:
+        """The maps of these views for pictures of this size; they are made where they are not kept."""
+        key = moves, height, width
+        if _bytes_of(*key) > self._most // 4:  # making them is little work beside reading a picture through them
+            return _fixed_maps(*key)
+        with self._lock:
+            if key in self._maps:
+                self._maps.move_to_end(key)
+                return self._maps[key]
+            made = _fixed_maps(*key)
+            maps = self._maps[key] = made._replace(pieces=tuple(made.pieces))
+            self._bytes += _bytes_of(*key)
+            while self._bytes > self._most:
+                self._bytes -= _bytes_of(*self._maps.popitem(last=False)[0])
+            return maps
+
+
+def _bytes_of(moves: tuple[Moves, ...], height: int, width: int) -> int:
+    """What maps take: two coordinates and their fraction, of two bytes each, for every pixel of every view."""
+    return len(moves) * height * width * 6
+
+
+KEPT_MAPS = KeptMaps(MAPS_BYTES)
+
+
+def _sources(moves: Moves, part: int, questions: Sequence[Question], height: int, width: int) -> Sources:
+    each = [
+        _source(move.motion(uniforms(questions, place) if move.random else _NO_CHANCE), height, width)
+        for place, move in enumerate(moves, start=part)
+    ]
+    return reduce(_then, each)
+
+
+def _source(motion: Motion, height: int, width: int) -> Sources:
+    turn = np.exp(1j * pi / 180 * motion.angle) / motion.factor
+    shift = -(width * motion.right + 1j * height * motion.down) * turn
+    source = np.empty((3, np.size(shift)), np.complex128)
+    source[0], source[1], source[2] = turn, 1j * turn, shift
+    return -source.conj() if motion.mirrored else source
+
+
+def _then(first: Sources, second: Sources) -> Sources:
+    both: Sources = first[0] * second.real + first[1] * second.imag
+    both[2] += first[2]
+    return both
+
+
+@lru_cache(maxsize=256)
+def _longest_reach(moves: Moves, height: int, width: int) -> float:
+    """Pixels beyond the border that are shown at most, whatever is drawn."""
+    extremes = np.array(list(product((0.0, 1.0), repeat=4)))
+    furthest = abs(complex(width, height)) / 2
+    for each in reversed(moves):
+        _, factor, right, down, _ = each.motion(extremes)
+        furthest = float(np.max((furthest + np.hypot(width * right, height * down)) / factor))
+    return furthest - min(height, width) / 2
+
+
+def _reach(sources: Sources, height: int, width: int) -> float:
+    """Pixels beyond the border that are shown."""
+    corner = np.array([width / 2, height / 2, 1])
+    x, y = (corner @ np.abs(sources.view(np.float64))).reshape(-1, 2).max(axis=0).tolist()
+    return float(max(x - width / 2, y - height / 2))
+
+
+def _maps(sources: Sources, reach: float, sampling: Sampling, height: int, width: int) -> Maps:
+    margin, count = max(0, ceil(reach) + 1), sources.shape[1]
+    area = (height + 2 * margin) * (width + 2 * margin)
+    if area > min(count * height * width, _LARGEST) or max(height, width) + 2 * margin > LONGEST:
+        margin = 0  # it would not pay
+    return Maps(margin, _pieces(sources, height, width, margin, sampling[1] == "nearest"))
+
+
+def _pieces(sources: Sources, height: int, width: int, margin: int, nearest: bool) -> Iterator[Piece]:
+    x_way, y_way, shift = sources.astype(np.complex64)[:, :, None]
+    across, down = x_way * _centred(width), y_way * _centred(height) + (shift + complex(width - 1, height - 1) / 2)
+    # In blocks of several whole views, or of some rows of one.
+    together, rows = max(1, LONGEST // (height * width)), min(height, max(1, LONGEST // width))
+    for view, row in product(range(0, sources.shape[1], together), range(0, height, rows)):
+        points = down[view : view + together, row : row + rows, None] + across[view : view + together, None]
+        pairs = points.reshape(1, -1, 1).view(np.float32)
+        yield piece((view * height + row) * width, pairs, IN_PAIRS, margin, nearest)
+
+
+@lru_cache(maxsize=64)
+def _centred(size: int) -> NDArray[np.float32]:
+    return np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)
+
+
+def piece(start: int, x: Points, y: Points, margin: int, nearest: bool) -> Piece:
+    """The piece of source positions that are given apart, (1, m) each, or as pairs in x alone, (1, m, 2)."""
+    import cv2
+
+    pixels, parts = cv2.convertMaps(x, y, cv2.CV_16SC2, nninterpolation=nearest)
+    whole, between = np.asarray(pixels, np.int16), _NOTHING_BETWEEN if nearest else np.asarray(parts, np.uint16)
+    if margin:
+        whole += margin
+    return Piece(start, start + x.shape[1], whole, between)
 
 
 class Run(NamedTuple):

@@ -41,8 +41,8 @@ from looktwice.classifiers.chat.batching import BatchApi
 from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, probability_of, word_of, words_of
 from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
+from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.settings import described, folder_of, read_labels
 from looktwice.classifiers.transport import Manners, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
