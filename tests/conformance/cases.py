@@ -69,7 +69,7 @@ class Case:
     spared: frozenset[str] = frozenset()
     """Names of faults that cannot happen to this connector; say why beside them."""
     saying: Mapping[Gives, Changes] = field(default_factory=dict)
-    """What its answers can hold beside the label, and the changes with which they do."""
+    """What its answers can hold beside the label, and the changes with which they do; empty for a label alone."""
 
 
 def _raw_routes() -> web.RouteTableDef:

@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from conformance.cases import CASES, KEY, Case
+from conformance.cases import CASES, KEY, Case, Gives
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures, shares_of
 from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier
 from looktwice.classifiers.encoding import Encoding
@@ -72,23 +72,23 @@ async def test_labels_are_those_of_the_model_behind_it(opened: Opened) -> None:
     assert len(set(said)) > 1
 
 
-@pytest.mark.parametrize("case", EVERY)
-async def test_answers_hold_scores_and_ranked_lists_where_the_service_gives_them(opened: Opened) -> None:
-    assert opened.case.saying
-    for gives, changes in opened.case.saying.items():
-        classifier = opened.connect(**changes)
-        (answer,) = await classifier.label([classifier.prepare(pictures()[1])])
-        scores = [score for _, score in answer.options]
-        if gives == "score":
-            assert answer.options == ()
-            assert answer.score is not None
-            assert 0.5 < answer.score < 1
-            continue
-        assert 1 < len(answer.options) <= MOST_OPTIONS
-        assert answer.options[0] == (answer.label, answer.score)
-        told = [score for score in scores if score is not None]
-        assert len(told) == (0 if gives == "ranks" else len(scores))
-        assert told == sorted(told, reverse=True)
+@pytest.mark.parametrize(
+    ("case", "gives"),
+    [pytest.param(case, gives, id=f"{case.name}: {gives}") for case in CASES for gives in case.saying],
+)
+async def test_answers_hold_scores_and_ranked_lists_where_the_service_gives_them(opened: Opened, gives: Gives) -> None:
+    classifier = opened.connect(**opened.case.saying[gives])
+    (answer,) = await classifier.label([classifier.prepare(pictures()[1])])
+    if gives == "score":
+        assert answer.options == ()
+        assert answer.score is not None
+        assert 0.5 < answer.score < 1
+        return
+    assert 1 < len(answer.options) <= MOST_OPTIONS
+    assert answer.options[0] == (answer.label, answer.score)
+    told = [score for _, score in answer.options if score is not None]
+    assert len(told) == (0 if gives == "ranks" else len(answer.options))
+    assert told == sorted(told, reverse=True)
 
 
 @pytest.mark.parametrize("case", EVERY)
