@@ -630,7 +630,7 @@ def test_exported_answers_are_the_answers(path: Path, ending: str) -> None:
 
 
 def test_export_streams_more_answers_than_one_parquet_block(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("looktwice.tables.BLOCK", 7)
+    monkeypatch.setattr("looktwice.files.BLOCK", 7)
     granted = keep(path, range(50))
     out = path.with_name("answers.parquet")
     assert export(path, out) == 50

@@ -10,7 +10,7 @@ from rich import box
 from rich.progress import track
 from rich.table import Table
 
-from looktwice import tables
+from looktwice import files
 from looktwice.asking.ledger import DayCost, default_path, maintain
 from looktwice.asking.ledger.merging import merge as merge_ledgers
 from looktwice.asking.progress import ERR, say
@@ -89,7 +89,7 @@ def _amounts(days: Sequence[DayCost], billed: bool) -> list[str]:
 
 def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> None:
     """Every answer as a row of a .csv, .jsonl or .parquet file, with the names of these pictures."""
-    ready(out, tables.ENDINGS)
+    ready(out, files.ENDINGS)
     names: dict[str, str] = {}
     for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
         try:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from heapq import nsmallest
 from pathlib import Path
 
-from looktwice import tables
+from looktwice import files
 from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
@@ -168,7 +168,7 @@ def score(
     following: Following,
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
-    ready(out, tables.ENDINGS)
+    ready(out, files.ENDINGS)
     profile = model.fitted()
     policy = policy_of(model, decide)
     if output.dry_run:

@@ -16,9 +16,9 @@ from uuid import uuid4
 from looktwice.asking.asker import Estimate
 from looktwice.asking.outcome import Progress
 from looktwice.errors import DataError
+from looktwice.files import write_parquet
 from looktwice.fleet.sources import filesystem
 from looktwice.pictures.image import shown
-from looktwice.tables import write_parquet
 from looktwice.verdicts.files import COLUMNS, rows
 from looktwice.verdicts.stream import Glance
 

@@ -19,14 +19,14 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from looktwice import files, tables
+from looktwice import files
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize
 from looktwice.verdicts.look import Verdict
 
-COLUMNS: tables.Columns = {
+COLUMNS: files.Columns = {
     "name": "text",
     "label": "text",
     "confidence": "number",
@@ -114,7 +114,7 @@ class ScoreFile:
             with self._writing():
                 self._file.flush()
             with files.whole(self._out) as part:
-                tables.write(part, self._out.suffix, COLUMNS, rows(self._records(unscored)))
+                files.write_table(part, self._out.suffix, COLUMNS, rows(self._records(unscored)))
             if not self.missing():
                 self._part.unlink()
         finally:

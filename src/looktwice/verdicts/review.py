@@ -13,7 +13,7 @@ from threading import Lock
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.tables import ENDINGS
+from looktwice.files import ENDINGS
 from looktwice.verdicts.files import record
 from looktwice.verdicts.look import Verdict
 

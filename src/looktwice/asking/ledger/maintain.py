@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from looktwice import files, tables
+from looktwice import files
 from looktwice.asking.ledger.protocol import RAW_LIMIT, place
 from looktwice.asking.ledger.sessions import living
 from looktwice.asking.ledger.sql import pack, unpack
@@ -19,7 +19,7 @@ from looktwice.errors import LedgerError
 
 Field = str | int | float | None
 
-COLUMNS: tables.Columns = {
+COLUMNS: files.Columns = {
     "classifier": "text",
     "digest": "text",
     "name": "text",
@@ -98,9 +98,9 @@ def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int
 
     `names` are those of pictures by their digests; the ledger knows none.
     """
-    files.ready(out, tables.ENDINGS)
+    files.ready(out, files.ENDINGS)
     with _snapshot(path) as db, files.whole(out) as part:
-        return tables.write(part, out.suffix, COLUMNS, _answers(db, names or {}))
+        return files.write_table(part, out.suffix, COLUMNS, _answers(db, names or {}))
 
 
 def verify(path: Path) -> list[str]:
