@@ -54,6 +54,9 @@ class Clock(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.jumping = Jumping()
         super().__init__(self.jumping)
+        self.faults: list[dict[str, Any]] = []
+        """What went wrong where nobody waits for it."""
+        self.set_exception_handler(lambda _, fault: self.faults.append(fault))
 
     def time(self) -> float:
         return self.jumping.now
@@ -67,7 +70,9 @@ def timeless(work: Coroutine[Any, Any, T]) -> T:
         mock.patch("time.monotonic", clock.time),
         mock.patch("time.perf_counter", clock.time),
     ):
-        return runner.run(work)
+        done = runner.run(work)
+    assert clock.faults == []
+    return done
 
 
 class Direct:
