@@ -22,6 +22,7 @@ from workshop import run
 from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, storage, votes
 from looktwice.calibration.base import Calibrator
+from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
@@ -283,6 +284,24 @@ def test_what_more_queries_bring_begins_with_constant_trust_and_ends_with_the_pa
     assert steps[-1].low < steps[-1].brier < steps[-1].high
     table = read.tables["Queries"]
     assert [row[4] for row in table[1:]] == [f"{step.brier:.3f}" for step in steps]
+
+
+def test_what_more_queries_bring_begins_with_the_score_of_one_query_where_there_is_one(
+    profile: Profile, tested: Collected
+) -> None:
+    labelled = tested.labelled()
+    said, right = labelled.answers(), labelled.base == labelled.truths
+    score = np.where(right, 0.9, 0.3) + np.linspace(0, 0.09, len(labelled))
+    scores = np.repeat(score[:, None, None], said.shape[1], axis=1).astype(np.float32)
+    votes_with_scores = replace(tested.votes, evidence=Evidence(said[:, :, None], scores))
+    judged = judge(inputs(replace(tested, votes=votes_with_scores), profile))
+    assert judged is not None
+    found = judged.labelled()
+    assert found is not None
+    first = findings.steps(Jury(), judged)[0]
+    assert first.auroc is not None
+    assert first.auroc > 0.9
+    assert first.brier == pytest.approx(crossfit.one_query(Jury(), found).brier.mean(), abs=5e-3)
 
 
 def test_votes_that_know_nothing_are_not_said_to_bring_anything() -> None:

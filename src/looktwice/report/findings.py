@@ -150,7 +150,8 @@ def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
     some = labelled.take(rows)
     family = Jury(ballot=calibrator.ballot) if isinstance(calibrator, Prefixes) else calibrator
     sizes = np.unique(np.linspace(0, len(labelled.panel), CURVE_POINTS).astype(int)).tolist()
-    return [_step(family if size else Constant(), some.under(range(size))) for size in sizes]
+    single = family if isinstance(family, Jury) and some.evidence is not None else Constant()
+    return [_step(family if size else single, some.under(range(size))) for size in sizes]
 
 
 def kept_steps(profile: Profile) -> list[Step]:
