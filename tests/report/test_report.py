@@ -448,7 +448,7 @@ def test_without_truths_guarantees_rest_on_the_profile_and_shares_are_of_these_p
 @pytest.mark.parametrize("calibrator", [Naive(), Probit()])
 def test_calibrators_without_weights_have_a_page(calibrator: Calibrator, tested: Collected) -> None:
     text = near(Read(page(inputs(tested, profiled(collected(100, seed=13), calibrator)))).text)
-    assert "Every view has the same say" in text
+    assert "All views have the same weight" in text
     assert ("What more queries bring" in text) == isinstance(calibrator, Probit)
 
 

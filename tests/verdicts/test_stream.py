@@ -94,7 +94,7 @@ def test_what_cannot_be_told_honestly_is_not() -> None:
     harder = replace(stream, drift=Drift((200, 200)).update([0] * 100))
     assert harder.alarm
     assert harder.expected().not_told == "answers alone cannot tell whether only harder pictures came; label some"
-    assert harder.lines()[-1].startswith("Expected accuracy: not told, because answers alone")
+    assert harder.lines()[-1].startswith("Expected accuracy: unknown, because answers alone")
     assert stream.lines() == ["Drift: none seen in 50 pictures.", stream.expected().sentence()]
     _, few = held_out(rng, 40)
     assert watched(few, confidence[:50]).expected().not_told == "too few answers like these were checked"
@@ -124,7 +124,7 @@ def test_score_tells_since_which_picture_and_what_to_label_first(tmp_path: Path)
     said = " ".join(done.stderr.split())
     assert "the pictures themselves no longer look like those" in said
     assert f"It began about {told['drift_since']}; label these first and fit again: {told['label_first'][0]}" in said
-    assert "Expected accuracy: not told, because these pictures are of another kind" in said
+    assert "Expected accuracy: unknown, because these pictures are of another kind" in said
     plainly = " ".join(run("score", *words[:-1], tmp_path / "again.csv").stderr.split())
     assert f"label some of them: looktwice label {folder} -c " in plainly
     assert f"see how many verdicts are right: looktwice evaluate {folder} -p {place / 'profile.json'}" in plainly

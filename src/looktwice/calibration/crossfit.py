@@ -34,7 +34,7 @@ class Outcome:
 
     name: str
     queries: float
-    """Queries a picture, the first one included; their mean where pictures differ."""
+    """Queries per picture, including the first; their mean where pictures differ."""
     label: Codes
     confidence: Floats
     correct: NDArray[np.bool_]

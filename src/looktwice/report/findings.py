@@ -40,6 +40,10 @@ MISTAKES = 2
 # What may be guaranteed ---------------------------------------------------------------------------------------------
 
 
+MOST_LABELS = 1_000_000
+"""A guarantee that would take more labelled pictures is out of reach."""
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """Whether accepted answers can be guaranteed to be wrong at most so often."""
@@ -68,7 +72,7 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
             continue
         try:  # the fewest labels that would make the guarantee, whatever share is accepted
             fewest = min(need.labels for need in planning.needs(error, level, evidence.held_out()))
-            needed = max(fewest, len(evidence.correct) + 1)
+            needed = max(fewest, len(evidence.correct) + 1) if fewest <= MOST_LABELS else None
         except DataError:
             needed = None
         found.append(Guarantee(error, None, 0.0, None, needed))

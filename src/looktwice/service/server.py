@@ -174,7 +174,7 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
         config.load()
     except OSError as error:
         raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
-    say(f"Serving at {address(listening, secure=config.is_ssl)} (Ctrl-C ends it)")
+    say(f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)")
     if elsewhere := outside(listening, secure=config.is_ssl):
         say(f"From a phone or another machine on the network: {elsewhere}")
     await uvicorn.Server(config).serve(sockets=[listening])

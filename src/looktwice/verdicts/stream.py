@@ -45,7 +45,7 @@ class ExpectedAccuracy:
     def sentence(self) -> str:
         """The same in words."""
         if self.accuracy is None:
-            return f"Expected accuracy: not told, because {self.not_told}."
+            return f"Expected accuracy: unknown, because {self.not_told}."
         interval = f"{self.accuracy:.1%} (95% interval {self.low:.1%} to {self.high:.1%})"
         return f"Expected accuracy: {interval}, if answers are right as often as labelled ones of the same confidence."
 

@@ -8,7 +8,7 @@ import { showTrust } from "./trust.js";
 
 const REMEMBERED = 30;
 const DECISIONS = { accept: "Accept", review: "Review" };
-const UNFAMILIAR = "This is not the kind of picture it learned from";
+const UNFAMILIAR = "This picture is unlike those it learned from";
 const LIST = new Intl.ListFormat("en-GB", { type: "disjunction" });
 const byId = (id) => document.getElementById(id);
 
@@ -108,7 +108,7 @@ function present(shown) {
   const { verdict } = shown;
   byId("verdict").dataset.state = verdict.decision ?? "undecided";
   byId("label").textContent = verdict.label;
-  byId("sentence").textContent = verdict.unfamiliar_because ? "The confidence is about pictures like the labelled ones, so it means nothing here." : verdict.sentence;
+  byId("sentence").textContent = verdict.unfamiliar_because ? "The confidence holds only for pictures like the labelled ones, so it means nothing here." : verdict.sentence;
   byId("verdict").classList.toggle("unfamiliar", verdict.unfamiliar_because !== null);
   byId("unfamiliar").hidden = !verdict.unfamiliar_because;
   byId("unfamiliar-because").textContent = verdict.unfamiliar_because ?? "";
