@@ -35,7 +35,7 @@ from looktwice.pictures.descriptor import PLACES, Pixels, descriptor
 from looktwice.verdicts.familiarity import NEIGHBOURS, AnswerKinds, Familiarity
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import Policy
-from looktwice.verdicts.stream import Glance, Stream
+from looktwice.verdicts.stream import Observation, Stream
 from looktwice.views import Panel
 
 RESULTS = Path(__file__).parent / "results"
@@ -331,7 +331,7 @@ def streams(names: Sequence[str]) -> list[dict[str, object]]:
                 live = [*before, *_changed(after, CHANGES.get(change, CHANGES["none"]))]
                 named = [Picture(str(place), item.truth, item.source) for place, item in enumerate(live)]
                 verdicts = [found for found in model.score(named) if isinstance(found, Verdict)]
-                stream = Stream.of(policy).update([Glance.at(verdict, policy) for verdict in verdicts])
+                stream = Stream.of(policy).update([Observation.at(verdict, policy) for verdict in verdicts])
                 right = [verdict.label == item.truth for verdict, item in zip(verdicts, named, strict=True)]
                 told, unwatched = stream.expected(), Stream.of(policy)
                 estimate = replace(stream, drift=unwatched.drift, shift=unwatched.shift).expected()

@@ -28,7 +28,7 @@ from test_estimator import pictures
 from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
-from looktwice.asking.jobs import Heard
+from looktwice.asking.jobs import AnswerEvent
 from looktwice.asking.outcome import Progress
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError
 from looktwice.verdicts.profile import Profile
@@ -213,7 +213,7 @@ def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
             with pytest.raises(DataError, match="the run was stopped"):
                 await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
             assert model.profile is None
-            model._on_answer = model.asker.tell = None
+            model._on_answer = model.asker.on_answer = None
             model.resume()
             await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
 
@@ -238,7 +238,7 @@ def test_progress_is_shown_or_told(profile: Profile, monkeypatch: pytest.MonkeyP
 
 
 def test_every_answer_is_told_once(tmp_path: Path) -> None:
-    heard: list[Heard] = []
+    heard: list[AnswerEvent] = []
     with lt.Model(brightest, ledger=str(tmp_path / "answers.db"), canaries=0, on_answer=heard.append) as model:
         votes = model.ask(IMAGES, views=VIEWS).votes
         assert len(heard) == 300

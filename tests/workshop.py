@@ -18,7 +18,7 @@ import numpy as np
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget, SqliteLedger
 from looktwice.asking.outcome import Unscored
-from looktwice.asking.pace import Pace
+from looktwice.asking.pace import RetryPolicy
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
@@ -30,7 +30,7 @@ from looktwice.views import Panel, renderer
 
 PANEL = Panel.parse("mirror rotation:20*3")
 STARTED = dict(os.environ)
-HURRY = Pace(backoff=0.01, attempts=12, few=12, longest=0.2)
+HURRY = RetryPolicy(backoff=0.01, attempts=12, few=12, longest=0.2)
 
 
 def write_pictures(path: Path, count: int, seed: int = 0) -> Sequence[Picture]:
@@ -66,7 +66,7 @@ async def answers(
     pictures: Sequence[Picture],
     ledger: Path | None = None,
     budget: int | None = None,
-    pace: Pace = HURRY,
+    pace: RetryPolicy = HURRY,
     panel: Panel = PANEL,
 ) -> tuple[list[Row | Unscored], Asker]:
     """Every row that asking about the pictures gives, and the asker that gave them."""

@@ -28,7 +28,7 @@ from looktwice.model import AsyncModel
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
 from looktwice.service import Limits
-from looktwice.service.app import House, build
+from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens
 from looktwice.verdicts.policy import DecisionOptions
 
@@ -125,7 +125,7 @@ def main() -> None:
             model = AsyncModel.load(folder / "profile.json", options=AskOptions())
             decide = DecisionOptions(max_error=0.1)
             async with model:
-                service = build(House(model, decide, decide.level, Limits(), Tokens.read(None), ()))
+                service = build(ServiceSettings(model, decide, decide.level, Limits(), Tokens.read(None), ()))
                 async with running(service):
                     with watching() as seen:
                         await post(service, png)

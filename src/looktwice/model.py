@@ -23,9 +23,9 @@ import numpy as np
 from looktwice.asking import check
 from looktwice.asking.asker import Asker, Estimate
 from looktwice.asking.check import Checkup
-from looktwice.asking.jobs import Tell, askable
+from looktwice.asking.jobs import OnAnswer, askable
 from looktwice.asking.outcome import Progress, Unscored
-from looktwice.asking.sender import PHONE
+from looktwice.asking.sender import TYPICAL_SIZE
 from looktwice.asking.session import AskKeywords, AskOptions, fastest_loop, open_asker
 from looktwice.calibration import calibrators, metrics, panels, paper
 from looktwice.calibration.base import Calibrator
@@ -52,7 +52,7 @@ NO_VIEWS = "none"
 """The text of a panel without views: one query a picture, and its score where it gives one."""
 VIEWS = 8
 """Views that a tuned panel may have, unless more or fewer are asked for."""
-EVERYTHING = DecisionOptions()
+DEFAULTS = DecisionOptions()
 ShowProgress = bool | Callable[[Progress], None]
 
 
@@ -95,7 +95,7 @@ class AsyncModel:
         *,
         options: AskOptions | None = None,
         progress: ShowProgress = False,
-        on_answer: Tell | None = None,
+        on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> None:
         self.classifier = connect(classifier)
@@ -109,8 +109,8 @@ class AsyncModel:
             profile.check(self.classifier.fingerprint, names_of(self.classifier).renames)
         self._progress, self._on_answer = progress, on_answer
         self._asker: Asker | None = None
-        self._practised: Profile | None = None
-        self._practices: dict[DecisionOptions, Policy] = {}
+        self._policies_of: Profile | None = None
+        self._policies: dict[DecisionOptions, Policy] = {}
 
     @classmethod
     def load(
@@ -120,7 +120,7 @@ class AsyncModel:
         *,
         options: AskOptions | None = None,
         progress: ShowProgress = False,
-        on_answer: Tell | None = None,
+        on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> Self:
         """The model of a saved profile; `classifier` says where the classifier is if that has changed."""
@@ -151,7 +151,7 @@ class AsyncModel:
         if self._asker is None:
             seed = self.profile.seed if self.profile else 0
             self._asker = open_asker(self.classifier, self.description, self.options, seed)
-            self._asker.tell = self._on_answer
+            self._asker.on_answer = self._on_answer
         return self._asker
 
     @property
@@ -162,7 +162,7 @@ class AsyncModel:
     def typical_price(self) -> int:
         """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
         meter = self.options.meter(self.classifier)
-        return meter.quote(*self.terms.working_size.of(*PHONE)).expected if meter else self.terms.price_micros
+        return meter.quote(*self.terms.working_size.of(*TYPICAL_SIZE)).expected if meter else self.terms.price_micros
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for and kept."""
@@ -188,7 +188,7 @@ class AsyncModel:
     async def estimate(
         self,
         pictures: PicturesLike | Iterator[Picture],
-        options: DecisionOptions = EVERYTHING,
+        options: DecisionOptions = DEFAULTS,
         *,
         views: Panel | str | None = None,
         **decision: Unpack[DecisionKeywords],
@@ -318,17 +318,17 @@ class AsyncModel:
             raise ProfileError("this model has no profile yet; call fit with labelled pictures, or load one")
         return self.profile
 
-    def policy(self, options: DecisionOptions = EVERYTHING, /, **decision: Unpack[DecisionKeywords]) -> Policy:
+    def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
         """What these options mean for the profile; kept, since it is the same for every picture."""
         profile, options = self.fitted(), replace(options, **decision)
-        if self._practised is not profile:
-            self._practised, self._practices = profile, {}
-        if options not in self._practices:
-            self._practices[options] = options.of(profile)
-        return self._practices[options]
+        if self._policies_of is not profile:
+            self._policies_of, self._policies = profile, {}
+        if options not in self._policies:
+            self._policies[options] = options.of(profile)
+        return self._policies[options]
 
     async def look(
-        self, picture: PictureLike, options: DecisionOptions = EVERYTHING, **decision: Unpack[DecisionKeywords]
+        self, picture: PictureLike, options: DecisionOptions = DEFAULTS, **decision: Unpack[DecisionKeywords]
     ) -> Verdict:
         """Label and confidence of one picture."""
         (verdict,) = [found async for found in self.score([one(picture)], options, **decision)]
@@ -367,7 +367,7 @@ class AsyncModel:
     async def score(
         self,
         pictures: PicturesLike | Iterator[Picture],
-        options: DecisionOptions = EVERYTHING,
+        options: DecisionOptions = DEFAULTS,
         **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
         """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for."""
@@ -398,7 +398,7 @@ class AsyncModel:
         self,
         pictures: PicturesLike,
         labels: Sequence[object] | None = None,
-        options: DecisionOptions = EVERYTHING,
+        options: DecisionOptions = DEFAULTS,
         *,
         unlabelled: VerdictsLike | None = None,
         **decision: Unpack[DecisionKeywords],
@@ -577,7 +577,7 @@ class Model:
         *,
         options: AskOptions | None = None,
         progress: ShowProgress = False,
-        on_answer: Tell | None = None,
+        on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> None:
         self._wrap(AsyncModel(classifier, profile, options=options, progress=progress, on_answer=on_answer, **asking))
@@ -590,7 +590,7 @@ class Model:
         *,
         options: AskOptions | None = None,
         progress: ShowProgress = False,
-        on_answer: Tell | None = None,
+        on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> Self:
         """The model of a saved profile; `classifier` says where the classifier is if that has changed."""

@@ -23,7 +23,7 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.jobs import Rounds
 from looktwice.asking.ledger import Budget, SqliteLedger, verify
 from looktwice.asking.outcome import Cause, Unscored
-from looktwice.asking.pace import Pace
+from looktwice.asking.pace import RetryPolicy
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, Terms
 from looktwice.classifiers.registry import connect
@@ -146,7 +146,7 @@ async def test_an_error_that_will_not_pass_ends_the_run_before_the_budget_burns(
 
     pictures = write_pictures(tmp_path / "pictures.npz", 200)
     with pytest.raises(PermanentError, match="fix the request"):
-        await everything(Asker(Refusing(), pace=HURRY), pictures)
+        await everything(Asker(Refusing(), retry=HURRY), pictures)
     assert calls <= Refusing.terms.concurrency
 
 
@@ -176,7 +176,7 @@ async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:
         async def label(self, batch: Sequence[object]) -> list[Answer]:
             raise PassingError("connection refused", sent=False)
 
-    asker = Asker(Dead(), pace=Pace(backoff=0.001, breaker=25), budget=Budget(queries=1000))
+    asker = Asker(Dead(), retry=RetryPolicy(backoff=0.001, breaker=25), budget=Budget(queries=1000))
     with pytest.raises(ClassifierError, match="25 attempts in a row failed"):
         await everything(asker, write_pictures(tmp_path / "pictures.npz", 100))
 
@@ -239,7 +239,7 @@ async def test_a_wait_that_is_allowed_is_waited_for_and_not_paid_for(tmp_path: P
             return [Answer("ant")]
 
     began = time.monotonic()
-    asker = Asker(Busy(), pace=Pace(longest=0.01), budget=Budget(queries=25))
+    asker = Asker(Busy(), retry=RetryPolicy(longest=0.01), budget=Budget(queries=25))
     assert len(scored(await everything(asker, write_pictures(tmp_path / "pictures.npz", 5)))) == 5
     assert time.monotonic() - began >= 0.5
     assert asker.progress.sent == 25

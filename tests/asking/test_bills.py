@@ -18,7 +18,7 @@ from conformance.vendors import (
     HOUSES,
     LABELS,
     PRICES,
-    House,
+    ServiceSettings,
     app_of,
     crops,
     description,
@@ -40,7 +40,7 @@ SIZES = ((90, 120), (384, 384), (512, 700), (768, 1100), (1024, 1500), (2000, 12
 
 
 @pytest.fixture(params=[*HOUSES])
-def house(request: pytest.FixtureRequest) -> House:
+def house(request: pytest.FixtureRequest) -> ServiceSettings:
     """Each vendor."""
     return HOUSES[request.param]()
 
@@ -53,7 +53,7 @@ def prices(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def classifier(house: House, tmp_path: Path) -> Iterator[Path]:
+def classifier(house: ServiceSettings, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "model.toml"
     with served(app_of(house)) as address:
         path.write_text(description(house, address))
@@ -163,7 +163,7 @@ def test_a_reserve_needs_a_limit_of_the_answer_and_covers_what_is_put_in_a_cache
 
 
 def test_the_estimate_is_near_the_bill_and_the_books_match_it_to_the_millionth(
-    house: House, classifier: Path, prices: Path, tmp_path: Path
+    house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
     runs: list[Progress] = []
     with Model(classifier, ledger=str(tmp_path / "ledger.db"), prices=prices, progress=runs.append) as model:
@@ -185,7 +185,7 @@ def test_the_estimate_is_near_the_bill_and_the_books_match_it_to_the_millionth(
 
 
 def test_words_that_come_first_are_cached_and_billed_as_such(
-    house: House, classifier: Path, prices: Path, tmp_path: Path
+    house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
     labels = [*LABELS, *(f"animal number {number}" for number in range(300))]
     told = classifier.read_text().replace(json.dumps(LABELS), json.dumps(labels))
@@ -205,7 +205,7 @@ def model_fingerprint(classifier: Path) -> str:
 
 
 def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
-    house: House, classifier: Path, prices: Path, tmp_path: Path
+    house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
     found = pictures(60, sizes=((384, 384),))
     with Model(classifier, ledger="off", prices=prices) as model:
@@ -221,7 +221,7 @@ def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
 
 @pytest.mark.parametrize("house", ["openai"], indirect=True)
 def test_the_command_line_estimates_asks_within_the_money_and_shows_estimates_beside_bills(
-    house: House, classifier: Path, prices: Path, tmp_path: Path
+    house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "p.npz", images=np.stack(pictures(4, sizes=((96, 96),))), labels=np.zeros(4, np.int64))
     ledger = tmp_path / "ledger.db"
@@ -253,7 +253,7 @@ with Model(sys.argv[1], ledger=sys.argv[2], prices=sys.argv[3], canaries=0) as m
 
 @pytest.mark.parametrize("house", ["openai"], indirect=True)
 def test_after_kills_the_books_cover_the_bill_and_each_answer_counts_as_it_was_billed(
-    house: House, classifier: Path, prices: Path, tmp_path: Path
+    house: ServiceSettings, classifier: Path, prices: Path, tmp_path: Path
 ) -> None:
     ledger, total = tmp_path / "ledger.db", 160
     order = [sys.executable, "-c", SCRIPT, str(classifier), str(ledger), str(prices), str(total)]

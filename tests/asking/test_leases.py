@@ -25,7 +25,7 @@ from looktwice.asking.jobs import Job
 from looktwice.asking.ledger import Budget, verify
 from looktwice.asking.ledger.sessions import DEAD
 from looktwice.asking.outcome import Cause, Failure
-from looktwice.asking.pace import Pace, Pressure
+from looktwice.asking.pace import AdaptiveRate, RetryPolicy
 from looktwice.asking.sender import Sender
 from looktwice.classifiers.base import Answer, Terms
 from looktwice.errors import ClassifierError, PassingError, PermanentError
@@ -79,7 +79,7 @@ class Player:
     def __init__(self, path: Path, clock: Clock, number: int, budget: Budget, calls: Counter[bytes]) -> None:
         self.ledger = Direct(path, clock, number)
         self.classifier = Waiting(calls)
-        pace = Pace(attempts=3, refusals=4, breaker=8)
+        pace = RetryPolicy(attempts=3, refusals=4, breaker=8)
         self.sender = Sender(self.classifier, Waiting.terms, self.ledger, pace, budget, None)
         self.jobs: list[Job] = []
 
@@ -92,8 +92,10 @@ class Sessions(RuleBasedStateMachine):
         self.shortened = ExitStack()
         self.shortened.enter_context(mock.patch("looktwice.asking.ledger.books.LEASE", LEASE))
         self.shortened.enter_context(mock.patch("looktwice.asking.sender.RENEWAL", LEASE / 3))
-        self.shortened.enter_context(mock.patch.object(Pressure, "MOST", 2.0))  # more than all: nothing is slowed down
-        self.shortened.enter_context(mock.patch.object(Pressure, "MANY", 2.0))
+        self.shortened.enter_context(
+            mock.patch.object(AdaptiveRate, "MOST", 2.0)
+        )  # more than all: nothing is slowed down
+        self.shortened.enter_context(mock.patch.object(AdaptiveRate, "MANY", 2.0))
         self.folder = self.shortened.enter_context(tempfile.TemporaryDirectory())
         self.path = Path(self.folder) / "ledger.db"
         self.clock = Clock()
@@ -240,7 +242,7 @@ class Sessions(RuleBasedStateMachine):
         for player in self.players:
             open_jobs = [job for job in player.jobs if job.answer is None]
             queued = {job.entry.key for job in (*player.sender._due, *player.sender._ready)}
-            assert len(open_jobs) == len(queued | player.classifier.open.keys()) + player.sender._resting
+            assert len(open_jobs) == len(queued | player.classifier.open.keys()) + player.sender._resting_jobs
 
     def teardown(self) -> None:
         if not hasattr(self, "players"):

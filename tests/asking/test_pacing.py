@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looktwice.asking.ledger.memory import Memory, MemoryLedger
-from looktwice.asking.pace import Gate, Pressure, Rate
+from looktwice.asking.pace import AdaptiveRate, Gate, Rate
 
 ARRIVALS = st.lists(st.floats(0, 2, allow_subnormal=False), min_size=1, max_size=80)
 
@@ -105,7 +105,7 @@ def played(accepts: Accepts, width: int, learning: bool, seconds: float = 60.0) 
 
     In a loop that learns nothing, each caller that is refused waits, and no other does.
     """
-    pressure, counts = Pressure(width), {True: 0, False: 0}
+    pressure, counts = AdaptiveRate(width), {True: 0, False: 0}
     events: list[tuple[float, int, bool | None]] = [(pressure.when(0.0), caller, None) for caller in range(width)]
     while (event := heapq.heappop(events))[0] < seconds:
         now, caller, taken = event

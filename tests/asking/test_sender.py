@@ -23,7 +23,7 @@ from looktwice.asking.ledger.protocol import Account, Bill, Booked, Budget, Entr
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
-from looktwice.asking.pace import Pace, Rate
+from looktwice.asking.pace import Rate, RetryPolicy
 from looktwice.asking.sender import IN_A_BATCH, LONGEST_HOLD, RENEWAL, Sender
 from looktwice.classifiers.base import Answer, Terms, Tokens
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
@@ -143,13 +143,19 @@ def made(
     classifier: Scripted,
     ledger: MemoryLedger | None = None,
     terms: Terms = ONE,
-    pace: Pace | None = None,
+    pace: RetryPolicy | None = None,
     budget: Budget | None = None,
     rate: Rate | None = None,
     meter: Meter | None = None,
 ) -> Sender:
     return Sender(
-        classifier, terms, Noting() if ledger is None else ledger, pace or Pace(), budget or Budget(), rate, meter
+        classifier,
+        terms,
+        Noting() if ledger is None else ledger,
+        pace or RetryPolicy(),
+        budget or Budget(),
+        rate,
+        meter,
     )
 
 
@@ -305,7 +311,7 @@ def test_a_question_that_is_lost_is_sent_again_after_waits_that_double() -> None
 def test_waits_are_jittered_down_to_half_and_have_a_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("looktwice.asking.sender.random.uniform", lambda low, high: low)
     classifier = Scripted({"a": [LOST] * 9, "b": [slow_down(2.0)]})
-    asking("a", classifier=classifier, pace=Pace(longest=3.0))
+    asking("a", classifier=classifier, pace=RetryPolicy(longest=3.0))
     assert classifier.moments("a") == [0, 0.25, 0.75, 1.75, 3.25, 4.75]
     asking("b", classifier=classifier)
     assert classifier.moments("b") == [0, 2], "a wait that is asked for is never shorter"
@@ -346,10 +352,10 @@ def test_where_everything_is_refused_all_wait_as_long_as_they_are_asked_to() -> 
 
 def test_refusals_are_not_attempts_but_have_an_end_of_their_own() -> None:
     classifier = Scripted({"a": [slow_down(1.0)] * 9, "b": [slow_down()] * 3 + [LOST] * 9})
-    came, _ = asking("a", classifier=classifier, pace=Pace(refusals=4))
+    came, _ = asking("a", classifier=classifier, pace=RetryPolicy(refusals=4))
     assert came == [Failure(Cause.CLASSIFIER, "slow down")]
     assert classifier.moments("a") == pytest.approx([0, 1.1, 2.2, 3.3])
-    asking("b", classifier=classifier, pace=Pace(attempts=2))
+    asking("b", classifier=classifier, pace=RetryPolicy(attempts=2))
     assert len(classifier.moments("b")) == 5
 
 
@@ -388,7 +394,7 @@ def test_an_error_that_will_not_pass_ends_everything() -> None:
 def test_failures_in_a_row_stop_the_run(terms: Terms, breaker: int, calls: int) -> None:
     names = list("abcdefghij")
     classifier = Scripted({name: [UNREACHED] * 9 for name in names})
-    came, sender = asking(*names, classifier=classifier, terms=terms, pace=Pace(breaker=breaker))
+    came, sender = asking(*names, classifier=classifier, terms=terms, pace=RetryPolicy(breaker=breaker))
     assert len(classifier.calls) == calls
     assert type(sender.fatal) is ClassifierError
     said = str(sender.fatal)
@@ -399,7 +405,7 @@ def test_failures_in_a_row_stop_the_run(terms: Terms, breaker: int, calls: int) 
 
 def test_an_answer_between_failures_makes_them_no_row() -> None:
     async def work() -> None:
-        sender = made(Scripted({name: [LOST] * 2 for name in "abc"}), pace=Pace(breaker=3))
+        sender = made(Scripted({name: [LOST] * 2 for name in "abc"}), pace=RetryPolicy(breaker=3))
         assert [await asked(sender, name) for name in "abc"] == [[CAT]] * 3
         assert sender.fatal is None
 
@@ -408,16 +414,16 @@ def test_an_answer_between_failures_makes_them_no_row() -> None:
 
 def test_failures_of_what_was_sent_before_a_pause_do_not_count() -> None:
     async def work() -> Sender:
-        sender = made(Scripted(), pace=Pace(breaker=3))
-        sender._pressure.pause_until = 10.0
+        sender = made(Scripted(), pace=RetryPolicy(breaker=3))
+        sender._adaptive.pause_until = 10.0
         for _ in range(5):
-            sender.blame(LOST)
+            sender.back_off(LOST)
         assert sender.fatal is None
         await asyncio.sleep(10.0)
         for _ in range(2):
-            sender.blame(LOST)
+            sender.back_off(LOST)
         assert sender.fatal is None
-        sender.blame(LOST)
+        sender.back_off(LOST)
         return sender
 
     assert str(timeless(work()).fatal).startswith("3 attempts in a row failed")
@@ -438,8 +444,8 @@ def test_what_tells_of_a_busy_server_slows_everybody_down(failure: PassingError,
 
     async def work() -> None:
         sender = made(Scripted())
-        sender._pressure.refused = lambda now, retry_after: heard.append(retry_after)  # type: ignore[method-assign]
-        sender.blame(failure)
+        sender._adaptive.refused = lambda now, retry_after: heard.append(retry_after)  # type: ignore[method-assign]
+        sender.back_off(failure)
 
     timeless(work())
     assert heard == asked_for
@@ -450,9 +456,9 @@ def test_a_wait_that_is_longer_than_allowed_stops_the_run_and_says_when_to_come_
     came, sender = asking(*"abc", classifier=classifier)
     assert isinstance(sender.fatal, QuotaError)
     assert sender.fatal.retry_after == 3600.0
-    assert sender._come_back
-    assert timedelta(minutes=59) < sender._come_back - datetime.now(UTC) <= timedelta(hours=1)
-    then = f"{sender._come_back.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    assert sender._available_at
+    assert timedelta(minutes=59) < sender._available_at - datetime.now(UTC) <= timedelta(hours=1)
+    then = f"{sender._available_at.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     assert str(sender.fatal).startswith(f"the classifier wants to be left alone until {then}, which is further off")
     for part in (" than the longest wait of 900 s, so the run stopped", "raise --longest-wait (slow down)"):
         assert part in str(sender.fatal)
@@ -460,7 +466,7 @@ def test_a_wait_that_is_longer_than_allowed_stops_the_run_and_says_when_to_come_
     assert sender.blocked() == str(sender.fatal)
     sender.resume()
     assert sender.blocked() == f"the classifier wants to be left alone until {then}"
-    sender._come_back = datetime.now(UTC)
+    sender._available_at = datetime.now(UTC)
     assert sender.blocked() is None
 
 
@@ -715,9 +721,9 @@ def test_a_failure_after_the_stop_is_not_tried_again() -> None:
 
 def test_a_stopped_sender_goes_on_when_it_is_let() -> None:
     async def work() -> list[Answer | Failure]:
-        sender = made(Scripted(), pace=Pace(breaker=3))
-        sender.blame(LOST)
-        sender.blame(LOST)
+        sender = made(Scripted(), pace=RetryPolicy(breaker=3))
+        sender.back_off(LOST)
+        sender.back_off(LOST)
         sender.end(PermanentError("down"))
         assert (sender.halt, str(sender.fatal)) == (Failure(Cause.CLASSIFIER, "down"), "down")
         sender.end(PermanentError("down again"))
@@ -725,8 +731,8 @@ def test_a_stopped_sender_goes_on_when_it_is_let() -> None:
         sender.resume()
         assert not sender.stopped
         assert (sender.fatal, sender.halt) == (None, None)
-        sender.blame(LOST)
-        sender.blame(LOST)
+        sender.back_off(LOST)
+        sender.back_off(LOST)
         assert sender.fatal is None, "failures are counted anew"
         return await asked(sender, "a")
 
@@ -744,7 +750,7 @@ def test_a_sender_is_starved_while_a_question_rests_and_little_else_is_due() -> 
         resting, others = job("b"), [job(name) for name in "cdefgh"]
         sender.send([resting, *others])
         await asyncio.sleep(1.5)
-        assert sender._resting == 1
+        assert sender._resting_jobs == 1
         assert not sender.starved, "others are due"
         await settled(*others)
         assert sender.starved
@@ -753,8 +759,8 @@ def test_a_sender_is_starved_while_a_question_rests_and_little_else_is_due() -> 
 
         await settled(resting)
         assert not sender.starved
-        assert not sender._rest.is_set()
-        assert sender._resting == sender._waiting == sender._entering == sender._senders == 0
+        assert not sender._backing_off.is_set()
+        assert sender._resting_jobs == sender._waiting == sender._entering == sender._senders == 0
         assert sender._held == {}
 
     timeless(work())

@@ -18,7 +18,7 @@ from looktwice.asking.ledger import Budget, open_at
 from looktwice.asking.ledger.queue import QueuedLedger
 from looktwice.asking.ledger.sessions import FADE
 from looktwice.asking.outcome import Cause, Failure
-from looktwice.asking.pace import LearnedPaces, Pace, SharedPressure
+from looktwice.asking.pace import LearnedPaces, RetryPolicy, SharedAdaptiveRate
 from looktwice.asking.sender import Sender
 from looktwice.classifiers.base import Answer, Terms
 from looktwice.errors import PassingError
@@ -127,7 +127,7 @@ async def refusals_of_the_second(path: Path) -> int:
     for who in (1, 2):
         ledger = Direct(path, loop, who)
         assert isinstance(ledger, LearnedPaces)
-        senders.append(Sender(classifier, Limited.terms, ledger, Pace(), Budget(), None))
+        senders.append(Sender(classifier, Limited.terms, ledger, RetryPolicy(), Budget(), None))
         questions = [entry(number) for number in range(1000 * who, 1000 * who + 1000)]
         senders[-1].send(Job(Question(each.digest, Mirror(), 0, 0), each, prepared=who) for each in questions)
         while not told(str(path), "SELECT 1 FROM learned"):
@@ -146,6 +146,6 @@ def test_who_comes_second_does_not_learn_the_limit_again_by_refusals(
 ) -> None:
     monkeypatch.setattr("looktwice.asking.sender.random", random.Random(0))
     shared = timeless(refusals_of_the_second(tmp_path / "shared.db"))
-    monkeypatch.setattr(SharedPressure, "join", lambda self: None)
+    monkeypatch.setattr(SharedAdaptiveRate, "join", lambda self: None)
     alone = timeless(refusals_of_the_second(tmp_path / "alone.db"))
     assert 2 * shared < alone

@@ -26,7 +26,7 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.check import examine
 from looktwice.asking.ledger import Budget, SqliteLedger, maintain
 from looktwice.asking.outcome import Unscored
-from looktwice.asking.pace import Pace
+from looktwice.asking.pace import RetryPolicy
 from looktwice.calibration.votes import Row
 from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
@@ -667,7 +667,7 @@ async def test_a_refusal_costs_nothing_unless_the_server_bills_it(tmp_path: Path
             settings = {"url": f"http://127.0.0.1:{port}/", "price": "0.01", "bills_refusals": billed, "concurrency": 1}
             classifier = connect("", settings)
             with SqliteLedger(tmp_path / f"{billed}.db") as ledger:
-                asker = Asker(classifier, ledger, Pace(refusals=1), Budget(queries=100), canaries=0)
+                asker = Asker(classifier, ledger, RetryPolicy(refusals=1), Budget(queries=100), canaries=0)
                 with suppress(ClassifierError):
                     await everything(asker, tmp_path / "one.npz", 1)
                 with pytest.raises(ClassifierError):

@@ -18,7 +18,7 @@ from decimal import Decimal
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from conformance.vendors import House
+from conformance.vendors import ServiceSettings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -64,7 +64,7 @@ class Batch:
 class BatchReplica:
     """One vendor's batches. Every question may be in one batch at a time; what breaks that is in `twice`."""
 
-    def __init__(self, house: House, faults: Faults | None = None) -> None:
+    def __init__(self, house: ServiceSettings, faults: Faults | None = None) -> None:
         self.house = house
         self.faults = faults or Faults()
         self.files: dict[str, tuple[str, bytes]] = {}

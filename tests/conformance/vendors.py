@@ -86,7 +86,7 @@ def crops(width: int, height: int) -> int:
 
 
 @dataclass
-class House:
+class ServiceSettings:
     """One vendor: it names the shade of a picture, counts tokens, and keeps its own bill."""
 
     vendor: str
@@ -127,20 +127,20 @@ class House:
         return REPLIES[self.vendor](said, self.model, tokens, cached, out)
 
 
-def openai() -> House:
-    return House("openai", "gpt-4o", Decimal("2.50"), Decimal("1.25"), Decimal(10), tiles)
+def openai() -> ServiceSettings:
+    return ServiceSettings("openai", "gpt-4o", Decimal("2.50"), Decimal("1.25"), Decimal(10), tiles)
 
 
-def openai_patches() -> House:
-    return House("openai", "gpt-5-mini", Decimal("0.25"), Decimal("0.025"), Decimal(2), patches)
+def openai_patches() -> ServiceSettings:
+    return ServiceSettings("openai", "gpt-5-mini", Decimal("0.25"), Decimal("0.025"), Decimal(2), patches)
 
 
-def anthropic() -> House:
-    return House("anthropic", "claude-sonnet-4-5", Decimal(3), Decimal("0.30"), Decimal(15), squares)
+def anthropic() -> ServiceSettings:
+    return ServiceSettings("anthropic", "claude-sonnet-4-5", Decimal(3), Decimal("0.30"), Decimal(15), squares)
 
 
-def gemini() -> House:
-    return House("gemini", "gemini-2.5-flash", Decimal("0.30"), Decimal("0.03"), Decimal("2.50"), crops)
+def gemini() -> ServiceSettings:
+    return ServiceSettings("gemini", "gemini-2.5-flash", Decimal("0.30"), Decimal("0.03"), Decimal("2.50"), crops)
 
 
 HOUSES = {"openai": openai, "openai-patches": openai_patches, "anthropic": anthropic, "gemini": gemini}
@@ -224,7 +224,7 @@ PATHS = {
 }
 
 
-def app_of(house: House, app: web.Application | None = None) -> web.Application:
+def app_of(house: ServiceSettings, app: web.Application | None = None) -> web.Application:
     """The door at which the house answers one question at a time, beside others that an app has."""
     app = web.Application(client_max_size=1 << 30) if app is None else app
 
@@ -235,7 +235,7 @@ def app_of(house: House, app: web.Application | None = None) -> web.Application:
     return app
 
 
-def description(house: House, base: str) -> str:
+def description(house: ServiceSettings, base: str) -> str:
     """The classifier of a house that is served at this address, as TOML."""
     url = f"{base}/v1" if house.vendor == "openai" else base
     return (

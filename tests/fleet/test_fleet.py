@@ -45,7 +45,7 @@ pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[p
 import psycopg
 
 from looktwice.asking.ledger.postgres import PostgresLedger
-from looktwice.verdicts.stream import Glance
+from looktwice.verdicts.stream import Observation
 
 # --- sources
 
@@ -224,7 +224,7 @@ def test_a_table_without_pictures_says_what_it_has(tmp_path: Path) -> None:
 def test_a_shard_is_there_with_its_rows_and_its_summary(tmp_path: Path) -> None:
     shards = Shards(str(tmp_path / "out"))
     shards.begin({"a": 1})
-    summary = Summary("unit1", 2, 1, 1, 1, (Glance(3, 4, 0.5),))
+    summary = Summary("unit1", 2, 1, 1, 1, (Observation(3, 4, 0.5),))
     assert shards.done("unit1") is None
     shards.add(summary, [{"name": "x", "label": "cat"}, {"name": "y", "message": "bad"}])
     assert pq.read_table(tmp_path / "out").to_pylist()[1]["message"] == "bad"
@@ -232,7 +232,7 @@ def test_a_shard_is_there_with_its_rows_and_its_summary(tmp_path: Path) -> None:
     again.begin({"a": 1})
     done = again.done("unit1")
     assert done
-    assert (done.pictures, done.unfamiliar, done.glances, done.before) == (2, 1, (Glance(3, 4, 0.5),), True)
+    assert (done.pictures, done.unfamiliar, done.glances, done.before) == (2, 1, (Observation(3, 4, 0.5),), True)
 
 
 def test_a_unit_is_done_again_if_that_could_give_more_verdicts(tmp_path: Path) -> None:

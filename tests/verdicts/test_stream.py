@@ -17,7 +17,7 @@ from looktwice.calibration.votes import Counts, Floats
 from looktwice.pictures.collection import labelled
 from looktwice.verdicts.drift import MARKS, Drift
 from looktwice.verdicts.profile import HeldOut
-from looktwice.verdicts.stream import Glance, Stream
+from looktwice.verdicts.stream import Observation, Stream
 
 
 def agreeing(rng: np.random.Generator, share: float, pictures: int) -> Counts:
@@ -63,7 +63,7 @@ def held_out(rng: np.random.Generator, pictures: int) -> tuple[Floats, HeldOut]:
 
 def watched(known: HeldOut, confidence: Floats) -> Stream:
     stream = Stream(known, None, Drift((1, 1), alternative="greater"))
-    return stream.update([Glance(0, 0, float(each)) for each in confidence])
+    return stream.update([Observation(0, 0, float(each)) for each in confidence])
 
 
 def test_the_accuracy_of_a_harder_stream_is_expected_and_its_interval_covers() -> None:

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.jobs import (
-    UNSEEN,
+    NO_SCREEN,
     Job,
+    OnAnswer,
     Opened,
     Opener,
     Round,
     Rounds,
     Scores,
     Screen,
-    Tell,
     check_words,
     prepare,
     settle,
@@ -36,7 +36,7 @@ from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Ledger, Spend
 from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Unscored
-from looktwice.asking.pace import Pace, Polling, Rate
+from looktwice.asking.pace import Polling, Rate, RetryPolicy
 from looktwice.asking.sender import Sender
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms, names_of, size_in_bytes
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16_000_000
 CHUNK_QUESTIONS = 256
 DRAWN_BYTES = 4_000_000
-"""Views of a picture that are drawn before they are prepared; every thread that draws has so much at a time."""
+"""Rendered views of a picture that a thread holds before they are prepared."""
 CHUNKS_AHEAD = 3
 MOST_CHUNKS = 24
-"""The same while questions rest until they may be sent again; most of such a chunk is answered and let go of."""
+"""The same while questions wait for a retry; most of such a chunk is answered and freed."""
 WORKERS = os.cpu_count() or 1
-"""Threads that decode large photos, draw views and prepare them; further ones would take memory and win nothing."""
+"""Threads that decode large photos, render views and prepare them; more would cost memory and gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the question has no answer in a batch y
 
 
 class Asker:
-    """Asks one classifier, at its pace and within the budget."""
+    """Asks one classifier about pictures, within its rate limits and the budget."""
 
     def __init__(
         self,
         classifier: AnyClassifier,
         ledger: Ledger | None = None,
-        pace: Pace | None = None,
+        retry: RetryPolicy | None = None,
         budget: Budget | None = None,
         seed: int = 0,
         canaries: int = 0,
@@ -120,20 +120,22 @@ class Asker:
         self.terms = terms or classifier.terms
         self.seed = seed
         self.scores = scores
-        self.tell: Tell | None = None
+        self.on_answer: OnAnswer | None = None
         self.canaries = Canaries(canaries if ledger and not polling else 0)
         self._ledger = ledger or Unrecorded()
         if rate is None and self.terms.per_second:
             rate = Rate(self.terms.per_second)
         self._meter = meter
-        self._sender = Sender(classifier, self.terms, self._ledger, pace or Pace(), budget or Budget(), rate, meter)
+        self._sender = Sender(
+            classifier, self.terms, self._ledger, retry or RetryPolicy(), budget or Budget(), rate, meter
+        )
         self.progress = self._sender.progress
         self._batches = batches_of(self._sender, polling) if polling else None
         self._opener = Opener(classifier.fingerprint, self.terms, seed, self.names, scores)
         self._asking: dict[bytes, Job] = {}
         self._runs = 0
-        self._ordered = False
-        """Whether somebody told it to stop."""
+        self._stop_requested = False
+        """Whether `stop` was called and `resume` was not."""
         self._checking = asyncio.Lock()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
 
@@ -149,20 +151,21 @@ class Asker:
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
-        self._ordered = True
+        self._stop_requested = True
         self._sender.stop(Failure(Cause.STOPPED, message))
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
-        self._ordered = False
+        self._stop_requested = False
         self._sender.resume()
 
     async def ask(
-        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None, screen: Screen = UNSEEN
+        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None, screen: Screen = NO_SCREEN
     ) -> AsyncGenerator[Row | Unscored]:
         """The answers about each picture, in the pictures' order; durable before they are handed over.
 
-        If it is stopped, the pictures left are told as not scored; an iterator, which may have no end, is not read on.
+        If it is stopped, the pictures that are left come back as not scored; an iterator, which may be endless, is read
+        no further.
         """
         check_words(self.classifier, panel)
         chunks: deque[asyncio.Task[list[Row | Unscored]]] = deque()
@@ -173,7 +176,7 @@ class Asker:
             while True:
                 while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
                     if more := bool(chunk := await self._load(source, panel, screen)):
-                        chunks.append(asyncio.create_task(self._poll(chunk, rounds)))
+                        chunks.append(asyncio.create_task(self._ask_chunk(chunk, rounds)))
                 if not chunks:
                     break
                 if more and len(chunks) < MOST_CHUNKS and await self._starved_before(chunks[0]):
@@ -187,18 +190,18 @@ class Asker:
                 self._count(left)
                 yield left
         except BaseException:
-            if self._runs == 1:  # else what others ask goes on, and with it what was begun here
+            if self._runs == 1:  # otherwise other runs continue, and with them what was begun here
                 self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
             raise
         finally:
             await asyncio.gather(*chunks, return_exceptions=True)
             await self._sender.finish()
             self._runs -= 1
-            if not self._runs and not self._ordered:
-                self._sender.resume()  # what ended these runs does not concern the next
+            if not self._runs and not self._stop_requested:
+                self._sender.resume()  # what ended these runs does not concern the next one
 
     async def _starved_before(self, chunk: asyncio.Task[list[Row | Unscored]]) -> bool:
-        """Whether the sender could do with more questions before this chunk is answered; waits for either."""
+        """Wait until this chunk is answered or the sender runs out of questions; whether it was the latter."""
         starved = asyncio.create_task(self._sender.until_starved())
         try:
             await asyncio.wait([chunk, starved], return_when=asyncio.FIRST_COMPLETED)
@@ -212,7 +215,7 @@ class Asker:
         return (Unscored(picture.name, Cause.STOPPED, halt.message) for picture in source) if halt else iter(())
 
     async def close(self) -> None:
-        """Write what is queued, and let go of the ledger and the classifier."""
+        """Write what is queued, and close the ledger and the classifier."""
         try:
             if self._batches:
                 await self._batches.close()
@@ -235,7 +238,7 @@ class Asker:
 
     async def price(self, pictures: Sequence[Picture]) -> float:
         """What a question costs in the mean over these pictures, in millionths; unreadable ones are left out."""
-        chunk = await self._load(iter(pictures), Panel(()), UNSEEN)
+        chunk = await self._load(iter(pictures), Panel(()), NO_SCREEN)
         quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, Opened)]
         return sum(quotes) / max(1, len(quotes))
 
@@ -247,7 +250,7 @@ class Asker:
         """
         return self._sender.blocked()
 
-    async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = UNSEEN) -> Estimate:
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
         """What `ask` would send for these pictures, which is looked up and not asked."""
         check_words(self.classifier, panel)
         source, seen = iter(pictures), set[str]()
@@ -318,10 +321,10 @@ class Asker:
                 job.answer = known.get(job.entry.key)
         return chunk
 
-    async def _poll(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
-        """Ask about the pictures of a chunk, round by round, until each has enough."""
+    async def _ask_chunk(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
+        """Ask about the pictures of a chunk, round by round, until each has enough answers."""
         opened = [item for item in chunk if isinstance(item, Opened)]
-        for item in opened:  # a few pictures whose answers are known are kept, to ask about them again
+        for item in opened:  # keep a few pictures with known answers as canaries
             if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
                 self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label, self.quote(item.image)))
@@ -367,8 +370,8 @@ class Asker:
                 item.jobs[place] = first
                 if first.round and first.round is not own:
                     others.add(first.round)
-            if self.tell:
-                item.jobs[place].listen(partial(item.report, self.tell, place))
+            if self.on_answer:
+                item.jobs[place].listen(partial(item.report, self.on_answer, place))
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
@@ -380,7 +383,7 @@ class Asker:
                 try:
                     await self.canaries.check(self._ask_again, self.progress.sent)
                 except PassingError as error:
-                    self._sender.blame(error)
+                    self._sender.back_off(error)
                 except ClassifierError as error:
                     self._sender.end(error)
         if self._sender.halt:

@@ -1,4 +1,4 @@
-"""Is the classifier still the one that gave these answers? A few of them are asked for again."""
+"""Is the classifier still the one that gave these answers? A few questions are asked again (canaries)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from looktwice.asking.meter import Quote
 from looktwice.errors import ChangedError
 
 REPEATS = 8
-"""How often a picture is asked about once its answer differs: chance alone seldom says the same so often."""
+"""How often a question is repeated once its answer differs: chance alone seldom gives the same answer so often."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,21 @@ class Canaries:
         self._kept.append(canary)
 
     def due(self, sent: int) -> bool:
-        """Whether to check now: before the first question, and every so many."""
+        """Whether to check now: before the first question, and after every `every` questions."""
         return bool(self._kept) and (self._checked_at is None or sent - self._checked_at >= self.every)
 
     async def check(self, ask: Ask, sent: int) -> None:
         """Ask every canary again; a ChangedError if one answers differently each time it is asked."""
         self._checked_at = sent
         for canary in self._kept:
-            label = await self._again(ask, canary)
+            label = await self._reask(ask, canary)
             if label not in (None, canary.label):
-                await self._doubt(ask, canary, str(label))
+                await self._confirm_change(ask, canary, str(label))
 
-    async def _doubt(self, ask: Ask, canary: Canary, label: str) -> None:
+    async def _confirm_change(self, ask: Ask, canary: Canary, label: str) -> None:
         """A different answer may be randomness: if so, the old one comes up again soon."""
         for _ in range(REPEATS - 1):
-            if await self._again(ask, canary) in (None, canary.label):
+            if await self._reask(ask, canary) in (None, canary.label):
                 return
         raise ChangedError(
             f"the classifier behind this ledger seems to have changed: a picture it called {canary.label!r} it now "
@@ -71,7 +71,7 @@ class Canaries:
             "--canaries 0"
         )
 
-    async def _again(self, ask: Ask, canary: Canary) -> str | None:
+    async def _reask(self, ask: Ask, canary: Canary) -> str | None:
         label = await ask(canary)
         if label is not None:
             self.asked += 1

@@ -33,7 +33,7 @@ from looktwice.pictures.image import Image
 from looktwice.views import Panel, Question, View, base_question, questions, renderer
 
 SOONEST = 0.05
-"""Seconds after which a question that another session has is looked for again, at first."""
+"""Seconds until a question that another session has is looked up again; doubled each time."""
 
 
 class Round:
@@ -45,7 +45,7 @@ class Round:
         self.error: Exception | None = None
 
     def end(self, error: Exception) -> None:
-        """Something broke that is not the classifier's failure: whoever waits gets it raised."""
+        """Fail for a reason other than the classifier: `wait` raises the error."""
         self.error = self.error or error
         self.over.set()
 
@@ -57,7 +57,7 @@ class Round:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One question; `answer` gets what came back, or why nothing did."""
+    """One question, and its answer or failure once it has one."""
 
     question: Question
     entry: Entry
@@ -69,13 +69,13 @@ class Job:
     attempts: int = 0
     """How often it was sent."""
     refusals: int = 0
-    """How often of these the classifier said that there are too many questions."""
-    look_again: float = SOONEST
-    """Seconds until it is looked for again, if another session has it."""
+    """How many of these the classifier refused because of its rate limit."""
+    recheck_after: float = SOONEST
+    """Seconds until it is looked up again, if another session has it."""
     listeners: tuple[Callable[[Answer | Failure], None], ...] = ()
 
     def listen(self, listener: Callable[[Answer | Failure], None]) -> None:
-        """Tell it the answer: now, or when it comes."""
+        """Call the listener with the answer, now or when it comes."""
         if self.answer is None:
             self.listeners = (*self.listeners, listener)
         else:
@@ -94,12 +94,12 @@ class Job:
 
 
 def settle(jobs: Iterable[Job], failure: Failure) -> None:
-    """Say of each that has no answer why it has none."""
+    """Fail each of these that has no answer."""
     for job in jobs:
         job.settle(failure)
 
 
-class Heard(NamedTuple):
+class AnswerEvent(NamedTuple):
     """One answer, as it arrives."""
 
     name: str
@@ -112,7 +112,7 @@ class Heard(NamedTuple):
     """None where no label could be read, or nothing was answered."""
 
 
-Tell = Callable[[Heard], None]
+OnAnswer = Callable[[AnswerEvent], None]
 Scores = Literal["use", "ignore"]
 """Whether scores and ranked lists of answers are evidence."""
 
@@ -123,17 +123,17 @@ class Rounds:
 
     first: int
     more: Callable[[Row], int]
-    """What is said of a picture so far, without views that were not asked, → how many views to ask next."""
+    """The answers about a picture so far → how many views to ask next."""
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What is seen of a picture's pixels before anything is asked about it."""
+    """What is computed from a picture's pixels before anything is asked about it."""
 
     descriptors: bool = False
     """Whether to describe each picture."""
     thumbnails: bool = False
-    """Whether to draw the thumbnail by which near-duplicates are found."""
+    """Whether to make the thumbnail by which near-duplicates are found."""
     why: Callable[[Floats], str | None] | None = None
     """Why a picture with this descriptor is of another kind, for people; None where it is not."""
     refuse: bool = False
@@ -144,7 +144,7 @@ class Screen:
         return self.why(described) if self.why and described is not None else None
 
 
-UNSEEN = Screen()
+NO_SCREEN = Screen()
 
 
 @dataclass(eq=False, slots=True)
@@ -181,12 +181,12 @@ class Opened:
         label = self.names.label(answer.label) if isinstance(answer, Answer) else NO_LABEL
         return label if label != NO_LABEL else None
 
-    def report(self, tell: Tell, place: int, answer: Answer | Failure) -> None:
-        """Tell the answer to one question."""
-        tell(Heard(self.picture.name, place, self.jobs[place].entry.view, self.label(answer)))
+    def report(self, on_answer: OnAnswer, place: int, answer: Answer | Failure) -> None:
+        """Pass on the answer to one question."""
+        on_answer(AnswerEvent(self.picture.name, place, self.jobs[place].entry.view, self.label(answer)))
 
     def further(self, rounds: Rounds) -> int:
-        """How many more views this picture wants; none once a question of it has failed."""
+        """How many more views to ask about this picture; none once a question of it has failed."""
         base, *views = self.labels()
         if base is None or self.failure() or self.asked == len(self.jobs):
             return 0

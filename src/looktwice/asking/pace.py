@@ -1,4 +1,4 @@
-"""How fast a classifier may be asked: a rate that is never exceeded, and one that is learned from refusals."""
+"""How fast a classifier is asked: a rate that is never exceeded, one that is learned from refusals, and retries."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from looktwice.errors import LedgerError
 
 @dataclass(frozen=True)
 class Polling:
-    """How patiently batches are waited for; all in seconds but the tries."""
+    """How batches are polled; times are in seconds."""
 
     soonest: float = 5.0
     latest: float = 120.0
-    """Between two looks at a batch: at first, and at the most."""
+    """Between two polls of a batch: at first, and at most."""
     grace: float = 60.0
     """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
     tries: int = 4
-    """How often a question is sent that expired or failed in a way that may pass."""
+    """How often a question is sent that expired or failed in a transient way."""
     faults: int = 20
-    """How often in a row the vendor may fail to tell how a batch stands."""
+    """How often in a row polling a batch may fail."""
 
 
 class Rate:
@@ -109,7 +109,7 @@ class Gate:
             try:
                 await turn
             except asyncio.CancelledError:
-                self._wake()  # the turn that may have been given to this call is somebody else's
+                self._wake()  # pass on the turn that this call may have been given
                 raise
         self.busy += 1
 
@@ -127,7 +127,7 @@ class Gate:
                 room -= 1
 
 
-class Pressure:
+class AdaptiveRate:
     """Learns from refusals how many calls a second a server takes; as long as few are refused, it limits nothing.
 
     Replies are counted over windows of time. After one in which many were refusals, calls go at the rate at which they
@@ -138,22 +138,22 @@ class Pressure:
     """
 
     WINDOW, LONGEST = 0.5, 5.0
-    """Seconds that a window lasts, at least, and after which it need not hold as many replies."""
+    """Seconds that a window lasts at least, and after which it may hold fewer replies than REPLIES."""
     REPLIES = 20
-    """Replies that a window holds, at least."""
+    """The fewest replies of a window, unless it lasts LONGEST."""
     TRIES = 5
-    """Windows in a row with many refusals after which a slower pace was in vain."""
+    """Windows in a row with many refusals after which a slower rate counts as ineffective."""
     LEAST = 2.0
-    """Calls a second that are always tried: a server that fails for a while must be found well again soon."""
+    """The least rate, in calls a second: a server that has recovered must be noticed soon."""
     MANY = 0.08
-    """The share of refusals from which on there are many."""
+    """The share of refusals above which the rate is lowered."""
     GROWTH = 0.05
-    """By how much the rate grows in the first window without many; half as much again after each without any."""
+    """By which share the rate grows after a window with few refusals; half as much again after each without any."""
     MOST = 0.75
-    """The share of the last replies from which on everybody waits."""
+    """The share of refusals among the last replies above which all calls pause."""
 
     IDLE = 10.0
-    """Seconds without a call after which a window begins anew."""
+    """Seconds without a call after which a new window begins."""
 
     def __init__(self, width: int) -> None:
         self.rate: float | None = None
@@ -167,8 +167,8 @@ class Pressure:
         """Calls a second and the share of refusals in the window that set the first rate."""
         self._tried = 0
         """Windows in a row with many refusals."""
-        self._borne = self.MANY
-        """The share of refusals that is borne, because a slower pace did not lower it."""
+        self._tolerated = self.MANY
+        """The share of refusals that is tolerated, because a lower rate did not reduce it."""
 
     def when(self, now: float) -> float:
         """The moment, not before now, at which the next call may go."""
@@ -181,10 +181,10 @@ class Pressure:
         return moment
 
     def join(self) -> None:
-        """Begin where others are who ask the same classifier; nobody is known here."""
+        """Start at the rate that other sessions have learned; there are none here."""
 
     def adopt(self, rate: float) -> None:
-        """Begin at a rate that others have learned."""
+        """Start at a rate that others have learned."""
         if self.rate is None:
             self.rate, self._at_first = rate, (0.0, 0.0)
 
@@ -194,7 +194,7 @@ class Pressure:
         self._count(now, 0)
 
     def refused(self, now: float, retry_after: float | None) -> None:
-        """The server asked for fewer calls, or for none for so many seconds."""
+        """The server refused a call, and asked for none for so many seconds."""
         if now < self.pause_until:
             return  # it was sent before the pause began
         self._recent.append(True)
@@ -220,18 +220,18 @@ class Pressure:
         calls = self._replies / max(now - max(self._began, self.pause_until), 1e-3)
         accepted = (self._replies - self._refusals) / max(now - self._began, 1e-3)
         self._began, self._replies, self._refusals = now, 0, 0
-        self._borne = max(self.MANY, 0.98 * self._borne)
-        if share > self._borne:
+        self._tolerated = max(self.MANY, 0.98 * self._tolerated)
+        if share > self._tolerated:
             self._tried += 1
             first_calls, first_share = self._at_first
-            in_vain = share > 0.7 * first_share or self._tried >= self.TRIES
+            ineffective = share > 0.7 * first_share or self._tried >= self.TRIES
             if self.rate is None or not first_calls:
                 self._at_first = (calls, share)
-            elif in_vain and share <= 0.6 and calls < 0.85 * first_calls:
-                self.rate, self._borne, self._tried = None, 1.5 * share, 0
+            elif ineffective and share <= 0.6 and calls < 0.85 * first_calls:
+                self.rate, self._tolerated, self._tried = None, 1.5 * share, 0
                 return
             self.rate = max(accepted, self.LEAST)
-            self._growth = self.GROWTH if self.rate > self.LEAST else 1.0  # a server that failed may be well again
+            self._growth = self.GROWTH if self.rate > self.LEAST else 1.0  # a server that failed may have recovered
         elif self.rate is not None:
             self._tried = 0
             self.rate = None if calls < 0.5 * self.rate else self.rate * (1 + self._growth)  # None: others are slower
@@ -240,22 +240,22 @@ class Pressure:
 
 @runtime_checkable
 class LearnedPaces(Protocol):
-    """Where sessions leave the calls a second that they have learned a classifier takes, each its own part."""
+    """Where sessions share the rates that they have learned, each its own part."""
 
     def join_pace(self, fingerprint: str) -> Future[float | None]:
-        """The part of a session that begins, which the others give it; None if nobody has learned anything."""
+        """The part that the others give to a new session; None if nobody has learned anything."""
         ...
 
     def keep_pace(self, fingerprint: str, rate: float | None) -> Future[float | None]:
-        """Tell what was learned, None for nothing; the same, less what newcomers were given of it meanwhile."""
+        """Store what was learned, None for nothing; returns it less what newcomers were given of it meanwhile."""
         ...
 
 
-class SharedPressure(Pressure):
-    """Pressure that begins where other sessions on the ledger are, and tells them about once a second where it is."""
+class SharedAdaptiveRate(AdaptiveRate):
+    """An adaptive rate that starts at that of other sessions on the ledger, and is shared about once a second."""
 
     EVERY = 1.0
-    """Seconds between two looks at the ledger, at least."""
+    """The least time between two exchanges with the ledger, in seconds."""
 
     def __init__(self, width: int, paces: LearnedPaces, fingerprint: str) -> None:
         super().__init__(width)
@@ -264,7 +264,7 @@ class SharedPressure(Pressure):
         self._due = float("-inf")
 
     def join(self) -> None:
-        """Begin where the others are; once."""
+        """Start at the rate of the others; once."""
         if not self._joined:
             self._joined = True
             asyncio.wrap_future(self._paces.join_pace(self._fingerprint)).add_done_callback(self._begin)
@@ -277,12 +277,12 @@ class SharedPressure(Pressure):
         super()._count(now, refusals)
         if now >= self._due and (self._told or self.rate is not None):
             self._due, self._told, rate = now + self.EVERY, self.rate is not None, self.rate
-            with suppress(LedgerError):  # whoever needs the ledger is told
+            with suppress(LedgerError):  # whoever needs the ledger gets the error
                 kept = asyncio.wrap_future(self._paces.keep_pace(self._fingerprint, rate))
                 kept.add_done_callback(partial(self._yield, rate))
 
     def _yield(self, told: float | None, kept: asyncio.Future[float | None]) -> None:
-        """Go slower by what newcomers were given."""
+        """Slow down by what newcomers were given."""
         if kept.cancelled() or kept.exception():
             return
         rate = kept.result()
@@ -291,8 +291,8 @@ class SharedPressure(Pressure):
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How failures are borne: retries, waits, and when to stop; nothing here changes an answer."""
+class RetryPolicy:
+    """How often and how patiently failed calls are retried, and when a run gives up; changes no answer."""
 
     attempts: int = 6
     """How often one question is sent, at the most."""

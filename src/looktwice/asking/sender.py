@@ -1,9 +1,9 @@
-"""Sends questions to a classifier: pace, retries and budget, with every answer through the ledger.
+"""Sends questions to a classifier: rate limits, retries and budget, with every answer through the ledger.
 
 A question is *due* until it is entered in the ledger as an intent, then *ready* until a sender takes it, and *in
 flight* until its call has ended. Then it has its answer, or the ledger is told what became of it, and it is due again
-later or fails. As many senders as the classifier likes take one call after the other. The ledger holds a question
-against other sessions only while it is ready or in flight.
+later or fails. As many senders as the classifier allows calls at a time make one call after the other. The ledger
+holds a question against other sessions only while it is ready or in flight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Grant, Ledger,
 from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.meter import FlatMeter, Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
-from looktwice.asking.pace import Gate, LearnedPaces, Pace, Pressure, Rate, SharedPressure
+from looktwice.asking.pace import AdaptiveRate, Gate, LearnedPaces, Rate, RetryPolicy, SharedAdaptiveRate
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 
@@ -31,11 +31,11 @@ PRESSURE = (429, 503)
 """Statuses that ask for fewer calls at a time."""
 INTERNAL = 500
 LATEST = 1.0
-"""Seconds after which a question that another session has is looked for again, at the most."""
-PHONE = (3024, 4032)
-"""Height and width of a phone's photo, whose price stands for that of questions of which no more is known."""
-GLANCE = 0.02
-"""Seconds between two looks at whether more could be sent, while questions rest."""
+"""The longest wait, in seconds, before a question that another session has is looked up again."""
+TYPICAL_SIZE = (3024, 4032)
+"""Height and width of a phone's photo, whose price is assumed for questions about pictures of unknown size."""
+CHECK_INTERVAL = 0.02
+"""Seconds between two checks of whether more could be sent, while questions wait for a retry."""
 RENEWAL = LEASE / 3
 LONGEST_HOLD = 86_400.0
 """Seconds for which the lease of one question is renewed: as long as the longest timeout that can be set."""
@@ -47,14 +47,14 @@ IN_A_BATCH = Failure(
 
 
 class Sender:
-    """Gets answers from one classifier, at its pace and within the budget."""
+    """Gets answers from one classifier, within its rate limits and the budget."""
 
     def __init__(
         self,
         classifier: AnyClassifier,
         terms: Terms,
         ledger: Ledger,
-        pace: Pace,
+        retry: RetryPolicy,
         budget: Budget,
         rate: Rate | None,
         meter: Meter | None = None,
@@ -65,36 +65,36 @@ class Sender:
         self.rate = rate
         self.gate = Gate(terms.concurrency)
         self.meter = meter or FlatMeter(terms.price_micros)
-        self.typical = self.meter.quote(*terms.working_size.of(*PHONE))
-        """What a question costs of which no more is known."""
-        self._owed = 0
-        """What the bills of this run were rounded up by, in picos."""
+        self.typical = self.meter.quote(*terms.working_size.of(*TYPICAL_SIZE))
+        """What a question about a picture of unknown size costs."""
+        self._rounding = 0
+        """By how much the bills of this run were rounded up, in picos."""
         self.fatal: ClassifierError | None = None
         self.halt: Failure | None = None
         """Why nothing more is sent, once that is so."""
         self._batch = terms.batch
         self._ahead = terms.concurrency * terms.batch
-        """Questions that are entered and not yet sent, at most: after a crash they count as maybe paid."""
-        self._pace = pace
+        """The most questions that are entered and not yet sent: after a crash they count as possibly paid."""
+        self._retries = retry
         self.budget = budget
-        self._pressure = Pressure(terms.concurrency)
+        self._adaptive = AdaptiveRate(terms.concurrency)
         if isinstance(ledger, LearnedPaces):
-            self._pressure = SharedPressure(terms.concurrency, ledger, classifier.fingerprint)
+            self._adaptive = SharedAdaptiveRate(terms.concurrency, ledger, classifier.fingerprint)
         self._due: deque[Job] = deque()
-        self._entering = self._waiting = self._resting = 0
-        self._rest = asyncio.Event()
-        """Whether a question rests until it may be sent again."""
+        self._entering = self._waiting = self._resting_jobs = 0
+        self._backing_off = asyncio.Event()
+        """Set while a question waits for a retry."""
         self._ready: deque[Job] = deque()
         self._held: dict[bytes, float] = {}
-        """Since when the ledger holds which questions for us: those that are ready or in flight."""
+        """The questions that the ledger holds for this session, ready or in flight, and since when."""
         self._renewal: asyncio.TimerHandle | None = None
         self._senders = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._exhausted: str | None = None
         """What the budget was when it first refused a question."""
-        self._come_back: datetime | None = None
-        """When the classifier can be asked again, by its own word."""
+        self._available_at: datetime | None = None
+        """When the classifier can be asked again, according to itself."""
         self._stopping = asyncio.Event()
 
     @property
@@ -130,8 +130,8 @@ class Sender:
         """Why nothing can be asked now; None if a question would be sent."""
         if self.halt:
             return self.halt.message
-        if self._come_back and datetime.now(UTC) < self._come_back:
-            return f"the classifier wants to be left alone until {_clock(self._come_back)}"
+        if self._available_at and datetime.now(UTC) < self._available_at:
+            return f"the classifier wants to be left alone until {_clock(self._available_at)}"
         try:
             spend = self.ledger.spend(self.classifier.fingerprint)
         except LedgerError as error:
@@ -144,20 +144,20 @@ class Sender:
         return "the budget is spent; raise it to continue"
 
     def send(self, jobs: Iterable[Job]) -> None:
-        """Have these answered, each as soon as it is its turn."""
+        """Queue these questions; each is sent in its turn."""
         self._due.extend(jobs)
         self._enter_more()
 
     @property
     def starved(self) -> bool:
-        """Whether more could be sent, because many questions rest until they may be sent again."""
-        return self._resting > 0 and len(self._due) + self._entering + len(self._ready) < self._ahead
+        """Whether more could be sent, because many questions wait for a retry."""
+        return self._resting_jobs > 0 and len(self._due) + self._entering + len(self._ready) < self._ahead
 
     async def until_starved(self) -> None:
         """Wait until more could be sent."""
         while not self.starved:
-            await self._rest.wait()
-            await asyncio.sleep(GLANCE)
+            await self._backing_off.wait()
+            await asyncio.sleep(CHECK_INTERVAL)
 
     async def finish(self) -> None:
         """Wait for what is on its way, and until it is on disk."""
@@ -178,7 +178,7 @@ class Sender:
         bill = None
         try:
             async with self.gate:
-                await self._turn(1)
+                await self._wait_turn(1)
                 if self.halt:
                     return None
                 self._spend(1, quote.most)
@@ -215,7 +215,7 @@ class Sender:
         """Enter questions, durably, and let senders take those that may be sent now."""
         entries = [job.entry._replace(reserve=job.quote.most) if job.quote else job.entry for job in jobs]
         try:
-            self._pressure.join()  # written with the intents, and known before they are sent
+            self._adaptive.join()  # written with the intents, and known before they are sent
             intent = self.ledger.intend(self.classifier.fingerprint, entries, self.typical.most, self.budget)
             grant = await asyncio.wrap_future(intent)
         except Exception as error:
@@ -227,7 +227,7 @@ class Sender:
         self._enter_more()
 
     def _take(self, jobs: list[Job], grant: Grant) -> None:
-        """Do what the ledger says; what another session has in flight is looked for later rather than bought twice."""
+        """Act on a grant; what another session has in flight is looked up later rather than bought twice."""
         by_key = {job.entry.key: job for job in jobs}
         loop = asyncio.get_running_loop()
         self._held |= dict.fromkeys(grant.granted, loop.time())
@@ -240,15 +240,15 @@ class Sender:
         settle([by_key[key] for key in grant.batched], IN_A_BATCH)
         refused = [by_key[key] for key in grant.refused]
         if refused and refused[0].quote and self._held:  # bills are lower than reserves, so there may be room soon
-            self._start(self._later(refused, SOONEST))
+            self._start(self._requeue_after(refused, SOONEST))
         elif refused:
             self._exhausted = self._exhausted or self.why_refused(refused)
             settle(refused, Failure(Cause.BUDGET, self._exhausted))
         if elsewhere := [by_key[key] for key in grant.held]:
-            wait = min(job.look_again for job in elsewhere)
+            wait = min(job.recheck_after for job in elsewhere)
             for job in elsewhere:
-                job.look_again = min(LATEST, 2 * job.look_again)
-            self._start(self._later(elsewhere, wait))
+                job.recheck_after = min(LATEST, 2 * job.recheck_after)
+            self._start(self._requeue_after(elsewhere, wait))
         for _ in range(min(-(-len(self._ready) // self._batch), self.gate.most - self._senders)):
             self._senders += 1
             self._start(self._send_all())
@@ -269,14 +269,14 @@ class Sender:
         with suppress(LedgerError):
             self.ledger.renew([key for key, since in self._held.items() if loop.time() - since < LONGEST_HOLD])
 
-    async def _later(self, jobs: list[Job], seconds: float) -> None:
-        """Let questions be due again after a while."""
-        self._resting += len(jobs)
-        self._rest.set()
+    async def _requeue_after(self, jobs: list[Job], seconds: float) -> None:
+        """Put questions back in the queue after a while."""
+        self._resting_jobs += len(jobs)
+        self._backing_off.set()
         await self.pause(seconds)
-        self._resting -= len(jobs)
-        if not self._resting:
-            self._rest.clear()
+        self._resting_jobs -= len(jobs)
+        if not self._resting_jobs:
+            self._backing_off.clear()
         if self.halt:
             settle(jobs, self.halt)
         else:
@@ -308,11 +308,11 @@ class Sender:
         try:
             async with self.gate:
                 try:
-                    await self._turn(len(jobs))
+                    await self._wait_turn(len(jobs))
                 finally:
                     self._waiting -= len(jobs)
                 if self.halt:
-                    self._let_go(jobs, Outcome.UNSENT)
+                    self._release(jobs, Outcome.UNSENT)
                     settle(jobs, self.halt)
                     return
                 self._spend(len(jobs), sum(map(self._most, jobs)))
@@ -323,11 +323,11 @@ class Sender:
                 answers = await self.classifier.label([job.prepared for job in jobs])
             self._keep(jobs, answers, time.perf_counter() - started)
         except PassingError as error:
-            self._take_back(jobs, error)
-            self.blame(error)
+            self._refund(jobs, error)
+            self.back_off(error)
             self._retry(jobs, error)
         except ClassifierError as error:
-            self._take_back(jobs, error)
+            self._refund(jobs, error)
             self.end(error)
             settle(jobs, Failure(Cause.CLASSIFIER, str(error)))
 
@@ -336,26 +336,26 @@ class Sender:
         self.progress.micros += micros
 
     def count(self, bill: Bill | None, counted: int) -> None:
-        """Show a bill in place of what was counted when the question was sent."""
+        """Replace what was counted when the question was sent by its bill."""
         if bill:
-            micros = -(-(bill.picos - self._owed) // MICRO)
-            self._owed += micros * MICRO - bill.picos
+            micros = -(-(bill.picos - self._rounding) // MICRO)
+            self._rounding += micros * MICRO - bill.picos
             self.progress.micros += micros - counted
             self.progress.input_tokens += bill.tokens.input
             self.progress.output_tokens += bill.tokens.output
             self.progress.cached_tokens += bill.tokens.cached
 
-    async def _turn(self, questions: int) -> None:
+    async def _wait_turn(self, questions: int) -> None:
         """Wait until the pace lets a call with so many questions go."""
         now = asyncio.get_running_loop().time()
-        wait = self._pressure.when(now) - now
+        wait = self._adaptive.when(now) - now
         if self.rate:
             wait = max(wait, await self.rate.reserve(questions) - time.monotonic())
         if wait > 0:
             await self.pause(wait)
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, or until the asker is stopped."""
+        """Sleep, but wake up if the asker is stopped."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
@@ -363,7 +363,7 @@ class Sender:
         if len(answers) != len(jobs):
             raise PermanentError(f"the classifier gave {len(answers)} answers to {len(jobs)} questions")
         self._failures = 0
-        self._pressure.answered(asyncio.get_running_loop().time())
+        self._adaptive.answered(asyncio.get_running_loop().time())
         self.progress.answered += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             kept = answer if answer.raw is None else replace(answer, raw=None)
@@ -373,8 +373,8 @@ class Sender:
             self._held.pop(job.entry.key, None)
             job.settle(kept)
 
-    def _let_go(self, jobs: Iterable[Job], outcome: Outcome | None) -> None:
-        """Tell the ledger what became of questions that got no answer; from here on nobody holds them.
+    def _release(self, jobs: Iterable[Job], outcome: Outcome | None) -> None:
+        """Tell the ledger what became of questions that got no answer; they are no longer held.
 
         Every question that was granted comes through here or gets its answer.
         """
@@ -387,22 +387,22 @@ class Sender:
             case _:
                 self.ledger.give_up(keys)
 
-    def _take_back(self, jobs: list[Job], error: ClassifierError) -> None:
-        """Let go of questions whose call failed, and give back to the budget what is not billed."""
+    def _refund(self, jobs: list[Job], error: ClassifierError) -> None:
+        """Release questions whose call failed, and refund to the budget what is not billed."""
         if not error.billed:
             self._spend(-len(jobs), -sum(map(self._most, jobs)))
-        self._let_go(jobs, _outcome(error))
+        self._release(jobs, _outcome(error))
 
-    def blame(self, error: PassingError) -> None:
-        """Slow down where the classifier asks for it, and stop after too many failures in a row."""
+    def back_off(self, error: PassingError) -> None:
+        """Slow down where the classifier asks for it, and stop after too many failures in a row (circuit breaker)."""
         now = asyncio.get_running_loop().time()
-        if now >= self._pressure.pause_until:  # else it was sent before the pause began
+        if now >= self._adaptive.pause_until:  # else it was sent before the pause began
             self._failures += 1
         if error.status is None or error.status in PRESSURE:
-            self._pressure.refused(now, min(error.retry_after or 0.0, self._pace.longest_wait))
-        if error.retry_after and error.retry_after > self._pace.longest_wait:
-            self._leave_alone(error, error.retry_after)
-        elif self._failures >= max(self._pace.breaker, 3 * self.gate.most):
+            self._adaptive.refused(now, min(error.retry_after or 0.0, self._retries.longest_wait))
+        if error.retry_after and error.retry_after > self._retries.longest_wait:
+            self._stop_until(error, error.retry_after)
+        elif self._failures >= max(self._retries.breaker, 3 * self.gate.most):
             self.end(
                 ClassifierError(
                     f"{self._failures} attempts in a row failed, so the run stopped with everything saved; "
@@ -410,39 +410,39 @@ class Sender:
                 )
             )
 
-    def _leave_alone(self, error: PassingError, seconds: float) -> None:
-        """Stop where the classifier asks for a longer wait than allowed, and say when to come back."""
-        self._come_back = datetime.now(UTC) + timedelta(seconds=seconds)
+    def _stop_until(self, error: PassingError, seconds: float) -> None:
+        """Stop where the classifier asks for a longer wait than allowed, and say when it can be asked again."""
+        self._available_at = datetime.now(UTC) + timedelta(seconds=seconds)
         self.end(
             QuotaError(
-                f"the classifier wants to be left alone until {_clock(self._come_back)}, which is further off than the "
-                f"longest wait of {self._pace.longest_wait:g} s, so the run stopped with everything saved; run the "
-                f"same command again then, or raise --longest-wait ({error})",
+                f"the classifier wants to be left alone until {_clock(self._available_at)}, which is further off than "
+                f"the longest wait of {self._retries.longest_wait:g} s, so the run stopped with everything saved; run "
+                f"the same command again then, or raise --longest-wait ({error})",
                 retry_after=seconds,
             ),
             Cause.STOPPED,
         )
 
     def _retry(self, jobs: list[Job], error: PassingError) -> None:
-        """Let questions be due again after a wait: as long as was asked for, or one that grows and is jittered."""
+        """Retry questions after the wait that was asked for, or with exponential backoff and jitter."""
         refused = error.status in PRESSURE
-        most = self._pace.few if error.garbled or error.status == INTERNAL else self._pace.attempts
+        most = self._retries.few if error.garbled or error.status == INTERNAL else self._retries.attempts
         for job in jobs:
             job.refusals += refused
         again = [
             job
             for job in jobs
-            if not self.halt and job.attempts - job.refusals < most and job.refusals < self._pace.refusals
+            if not self.halt and job.attempts - job.refusals < most and job.refusals < self._retries.refusals
         ]
         failure = self.halt or Failure(Cause.CLASSIFIER, str(error))
         settle([job for job in jobs if job not in again], failure)
         if again:
             self.progress.retries += len(again)
-            backoff = min(self._pace.backoff * 2 ** (again[0].attempts - 1), self._pace.longest)
+            backoff = min(self._retries.backoff * 2 ** (again[0].attempts - 1), self._retries.longest)
             wait = (
                 error.retry_after * random.uniform(1.0, 1.1) if error.retry_after else backoff * random.uniform(0.5, 1)
             )
-            self._start(self._later(again, wait))
+            self._start(self._requeue_after(again, wait))
 
     def end(self, error: ClassifierError, cause: Cause = Cause.CLASSIFIER) -> None:
         """Stop for good: the run raises this when what is in flight has come."""
@@ -450,10 +450,10 @@ class Sender:
         self.stop(Failure(cause, str(error)))
 
     def _break(self, jobs: list[Job], error: Exception) -> None:
-        """The ledger failed, or a connector broke its promise: nothing more is sent, and the run raises this."""
+        """The ledger failed, or a connector broke its contract: nothing more is sent, and the run raises this."""
         self.stop(Failure(Cause.STOPPED, str(error)))
         with suppress(LedgerError):
-            self._let_go(jobs, None)
+            self._release(jobs, None)
         for job in jobs:
             if job.round:
                 job.round.end(error)

@@ -13,7 +13,7 @@ from looktwice.asking.asker import Asker
 from looktwice.asking.jobs import Scores
 from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
 from looktwice.asking.meter import Meter, TokenMeter
-from looktwice.asking.pace import Moments, Pace, Polling, SharedRate
+from looktwice.asking.pace import Moments, Polling, RetryPolicy, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Metered, Terms
 from looktwice.classifiers.prices import read_table
 from looktwice.errors import BudgetError, LookTwiceError
@@ -170,11 +170,11 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
     if terms.per_second and isinstance(ledger, Moments):
         rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
     seed = seed if options.seed is None else options.seed
-    pace = Pace(longest_wait=options.longest_wait)
+    retry = RetryPolicy(longest_wait=options.longest_wait)
     return Asker(
         classifier,
         ledger,
-        pace,
+        retry,
         budget,
         seed,
         options.canaries,

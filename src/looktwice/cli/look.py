@@ -34,7 +34,7 @@ from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.look import Verdict, alternatives, is_unfamiliar
 from looktwice.verdicts.policy import DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
-from looktwice.verdicts.stream import Glance, Stream
+from looktwice.verdicts.stream import Observation, Stream
 from looktwice.views import Panel
 
 UNFAMILIAR = "They are unlike the pictures that this profile was fitted on, so their confidence means nothing."
@@ -55,7 +55,7 @@ class Decided:
         self.verdicts = self.accepted = self.queries = self.unfamiliar = 0
         self.unscored: dict[str, Unscored] = {}
         self.stream = Stream.of(policy)
-        self._policy, self._glances = policy, list[Glance]()
+        self._policy, self._observations = policy, list[Observation]()
         self._familiarity, self._places = array("d"), array("q")
 
     def add(self, verdict: Verdict | Unscored) -> None:
@@ -69,13 +69,13 @@ class Decided:
         self.queries += verdict.queries
         self._familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
         self._places.append(len(self._places) + len(self.unscored))
-        self._glances.append(Glance.at(verdict, self._policy))
-        if len(self._glances) == MANY:
+        self._observations.append(Observation.at(verdict, self._policy))
+        if len(self._observations) == MANY:
             self.catch_up()
 
     def catch_up(self) -> None:
         """Let the stream see the verdicts that it has not seen."""
-        self.stream, self._glances = self.stream.update(self._glances), []
+        self.stream, self._observations = self.stream.update(self._observations), []
 
     def change(self) -> tuple[int | None, list[int]]:
         """Where a change began, and which pictures to label first, by their places; None and nothing without one."""

@@ -20,7 +20,7 @@ from looktwice.files import write_parquet
 from looktwice.fleet.sources import filesystem
 from looktwice.pictures.image import shown
 from looktwice.verdicts.files import COLUMNS, rows
-from looktwice.verdicts.stream import Glance
+from looktwice.verdicts.stream import Observation
 
 HEADER = "_looktwice.json"
 NOTE = "looktwice"
@@ -40,7 +40,7 @@ class Summary:
     """Those of them that cannot be read; asking again would not change that."""
     unfamiliar: int = 0
     """Pictures that are not like the labelled ones."""
-    glances: tuple[Glance, ...] = ()
+    glances: tuple[Observation, ...] = ()
     """By which drift is seen."""
     before: bool = False
     """Whether an earlier run had done it."""
@@ -62,7 +62,7 @@ class Summary:
         """The summary that `text` gave."""
         values = json.loads(text)
         kept = {name: values[name] for name in KEPT}
-        return cls(**kept | {"glances": tuple(Glance(*glance) for glance in values["glances"])}, before=True)
+        return cls(**kept | {"glances": tuple(Observation(*each) for each in values["glances"])}, before=True)
 
 
 class Shards:

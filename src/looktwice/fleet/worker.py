@@ -17,7 +17,7 @@ from looktwice.verdicts.files import record, unscored_record
 from looktwice.verdicts.look import is_unfamiliar
 from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.profile import Profile
-from looktwice.verdicts.stream import Glance
+from looktwice.verdicts.stream import Observation
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Scorer:
 
     async def _score(self, model: AsyncModel, unit: Unit) -> Summary:
         bad = unfamiliar = 0
-        records, glances = list[dict[str, object]](), list[Glance]()
+        records, observations = list[dict[str, object]](), list[Observation]()
         policy = model.policy(self._job.decide)
         async for verdict in model.score(iter(unit.pictures()), self._job.decide):
             unfamiliar += is_unfamiliar(verdict)
@@ -91,10 +91,10 @@ class Scorer:
                 records.append(unscored_record(verdict))
             else:
                 records.append(record(verdict))
-                glances.append(Glance.at(verdict, policy))
+                observations.append(Observation.at(verdict, policy))
         if model.asker.stopped:
             return Summary(unit.identity, stopped=True)
-        unscored = len(records) - len(glances)
-        summary = Summary(unit.identity, len(records), unscored, bad, unfamiliar, tuple(glances))
+        unscored = len(records) - len(observations)
+        summary = Summary(unit.identity, len(records), unscored, bad, unfamiliar, tuple(observations))
         await asyncio.to_thread(Shards(self._job.out).add, summary, records)
         return summary

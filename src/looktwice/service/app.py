@@ -41,7 +41,7 @@ OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 
 
 @dataclass(frozen=True)
-class House:
+class ServiceSettings:
     """What the service is made of: how verdicts are made, and who may ask for how much."""
 
     model: AsyncModel
@@ -58,17 +58,17 @@ class House:
     """The Label Studio to which it is an ML backend."""
 
 
-def build(house: House) -> ASGIApp:
+def build(settings: ServiceSettings) -> ASGIApp:
     """The application, guarded; the caller closes the model."""
-    dispatcher = Dispatcher(house.model, house.decide, house.limits)
+    dispatcher = Dispatcher(settings.model, settings.decide, settings.limits)
     metrics = Metrics(dispatcher)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await dispatcher.close()
-        if house.studio:
-            await house.studio.close()
+        if settings.studio:
+            await settings.studio.close()
 
     app = FastAPI(
         title="looktwice",
@@ -78,15 +78,15 @@ def build(house: House) -> ASGIApp:
         docs_url=None,  # they would fetch scripts from elsewhere
         redoc_url=None,
     )
-    described = _Looking(dispatcher, house, metrics).add_to(app)
-    _add_profile(app, dispatcher, house)
+    described = _Looking(dispatcher, settings, metrics).add_to(app)
+    _add_profile(app, dispatcher, settings)
     _add_health(app, dispatcher, metrics)
     page = PageFiles.named(Path(__file__).parent / "page", "index.html")
     for path, file in page.items():
         app.add_route(path, file, include_in_schema=False)
     add_refusals(app, metrics)
     app.openapi = lambda: documentation.described(app, described)  # type: ignore[method-assign]
-    return Guard(app, house.tokens, house.names, {*OPEN, *page}, metrics)
+    return Guard(app, settings.tokens, settings.names, {*OPEN, *page}, metrics)
 
 
 class PageFiles(StaticFiles):
@@ -110,10 +110,10 @@ class PageFiles(StaticFiles):
 class _Looking:
     """The routes that give verdicts."""
 
-    def __init__(self, dispatcher: Dispatcher, house: House, metrics: Metrics) -> None:
-        self._dispatcher, self._limits, self._metrics = dispatcher, house.limits, metrics
-        self._review = house.review
-        self._studio, self._profile = house.studio, house.model.fitted()
+    def __init__(self, dispatcher: Dispatcher, settings: ServiceSettings, metrics: Metrics) -> None:
+        self._dispatcher, self._limits, self._metrics = dispatcher, settings.limits, metrics
+        self._review = settings.review
+        self._studio, self._profile = settings.studio, settings.model.fitted()
         self._panel = dispatcher.policy.panel
         self._views = tuple(map(str, self._panel))
         self._drawing = asyncio.Semaphore(2)  # because a large picture and its view take memory
@@ -261,13 +261,13 @@ class _Looking:
         return verdict
 
 
-def _add_profile(app: FastAPI, dispatcher: Dispatcher, house: House) -> None:
+def _add_profile(app: FastAPI, dispatcher: Dispatcher, settings: ServiceSettings) -> None:
     figure = profiles.reliability(dispatcher.policy)
 
     @app.get("/v1/profile", **documentation.PROFILE)
     async def profile() -> Response:
         """What the verdicts rest on: classifier, views, figures and the threshold."""
-        return _json(profiles.described(dispatcher, house.level))
+        return _json(profiles.described(dispatcher, settings.level))
 
     @app.get("/v1/profile/reliability.svg", **documentation.FIGURE)
     async def reliability() -> Response:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from looktwice.asking.jobs import Heard
+from looktwice.asking.jobs import AnswerEvent
 from looktwice.asking.outcome import Cause, Unscored
 from looktwice.errors import ChangedError, LookTwiceError, QuotaError
 from looktwice.model import AsyncModel
@@ -24,7 +24,7 @@ from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionOptions
-from looktwice.verdicts.stream import Glance, Stream
+from looktwice.verdicts.stream import Observation, Stream
 
 TOGETHER = 64
 """Most pictures that are asked about together."""
@@ -51,8 +51,8 @@ REFUSALS = {
 """The code with which a picture is refused that could not be scored; status and counter follow from it."""
 LOG = logging.getLogger("looktwice.service")
 
-Tell = Callable[[int, str | None], None]
-"""Is told the place of a question and its label: 0 is the picture itself, or the first photo of a burst."""
+OnAnswer = Callable[[int, str | None], None]
+"""Called with the place of a question and its label: 0 is the picture itself, or the first photo of a burst."""
 Waiting = asyncio.Future[Verdict | Unscored]
 
 
@@ -80,7 +80,7 @@ class Dispatcher:
         self.model, self.decide, self.limits = model, decide, limits
         self.asker, self.policy = model.asker, model.policy(decide)
         self._stream = Stream.of(self.policy)
-        self._glances: list[Glance] = []
+        self._observations: list[Observation] = []
         self._moments: dict[int, float] = {}
         self._daily = (model.options.per_day, model.options.money_per_day) != (None, None)
         self._numbers = count()
@@ -92,7 +92,7 @@ class Dispatcher:
         # A model on this machine does best with one large lot at a time; one elsewhere is waited for, and a picture
         # that takes long there must not hold up the next.
         self._width = 1 if terms.local else terms.concurrency
-        self._tells: dict[str, Tell] = {}
+        self._listeners: dict[str, OnAnswer] = {}
         self._trouble: Exception | None = None
         self._rested_at = 0.0
         self._closing = False
@@ -105,10 +105,10 @@ class Dispatcher:
     @property
     def stream(self) -> Stream:
         """The live pictures so far, beside those that the profile was made from."""
-        if self._glances:
+        if self._observations:
             if self._stream.since is None:
                 self._moments[self._stream.seen] = time.time()
-            self._stream, self._glances = self._stream.update(self._glances), []
+            self._stream, self._observations = self._stream.update(self._observations), []
             if len(self._moments) > MOMENTS:
                 self._moments = dict(list(self._moments.items())[::2])
         return self._stream
@@ -143,12 +143,12 @@ class Dispatcher:
             detail = f"{self.looks} pictures are being looked at and {self.limits.looks} may be; try again in a moment"
             raise Refusal("busy", detail, 1)
 
-    async def look(self, source: Source, tell: Tell | None = None) -> Verdict:
+    async def look(self, source: Source, on_answer: OnAnswer | None = None) -> Verdict:
         """The verdict on a picture, or a Refusal."""
         self.admit(1)
         caller = _Caller(Picture(str(next(self._numbers)), None, source), asyncio.get_running_loop().create_future())
-        if tell:
-            self._listen({caller.picture.name: tell})
+        if on_answer:
+            self._listen({caller.picture.name: on_answer})
         self._waiting.append(caller)
         self._start_soon()
         try:
@@ -158,12 +158,12 @@ class Dispatcher:
             if caller in self._waiting:
                 self._waiting.remove(caller)
 
-    async def burst(self, sources: Sequence[Source], tell: Tell | None = None) -> Verdict:
+    async def burst(self, sources: Sequence[Source], on_answer: OnAnswer | None = None) -> Verdict:
         """The one verdict on several photos of one thing, or a Refusal."""
         self.admit(len(sources))
         pictures = [Picture(str(next(self._numbers)), None, source) for source in sources]
-        if tell:
-            self._listen({p.name: _telling(tell, photo) for photo, p in enumerate(pictures)})
+        if on_answer:
+            self._listen({p.name: _of_photo(on_answer, photo) for photo, p in enumerate(pictures)})
         verdict: Waiting = asyncio.get_running_loop().create_future()
         self._go(self._burst(pictures, verdict), len(pictures))
         try:
@@ -206,12 +206,12 @@ class Dispatcher:
             async for verdict in self.model.score(pictures, self.decide):
                 self._answer(left.pop(verdict.name), verdict, 1)
                 if isinstance(verdict, Verdict):
-                    self._glances.append(Glance.at(verdict, self.policy))
+                    self._observations.append(Observation.at(verdict, self.policy))
         except Exception as error:  # whatever it is, somebody waits for it
             self._rest(error)
         for name, waiting in left.items():
             self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
-        if len(self._glances) >= MANY:  # what they mean is worked out for many at a time
+        if len(self._observations) >= MANY:  # what they mean is worked out for many at a time
             _ = self.stream
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
@@ -234,19 +234,19 @@ class Dispatcher:
         pause = error.retry_after or LONG_PAUSE if isinstance(error, QuotaError) else PAUSE
         self._rested_at = time.monotonic() + pause
 
-    def _listen(self, tells: dict[str, Tell]) -> None:
-        self._tells |= tells
-        self.asker.tell = self._heard
+    def _listen(self, listeners: dict[str, OnAnswer]) -> None:
+        self._listeners |= listeners
+        self.asker.on_answer = self._notify
 
     def _unlisten(self, pictures: Sequence[Picture]) -> None:
         for picture in pictures:
-            self._tells.pop(picture.name, None)
-        if not self._tells:
-            self.asker.tell = None
+            self._listeners.pop(picture.name, None)
+        if not self._listeners:
+            self.asker.on_answer = None
 
-    def _heard(self, heard: Heard) -> None:
-        if tell := self._tells.get(heard.name):
-            tell(heard.place, heard.label)
+    def _notify(self, event: AnswerEvent) -> None:
+        if on_answer := self._listeners.get(event.name):
+            on_answer(event.place, event.label)
 
     # Answering -----------------------------------------------------------------------------------------------------
 
@@ -272,6 +272,6 @@ class Dispatcher:
         raise Refusal(REFUSALS[told.cause], told.message, retry_after)
 
 
-def _telling(tell: Tell, photo: int) -> Tell:
+def _of_photo(on_answer: OnAnswer, photo: int) -> OnAnswer:
     """Tells the one answer about a photo under the photo's own place in the burst."""
-    return lambda _, label: tell(photo, label)
+    return lambda _, label: on_answer(photo, label)

@@ -18,7 +18,7 @@ from looktwice.asking.session import AskOptions
 from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.service import Limits, Place
-from looktwice.service.app import House, build
+from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
 from looktwice.verdicts.policy import NEVER, DecisionOptions
@@ -125,10 +125,12 @@ def run(
     studio = Studio(label_studio, limits) if label_studio else None
     model = AsyncModel.load(path, classifier, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
-    house = House(model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept, studio)
+    settings = ServiceSettings(
+        model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept, studio
+    )
     try:
         with listen(place.host, place.port) as listening:
-            session.run(lambda: serve(house, place, listening))
+            session.run(lambda: serve(settings, place, listening))
     finally:
         if kept:
             kept.close()
@@ -146,10 +148,10 @@ def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
     return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
 
 
-async def serve(house: House, place: Place, listening: socket.socket) -> None:
+async def serve(settings: ServiceSettings, place: Place, listening: socket.socket) -> None:
     """Serve at an open socket; when a signal comes, finish what is on its way, and save it."""
-    async with house.model:
-        await answer(build(house), house.limits, place, listening)
+    async with settings.model:
+        await answer(build(settings), settings.limits, place, listening)
 
 
 async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.socket) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from looktwice import __version__
 from looktwice.asking.asker import Asker
-from looktwice.asking.jobs import UNSEEN, Rounds, Screen
+from looktwice.asking.jobs import NO_SCREEN, Rounds, Screen
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
@@ -97,7 +97,7 @@ async def collect(
     vocabulary: Sequence[str] = (),
     classes: int | None = None,
     rounds: Rounds | None = None,
-    screen: Screen = UNSEEN,
+    screen: Screen = NO_SCREEN,
 ) -> Collected:
     """Ask about every picture and hold all votes, labelled if every picture has a truth.
 

@@ -19,7 +19,7 @@ LEAST_IN_BIN = 20
 Z = 1.96
 
 
-class Glance(NamedTuple):
+class Observation(NamedTuple):
     """What is remembered of a verdict."""
 
     agreement_bin: int
@@ -87,11 +87,11 @@ class Stream:
         tests = [test for test in (self.drift, self.shift) if test is not None and test.alarm]
         return max(tests, key=lambda test: test.peak).since if tests else None
 
-    def update(self, glances: Sequence[Glance]) -> Self:
+    def update(self, observations: Sequence[Observation]) -> Self:
         """The same after more verdicts, in this order."""
-        if not glances:
+        if not observations:
             return self
-        agreement, kinds, confidence = zip(*glances, strict=True)
+        agreement, kinds, confidence = zip(*observations, strict=True)
         sure = np.array(confidence)
         counts = np.bincount(np.searchsorted(self._edges(), sure, "right"), minlength=BINS)
         return replace(
