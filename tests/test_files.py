@@ -80,16 +80,16 @@ def test_a_lock_that_a_killed_run_left_holds_nobody_up(server: Running, tmp_path
 
 
 def test_of_many_who_want_one_file_at_a_time_one_has_it(tmp_path: Path) -> None:
-    first = files.Hold(tmp_path / "out.csv")
+    first = files.FileLock(tmp_path / "out.csv")
     for _ in range(2):
         with pytest.raises(DataError, match=f"process {os.getpid()} on .* since "):
-            files.Hold(tmp_path / "out.csv")
-    other = files.Hold(tmp_path / "other.csv")
+            files.FileLock(tmp_path / "out.csv")
+    other = files.FileLock(tmp_path / "other.csv")
     first.release()
-    second = files.Hold(tmp_path / "out.csv")
+    second = files.FileLock(tmp_path / "out.csv")
     first.release()
     with pytest.raises(DataError, match="another run"):
-        files.Hold(tmp_path / "out.csv")
+        files.FileLock(tmp_path / "out.csv")
     second.release()
     other.release()
     assert not list(tmp_path.iterdir())
@@ -214,7 +214,7 @@ def test_a_file_that_is_not_finished_leaves_the_one_before(tmp_path: Path) -> No
     out = tmp_path / "out.json"
     files.write(out, "before")
     out.chmod(0o600)
-    with suppress(KeyboardInterrupt), files.whole(out) as part:
+    with suppress(KeyboardInterrupt), files.atomic(out) as part:
         part.write_text("half")
         raise KeyboardInterrupt
     assert out.read_text() == "before"
@@ -228,7 +228,7 @@ def test_links_and_devices_stay_what_they_are(tmp_path: Path) -> None:
     files.write(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "text"
-    files.ready(Path(os.devnull))
+    files.check_writable(Path(os.devnull))
     files.write(Path(os.devnull), "text")
     assert Path(os.devnull).is_char_device()
 
@@ -335,7 +335,7 @@ def test_a_format_whose_library_is_missing_costs_nothing(
 
 
 def test_a_full_disk_is_told_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.ready(tmp_path / "out.csv")
-    monkeypatch.setattr(files, "ROOM", 10**18)
+    files.check_writable(tmp_path / "out.csv")
+    monkeypatch.setattr(files, "FREE_BYTES", 10**18)
     with pytest.raises(DataError, match=r"MB are free where .*out.csv' is to go, and 1000000000000 are needed"):
-        files.ready(tmp_path / "out.csv")
+        files.check_writable(tmp_path / "out.csv")

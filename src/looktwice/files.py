@@ -24,10 +24,10 @@ from uuid import uuid4
 
 from looktwice.errors import DataError, MissingExtra
 
-ROOM = 10_000_000
+FREE_BYTES = 10_000_000
 """Bytes that must be free where a result goes."""
-HELD = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
-"""What the system says of a lock that somebody else has."""
+LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
+"""Errors of the system for a lock that another process holds."""
 
 
 Kind = Literal["text", "texts", "whole", "number"]
@@ -40,7 +40,7 @@ BLOCK = 10_000
 """Rows that are written to a Parquet file at a time."""
 
 
-def ready(path: Path, kinds: Sequence[str] = ()) -> None:
+def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
     """Refuse a place to which a result could not be written, before anything is paid for it.
 
     `kinds` are the endings that choose the format; without them any will do.
@@ -64,12 +64,12 @@ def ready(path: Path, kinds: Sequence[str] = ()) -> None:
         raise DataError(
             f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another"
         ) from None
-    if free < ROOM:
-        room = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {ROOM / 1e6:.0f} are needed"
+    if free < FREE_BYTES:
+        room = f"{free / 1e6:.1f} MB are free where {str(path)!r} is to go, and {FREE_BYTES / 1e6:.0f} are needed"
         raise DataError(f"{room}; free some space")
 
 
-def folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     """Make a folder for results, unless it is there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,8 @@ def arrow() -> tuple[ModuleType, ModuleType]:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that takes its place once it is complete; what was there before stays until then."""
+def atomic(path: Path) -> Iterator[Path]:
+    """Where to write a file that is moved into place once it is complete (atomic replacement)."""
     place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
         yield place
@@ -113,11 +113,11 @@ def whole(path: Path) -> Iterator[Path]:
 
 def write(path: Path, text: str) -> None:
     """Write a text as UTF-8, whole or not at all; what is not Unicode, as in names of files, is escaped."""
-    with whole(path) as part:
+    with atomic(path) as part:
         part.write_text(text, "utf-8", "backslashreplace")
 
 
-class Hold:
+class FileLock:
     """Keeps other runs from filling the same file, on this machine and where the file system shares locks.
 
     The lock goes when the process ends, in whatever way; `OUT.lock` only says who has it.
@@ -129,7 +129,7 @@ class Hold:
             while not self._take():
                 self._file.close()  # the run before has removed what was opened here
         except OSError as error:
-            if error.errno not in HELD:
+            if error.errno not in LOCKED:
                 raise DataError(f"{str(path)!r} cannot be locked ({error.strerror}); write to a local disk") from None
             with self._file as file:
                 file.seek(0)

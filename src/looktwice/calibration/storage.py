@@ -29,7 +29,7 @@ def save(path: Path, votes: Votes) -> None:
         "probabilities": votes.probabilities if isinstance(votes, LabelledVotes) else (),
         "classes": votes.classes,
     }
-    with files.whole(path) as part:
+    with files.atomic(path) as part:
         if path.suffix == ".parquet":
             _save_parquet(part, votes, json.dumps(texts))
             return

@@ -30,7 +30,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.cli import console
-from looktwice.files import folder as make_folder
+from looktwice.files import make_folder
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures.collection import Picture

@@ -8,7 +8,7 @@ from pathlib import Path
 from looktwice.asking.progress import say
 from looktwice.calibration import votes as voting
 from looktwice.errors import DataError
-from looktwice.files import ready
+from looktwice.files import check_writable
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
 from looktwice.pictures import datasets
@@ -44,7 +44,7 @@ def check_places(profile: Path | None, votes: Path | None = None, report: Path |
     """Refuse places for results that cannot be written, before anything is asked."""
     for path, endings in ((profile, ()), (votes, voting.ENDINGS), (report, REPORTS)):
         if path:
-            ready(path, endings)
+            check_writable(path, endings)
 
 
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:

@@ -160,7 +160,7 @@ class ExportOptions:
 
 def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions) -> None:
     """Write verdicts in the form of a tool."""
-    files.ready(options.out, (".json",))
+    files.check_writable(options.out, (".json",))
     found = reviewing.read(verdicts)
     if options.doubtful:
         found = reviewing.doubtful(found, {})

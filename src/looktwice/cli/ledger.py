@@ -16,7 +16,7 @@ from looktwice.asking.ledger.merging import merge as merge_ledgers
 from looktwice.asking.progress import ERR, say
 from looktwice.cli.console import OUT, print_json, safe, say_next
 from looktwice.errors import ImageError
-from looktwice.files import ready
+from looktwice.files import check_writable
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize
 
@@ -89,7 +89,7 @@ def _amounts(days: Sequence[DayCost], billed: bool) -> list[str]:
 
 def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> None:
     """Every answer as a row of a .csv, .jsonl or .parquet file, with the names of these pictures."""
-    ready(out, files.ENDINGS)
+    check_writable(out, files.ENDINGS)
     names: dict[str, str] = {}
     for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
         try:

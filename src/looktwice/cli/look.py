@@ -27,7 +27,7 @@ from looktwice.cli.console import (
 )
 from looktwice.cli.inputs import policy_of
 from looktwice.errors import DataError
-from looktwice.files import ready
+from looktwice.files import check_writable
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.files import ScoreFile
@@ -168,7 +168,7 @@ def score(
     following: Following,
 ) -> bool:
     """Write the verdicts of all pictures; whether all have one."""
-    ready(out, files.ENDINGS)
+    check_writable(out, files.ENDINGS)
     profile = model.fitted()
     policy = policy_of(model, decide)
     if output.dry_run:

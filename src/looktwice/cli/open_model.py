@@ -51,9 +51,9 @@ def noise(
     json: bool,
 ) -> None:
     """Measure the noise that views make in an open model, keep it, and show Var and KS."""
-    files.ready(out)
+    files.check_writable(out)
     if figures:
-        files.folder(figures)
+        files.make_folder(figures)
     file = _measured(model, pictures, views, draws, seed)
     file.save(out)
     if figures:
@@ -94,7 +94,7 @@ def transfer(
 
     Whether every picture was scored.
     """
-    files.ready(out)
+    files.check_writable(out)
     learn.check_teachable(pictures)
     file = _measured(opened.model, opened.pictures, opened.views, draws, model.options.seed or 0)
     chosen = min(file.noises, key=lambda item: item.transfer_error)
@@ -141,7 +141,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         raise DataError(
             f"the profile {str(teacher)!r} holds a {family}, and only a jury can be borrowed; fit it as one"
         )
-    files.ready(out)
+    files.check_writable(out)
     if pictures:
         learn.check_teachable(pictures)
     if output.dry_run:

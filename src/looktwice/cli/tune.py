@@ -45,7 +45,7 @@ def tune(
     """
     price = model.typical_price()
     check_places(out, report=report)
-    files.ready(out.with_suffix(".svg"))
+    files.check_writable(out.with_suffix(".svg"))
 
     async def work() -> tuple[Plan, Tuned | None]:
         async with watched(model, len(pictures), output):
@@ -87,7 +87,7 @@ def tune_sizes(
     """Choose the size of pictures along with the views, and show what each costs; whether every picture was scored."""
     check_places(out)
     chart = out.with_suffix(".svg")
-    files.ready(chart)
+    files.check_writable(chart)
     if output.dry_run:
         raise DataError(
             "tuning over sizes asks one pilot for each; see what one takes with --working-size and --dry-run"

@@ -96,13 +96,13 @@ class Labels:
 
     def __init__(self, out: Path) -> None:
         """`out` is the `labels.csv`; one that somebody made by other means is taken over, and stays readable."""
-        files.ready(out, (".csv",))
+        files.check_writable(out, (".csv",))
         self.out, self._journal = out, out.with_suffix(JOURNAL)
         self._lock = Lock()
         self._clicks: dict[str, Click] = {}
         self._undone: dict[str, str] = {}
         """The click that each undo took back."""
-        self._hold = files.Hold(out)
+        self._hold = files.FileLock(out)
         began = self._journal.exists()
         try:
             self._file: BinaryIO = self._journal.open("a+b", buffering=0)

@@ -71,7 +71,7 @@ class ScoreFile:
         `size` is the working size at which they are asked about.
         """
         self._out = out
-        self._hold = files.Hold(out)
+        self._hold = files.FileLock(out)
         self._part = out.with_name(out.name + ".part")
         self._header = json.dumps(header, sort_keys=True)
         self._pictures = pictures
@@ -113,7 +113,7 @@ class ScoreFile:
         try:
             with self._writing():
                 self._file.flush()
-            with files.whole(self._out) as part:
+            with files.atomic(self._out) as part:
                 files.write_table(part, self._out.suffix, COLUMNS, rows(self._records(unscored)))
             if not self.missing():
                 self._part.unlink()

@@ -102,10 +102,10 @@ class ReviewFolder:
 
     def __init__(self, folder: Path, pictures: int, size: int) -> None:
         """`pictures` and `size`, in bytes, are what the folder may hold, with what is there already."""
-        files.folder(folder)
+        files.make_folder(folder)
         self._folder, self._verdicts = folder, folder / VERDICTS
         self._pictures, self._size = pictures, size
-        self._lock, self._hold = Lock(), files.Hold(self._verdicts)
+        self._lock, self._hold = Lock(), files.FileLock(self._verdicts)
         self._names = {doubt.name for doubt in read(folder)} if self._verdicts.exists() else set[str]()
         self._held = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
@@ -119,7 +119,7 @@ class ReviewFolder:
             full = len(self._names) >= self._pictures or self._held + len(data) + len(line) > self._size
             if full or name in self._names:
                 return False
-            with files.whole(self._folder / name) as part:
+            with files.atomic(self._folder / name) as part:
                 part.write_bytes(data)
             with self._verdicts.open("ab") as file:
                 file.write(line)

@@ -98,8 +98,8 @@ def export(path: Path, out: Path, names: Mapping[str, str] | None = None) -> int
 
     `names` are those of pictures by their digests; the ledger knows none.
     """
-    files.ready(out, files.ENDINGS)
-    with _snapshot(path) as db, files.whole(out) as part:
+    files.check_writable(out, files.ENDINGS)
+    with _snapshot(path) as db, files.atomic(out) as part:
         return files.write_table(part, out.suffix, COLUMNS, _answers(db, names or {}))
 
 

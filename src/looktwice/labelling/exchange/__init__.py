@@ -38,7 +38,7 @@ def click(tool: str, file: str, says: Says, labels: tuple[str, ...]) -> Click:
 
 def write_labels(out: Path, known: Mapping[str, Click]) -> None:
     """Write what people said as a new `labels.csv`; one that is there already is never overwritten."""
-    files.ready(out, (".csv",))
+    files.check_writable(out, (".csv",))
     if out.exists():
         raise DataError(f"{str(out)!r} is there already and may hold labels; name another file or move it away")
     files.write(out, table(known))

@@ -45,7 +45,7 @@ def export(verdicts: Iterable[Doubt], address: Callable[[str], str], labels: Ite
     words = sorted({*labels, *(label for verdict in found for label in _named(verdict))})
     config = out.with_suffix(".xml")
     files.write(config, configuration(words))
-    with files.whole(out) as part, part.open("w", encoding="utf-8") as file:
+    with files.atomic(out) as part, part.open("w", encoding="utf-8") as file:
         for place, verdict in enumerate(found):
             file.write(("[\n" if place == 0 else ",\n") + json.dumps(task(verdict, address(verdict.name))))
         file.write("\n]\n" if found else "[]\n")
