@@ -161,14 +161,14 @@ async def load(url: str, bodies: list[bytes], looks: int) -> tuple[float, Counte
 
 
 async def in_one(profile: Profile, bodies: list[bytes]) -> float:
-    asker, policy = Asker(connect(DEMO / "fashion.toml")), Policy.whole(profile).guaranteeing(0.1)
+    asker, policy = Asker(connect(DEMO / "fashion.toml")), Policy.full_panel(profile).guaranteeing(0.1)
     began = time.perf_counter()
     verdicts = [verdict async for verdict in looking.look(asker, pictures(bodies), profile, policy)]
     return len(verdicts) / (time.perf_counter() - began)
 
 
 async def one_by_one(profile: Profile, bodies: list[bytes]) -> float:
-    asker, policy = Asker(connect(DEMO / "fashion.toml")), Policy.whole(profile).guaranteeing(0.1)
+    asker, policy = Asker(connect(DEMO / "fashion.toml")), Policy.full_panel(profile).guaranteeing(0.1)
     left = iter(pictures(bodies))
 
     async def caller() -> None:

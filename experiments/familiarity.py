@@ -323,7 +323,7 @@ def streams(names: Sequence[str]) -> list[dict[str, object]]:
             continue
         with Model(description) as model:
             profile = model.fit(_changed(pictures(name)[:FIT], CHANGES["none"]), views=PANEL)
-            policy, shown = Policy.whole(profile), pictures(name)[FIT : FIT + STREAM]
+            policy, shown = Policy.full_panel(profile), pictures(name)[FIT : FIT + STREAM]
             before = _changed(shown[: STREAM // 2], CHANGES["none"])
             hardest = [item for item in pictures(name)[FIT + STREAM // 2 :] if item.truth in HARDEST]
             for change in (*CHANGES, *(["hardest classes"] if hardest else [])):

@@ -43,7 +43,7 @@ from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Door, Manners, Reply, Transport
+from looktwice.classifiers.transport import Door, HttpSettings, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.exchange import fiftyone, label_studio
 from looktwice.pictures import collection, datasets
@@ -463,7 +463,7 @@ def heard(data: bytes) -> None:
 
     async def listen() -> None:
         server = await asyncio.start_server(say, "127.0.0.1", 0)
-        transport = Transport(Manners(timeout=5.0, max_reply_bytes=10_000), Secrets())
+        transport = Transport(HttpSettings(timeout=5.0, max_reply_bytes=10_000), Secrets())
         try:
             port = server.sockets[0].getsockname()[1]
             reply = await transport.door("GET", f"http://127.0.0.1:{port}/", {}).send()

@@ -182,7 +182,7 @@ class AsyncModel:
         found = _labelled(pictures, labels) if labels is not None else many(pictures)
         async with self._showing(len(found)) as asker:
             if views is None and self.profile:
-                return await learn.poll(asker, found, self.profile)
+                return await learn.collect_for(asker, found, self.profile)
             return await learn.collect(asker, found, panel_of(views))
 
     async def estimate(
@@ -414,7 +414,7 @@ class AsyncModel:
         if others is not None:
             metrics.check_powered(len(found), len(others))
         async with self._showing(len(found)) as asker:
-            collected = await learn.poll(asker, found, self.fitted(), policy)
+            collected = await learn.collect_for(asker, found, self.fitted(), policy)
         return evaluate.evaluation(collected, self.fitted(), policy, others)
 
     async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:

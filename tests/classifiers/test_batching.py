@@ -156,6 +156,6 @@ def test_a_batch_is_sent_found_watched_and_read(
     assert len({line.id for line in found}) == 40
     fates = {line.fate for line in found}
     assert Fate.ANSWERED in fates
-    assert Fate.PASSING in fates
-    assert fates <= {Fate.ANSWERED, Fate.PASSING, Fate.EXPIRED}
+    assert Fate.TRANSIENT in fates
+    assert fates <= {Fate.ANSWERED, Fate.TRANSIENT, Fate.EXPIRED}
     assert all(json.loads(line.body) for line in found if line.fate is Fate.ANSWERED)

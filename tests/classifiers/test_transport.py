@@ -32,12 +32,12 @@ from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Door, Manners, Reply, Transport
+from looktwice.classifiers.transport import Door, HttpSettings, Reply, Transport
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.pictures.image import Image
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-MANNERS = Manners(timeout=5.0, connect_timeout=2.0, max_reply_bytes=1000)
+MANNERS = HttpSettings(timeout=5.0, connect_timeout=2.0, max_reply_bytes=1000)
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 ANT = b'HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n{"label": "ant"}'
 PASSWORD = "pa55w0rd"
@@ -93,7 +93,7 @@ async def listening(handler: Handler, tls: ssl.SSLContext | None = None, port: i
 
 
 @asynccontextmanager
-async def opened(url: str, method: str = "POST", manners: Manners = MANNERS) -> AsyncIterator[Door]:
+async def opened(url: str, method: str = "POST", manners: HttpSettings = MANNERS) -> AsyncIterator[Door]:
     transport = Transport(manners, Secrets())
     try:
         yield transport.door(method, url, {"X-Key": "a"})
@@ -569,7 +569,7 @@ def test_a_proxy_of_another_kind_is_refused_without_its_password(
 ) -> None:
     environment("all_proxy", proxy)
     with pytest.raises(PermanentError, match="ALL_PROXY") as caught:
-        Transport(Manners(trust_env=True), Secrets()).door("POST", "http://far.example/", {})
+        Transport(HttpSettings(trust_env=True), Secrets()).door("POST", "http://far.example/", {})
     assert PASSWORD not in f"{caught.value!r}{caught.value.__context__!r}"
 
 

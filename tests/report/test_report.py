@@ -415,7 +415,7 @@ def decoded(uri: str) -> NDArray[np.uint8]:
 
 def test_the_sample_shows_what_each_view_does(profile: Profile, tested: Collected) -> None:
     pictures = shots(tested, side=30)
-    rows = gallery.panel(Policy.whole(profile), profile.seed, None, gallery.sample(pictures))
+    rows = gallery.panel(Policy.full_panel(profile), profile.seed, None, gallery.sample(pictures))
     before, mirrored = (decoded(row.thumbnails[0].uri) for row in rows[:2])
     np.testing.assert_array_equal(mirrored, before[:, ::-1])
 
@@ -461,7 +461,7 @@ def test_votes_that_stopped_early_are_believed_as_the_practice_says(profile: Pro
     views = tested.votes.views.copy()
     views[::2, 2:] = MISSING
     early = replace(tested, votes=replace(tested.votes, views=views))
-    policy = Policy.thrifty(profile)
+    policy = Policy.early_stopping(profile)
     judged = judge(inputs(early, profile, policy=policy))
     assert judged is not None
     np.testing.assert_array_equal(judged.confidence, policy.calibrator.confidence(early.votes))
@@ -482,7 +482,7 @@ def test_stopping_early_is_not_shown_on_the_pictures_that_taught_it() -> None:
     taught = collected(200, seed=21)
     profile = profiled(taught)
     with pytest.raises(DataError, match="leave out --adaptive"):
-        page(inputs(taught, profile, policy=Policy.thrifty(profile)))
+        page(inputs(taught, profile, policy=Policy.early_stopping(profile)))
 
 
 def test_what_does_not_fit_is_said(profile: Profile, tested: Collected) -> None:

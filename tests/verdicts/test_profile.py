@@ -106,10 +106,10 @@ def test_truths_are_held_against_a_fitted_vocabulary_before_asking_but_not_again
     asker, pictures = Asker(PythonClassifier(brightest)), write_pictures(tmp_path / "pictures.npz", 5)
     strange, known = ([replace(picture, truth=truth) for picture in pictures] for truth in ("1", "nw"))
     with pytest.raises(DataError, match=r"none of the truths \('1'\) is among the labels"):
-        asyncio.run(learn.poll(asker, strange, profile))
+        asyncio.run(learn.collect_for(asker, strange, profile))
     assert asker.progress.sent == 0
     borrowed = profile.model_copy(update={"pictures": 0, "vocabulary": ("ant", "bee")})
-    assert asyncio.run(learn.poll(asker, known, borrowed)).labelled().words == ("nw",) * 5
+    assert asyncio.run(learn.collect_for(asker, known, borrowed)).labelled().words == ("nw",) * 5
 
 
 def test_another_classifier_is_refused(collected: Collected) -> None:

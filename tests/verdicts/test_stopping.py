@@ -75,7 +75,7 @@ def test_a_jury_profile_shows_what_each_view_adds_and_what_stopping_early_saves(
 def test_stopping_early_asks_less_and_believes_the_jury_of_what_was_asked(
     profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
-    policy = Policy.thrifty(profile)
+    policy = Policy.early_stopping(profile)
     found = verdicts(clothes[400:600], profile, policy)
     assert profile.adaptive is not None
     rule, juries = profile.adaptive.rule(), profile.adaptive.restored_calibrator().juries
@@ -208,7 +208,7 @@ def test_a_profile_may_know_more_views_than_its_panel_has(
     assert str(profile.adaptive.views()) == str(MILD)
     assert [result.queries for result in profile.results[:3]] == [1, 1, 4]
     assert [len(verdict.votes) for verdict in verdicts(clothes[400:403], profile)] == [3, 3, 3]
-    early = verdicts(clothes[400:500], profile, Policy.thrifty(profile))
+    early = verdicts(clothes[400:500], profile, Policy.early_stopping(profile))
     assert {len(verdict.votes) for verdict in early} == {8}
     assert len({verdict.queries for verdict in early}) > 1
     monkeypatch.setattr(stopping, "RANKING", 30)
@@ -227,7 +227,7 @@ def test_pictures_that_something_was_chosen_on_teach_but_are_not_judged(taught: 
 def test_only_a_jury_profile_knows_when_to_stop(tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "profile.json", MODEL)
     with pytest.raises(ProfileError, match="fit it with the calibrator jury"):
-        Policy.thrifty(profile)
+        Policy.early_stopping(profile)
 
 
 def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Profile) -> None:
@@ -240,13 +240,13 @@ def test_a_profile_whose_parts_about_stopping_do_not_fit_is_refused(profile: Pro
 def test_answers_are_accepted_from_the_threshold_on(profile: Profile, clothes: list[Picture]) -> None:
     threshold = profile.threshold(max_error=0.15, level=0.8)
     assert threshold is not None
-    found = verdicts(clothes[400:450], profile, Policy.whole(profile).guaranteeing(0.15, 0.8))
+    found = verdicts(clothes[400:450], profile, Policy.full_panel(profile).guaranteeing(0.15, 0.8))
     assert {verdict.decision for verdict in found} <= {"accept", "review"}
     assert all((verdict.confidence >= threshold) == (verdict.decision == "accept") for verdict in found)
 
 
 def test_nothing_is_accepted_if_nothing_can_be_promised(profile: Profile, clothes: list[Picture]) -> None:
-    policy = Policy.whole(profile).guaranteeing(0.0001)
+    policy = Policy.full_panel(profile).guaranteeing(0.0001)
     assert policy.accept == NEVER
     assert {verdict.decision for verdict in verdicts(clothes[400:410], profile, policy)} == {"review"}
 
@@ -254,7 +254,7 @@ def test_nothing_is_accepted_if_nothing_can_be_promised(profile: Profile, clothe
 def test_sets_name_the_label_first_and_hold_the_truth_about_as_often_as_asked(
     profile: Profile, clothes: list[Picture], tested: Collected
 ) -> None:
-    policy = Policy.whole(profile).covering(0.97)
+    policy = Policy.full_panel(profile).covering(0.97)
     found = verdicts(clothes[400:600], profile, policy)
     assert all(verdict.prediction_set is not None and verdict.prediction_set[0] == verdict.label for verdict in found)
     sizes = [len(verdict.prediction_set or ()) for verdict in found]
@@ -281,7 +281,7 @@ def test_what_became_of_guarantees_is_counted(profile: Profile, tested: Collecte
     wrong = (policy.calibrator.predict(tested.votes) != tested.labelled().truths)[accepted]
     assert kept.wrong == pytest.approx(wrong.mean())
     assert [line.split(":")[0] for line in kept.lines()] == ["Accepted", "Sets", "Sets by agreement", "Unfamiliar"]
-    [unlike] = evaluate.guarantees(tested, Policy.whole(profile)).lines()
+    [unlike] = evaluate.guarantees(tested, Policy.full_panel(profile)).lines()
     assert unlike.startswith("Unfamiliar:")
 
 
@@ -297,7 +297,7 @@ def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
     with np.load(DEMO / "pictures.npz") as file:
         np.savez(tmp_path / "negatives.npz", images=255 - file["images"][:150])
     negatives = find([tmp_path / "negatives.npz"])
-    for policy in (Policy.whole(profile), Policy.thrifty(profile)):
+    for policy in (Policy.full_panel(profile), Policy.early_stopping(profile)):
         same = verdicts(clothes[400:600], profile, policy)
         other = verdicts(negatives, profile, policy)
         assert not drifted(policy, same)

@@ -23,6 +23,7 @@ import asyncio
 import json
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Manners, retry_after
+from looktwice.classifiers.transport import HttpSettings, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
 from looktwice.pictures.image import PHOTO
 
@@ -47,7 +48,7 @@ CUSTOM_LIMITS: Mapping[str, object] = {"min_side": 64, "max_side": 4096, "max_by
 SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
 """What the services allow for pictures that are sent in the request itself."""
 
-PASSING = {
+TRANSIENT = {
     "InternalDependencyException",
     "InternalFailure",
     "InternalServerError",
@@ -79,7 +80,7 @@ ADVICE = {
 }
 
 
-class Account(Manners):
+class Account(HttpSettings):
     """What all services of AWS share."""
 
     region: str | None = Field(default=None, description="AWS_REGION or the profile's if left out")
@@ -130,7 +131,26 @@ def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str
     return {**values, "encoding": {**limits, **told}} if isinstance(told, Mapping) else values
 
 
-class RekognitionClassifier:
+class AwsClassifier(ABC):
+    """A service of AWS that is asked with one request a picture, in a thread of its own."""
+
+    _service: Service
+    _encoding: Encoding
+
+    def prepare(self, pixels: Pixels) -> bytes:
+        return self._encoding.encode(self._encoding.fit(pixels))
+
+    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
+
+    async def close(self) -> None:
+        self._service.close()
+
+    @abstractmethod
+    def _ask(self, file: bytes) -> Answer: ...
+
+
+class RekognitionClassifier(AwsClassifier):
     """Rekognition's labels, or those of a Custom Labels model; the most confident one counts."""
 
     def __init__(self, description: Rekognition, labels: tuple[str, ...] | None) -> None:
@@ -144,15 +164,6 @@ class RekognitionClassifier:
         parts = _parts(description, self._service.region)
         # Which word counts depends on the labels, and the others of a reply are not kept.
         self.fingerprint = fingerprint("rekognition", {**parts, "labels": labels})
-
-    def prepare(self, pixels: Pixels) -> bytes:
-        return self._encoding.encode(self._encoding.fit(pixels))
-
-    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
-
-    async def close(self) -> None:
-        self._service.close()
 
     def _ask(self, file: bytes) -> Answer:
         least = self._description.min_confidence
@@ -179,7 +190,7 @@ class RekognitionClassifier:
         raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
-class SageMakerClassifier:
+class SageMakerClassifier(AwsClassifier):
     """A model behind a SageMaker endpoint."""
 
     def __init__(self, description: SageMaker, labels: tuple[str, ...] | None) -> None:
@@ -198,15 +209,6 @@ class SageMakerClassifier:
         self.labels = self.names.labels
         self.terms = description.terms(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
-
-    def prepare(self, pixels: Pixels) -> bytes:
-        return self._encoding.encode(self._encoding.fit(pixels))
-
-    async def label(self, batch: Sequence[bytes]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._service.run(self._ask, file) for file in batch)))
-
-    async def close(self) -> None:
-        self._service.close()
 
     def _ask(self, file: bytes) -> Answer:
         kind = self._description.content_type or f"image/{kind_of(file)}"
@@ -239,7 +241,7 @@ def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[s
 
 
 def _parts(description: Account, region: str) -> dict[str, object]:
-    told = description.model_dump(exclude={*Manners.model_fields, *NAMING, "encoding", "region", "error"})
+    told = description.model_dump(exclude={*HttpSettings.model_fields, *NAMING, "encoding", "region", "error"})
     return {**told, "region": region, "encoding": description.encoding.parts()}
 
 
@@ -350,7 +352,7 @@ class Service:
             return QuotaError(f"{words}; {advice}", status=status, billed=self._account.bills_refusals)
         behind = error.response.get("OriginalStatusCode", status)
         status = 429 if code in THROTTLED else status
-        if code in PASSING or status in (408, 429) or behind >= 500:
+        if code in TRANSIENT or status in (408, 429) or behind >= 500:
             headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
             wait, billed = retry_after(headers), self._account.bills(status)
             return PassingError(f"{words}; try later", status=status, retry_after=wait, billed=billed)

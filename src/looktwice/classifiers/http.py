@@ -37,7 +37,7 @@ from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import Manners, Reply, Transport
+from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
 
 PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
@@ -106,7 +106,7 @@ class Numbers(Preprocessing):
 Body = Raw | Base64 | Multipart | Json
 
 
-class Description(Manners, Paths):
+class Description(HttpSettings, Paths):
     """One request and where its reply holds the label."""
 
     url: str
@@ -239,7 +239,7 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
 
 def _parts(description: Description) -> dict[str, object]:
     """All that could change the server's words; secrets are in it by the names of their variables."""
-    silent = {*Manners.model_fields, *NAMING, "values", "error"}
+    silent = {*HttpSettings.model_fields, *NAMING, "values", "error"}
     told = description.model_dump(exclude={*silent, "encoding", "headers"})
     if "{pixels}" not in json.dumps(told["body"]):
         del told["pixels"]

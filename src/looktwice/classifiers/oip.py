@@ -52,7 +52,7 @@ from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import Found, Garbled
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import Manners, Reply, Transport
+from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
 
 NUMBERS = {
@@ -71,7 +71,7 @@ CLASS = re.compile(r"(?P<value>-?\d[\d.]*(?:e[-+]?\d+)?):(?P<index>\d+)(?::(?P<l
 HEADER_LENGTH = "inference-header-content-length"
 
 
-class Description(Manners, Preprocessing):
+class Description(HttpSettings, Preprocessing):
     """Where the model is, how a picture becomes its input, and its output a label."""
 
     url: str
@@ -149,7 +149,9 @@ class OipClassifier:
         self._learned: Model | None = None
         self.labels = labels
         self.names = Names(labels)
-        told = description.model_dump(exclude={*Manners.model_fields, "url", "labels", "batch", "binary", "encoding"})
+        told = description.model_dump(
+            exclude={*HttpSettings.model_fields, "url", "labels", "batch", "binary", "encoding"}
+        )
         # A server that can name the classes itself is asked to where the description does not.
         named = description.labels is not None
         parts = {**told, "url": self._address.model, "named": named, "encoding": description.encoding.parts()}

@@ -1,7 +1,7 @@
 """One way over HTTP for every protocol: a request out, a capped reply or an error of the right kind back.
 
     secrets = Secrets()
-    transport = Transport(Manners(), secrets)
+    transport = Transport(HttpSettings(), secrets)
     door = transport.door("POST", "https://host/v1/classify", {"authorization": secrets.fill("Bearer ${API_KEY}")})
     reply = await door.send(body)
 
@@ -55,7 +55,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
-PASSING = {408, 425, 429}
+TRANSIENT = {408, 425, 429}
 REFUSALS = {401, 402, 403, 413, 429}
 """Statuses of a server that did not do the work, which few bill."""
 UNSUPPORTED = {501, 505}
@@ -86,7 +86,7 @@ ADVICE = {
     422: "it did not understand the body; compare its fields with the server's manual",
 }
 DAY = 86_400.0
-DEAREST = 1_000_000
+HIGHEST_PRICE = 1_000_000
 """More than any question costs; the numbers of dearer ones would not end."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -98,10 +98,10 @@ def _in_millionths(price: Decimal) -> Decimal:
     return price
 
 
-Price = Annotated[Decimal, Field(ge=0, le=DEAREST, allow_inf_nan=False), AfterValidator(_in_millionths)]
+Price = Annotated[Decimal, Field(ge=0, le=HIGHEST_PRICE, allow_inf_nan=False), AfterValidator(_in_millionths)]
 
 
-class Manners(BaseModel):
+class HttpSettings(BaseModel):
     """How a server likes to be asked: settings that every HTTP protocol shares, none of which changes answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -194,8 +194,8 @@ class Connector(aiohttp.TCPConnector):
 class Transport:
     """Connections to servers, opened when the first request is sent; usable again after `close`, in any event loop."""
 
-    def __init__(self, manners: Manners, secrets: Secrets) -> None:
-        self.manners = manners
+    def __init__(self, http: HttpSettings, secrets: Secrets) -> None:
+        self.http = http
         self.secrets = secrets
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -216,10 +216,10 @@ class Transport:
         return self._session
 
     def _open(self) -> aiohttp.ClientSession:
-        seconds = self.manners.timeout
+        seconds = self.http.timeout
         return aiohttp.ClientSession(
             connector=Connector(),
-            timeout=aiohttp.ClientTimeout(total=seconds, connect=min(seconds, self.manners.connect_timeout)),
+            timeout=aiohttp.ClientTimeout(total=seconds, connect=min(seconds, self.http.connect_timeout)),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # which has no cap of ours
         )
@@ -239,7 +239,7 @@ class Door:
         self._method = method
         self._url = url.with_user(None).with_fragment(None)
         self._where = transport.secrets.mask(str(self._url.with_query(None)))
-        self._proxy = _proxy(url, transport.secrets) if transport.manners.trust_env else None
+        self._proxy = _proxy(url, transport.secrets) if transport.http.trust_env else None
         own = AGENT | {"accept": "*/*", "accept-encoding": "identity"} | _authorization("authorization", url)
         if self._proxy and url.scheme == "http":
             own |= self._proxy.headers
@@ -276,7 +276,7 @@ class Door:
                 proxy_headers=self._proxy.headers if self._proxy else None,
                 ssl=_tls() if secure else True,
             ) as response:
-                return unpacked(await self._read(response), self._transport.manners.max_reply_bytes)
+                return unpacked(await self._read(response), self._transport.http.max_reply_bytes)
         except BaseException:
             attempt.abort()
             raise
@@ -288,7 +288,7 @@ class Door:
         async for part in response.content.iter_any():
             parts.append(part)
             size += len(part)
-            if size > self._transport.manners.max_reply_bytes:
+            if size > self._transport.http.max_reply_bytes:
                 raise OverlongError()
         return Reply(response.status, response.headers, b"".join(parts))
 
@@ -326,16 +326,16 @@ class Door:
 
     def _failed(self, error: Exception) -> ClassifierError:
         """The error for a request that may have been sent and got no whole reply."""
-        manners = self._transport.manners
+        http = self._transport.http
         match error:
             case OverlongError():
-                most = manners.max_reply_bytes
+                most = http.max_reply_bytes
                 return PermanentError(
                     f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
                 )
             case TimeoutError():
                 return PassingError(
-                    f"{self._where} did not reply within {manners.timeout:g} s; raise timeout if it needs longer"
+                    f"{self._where} did not reply within {http.timeout:g} s; raise timeout if it needs longer"
                 )
         return PassingError(f"{self._where} broke off before its reply was whole: {self._why(error)}")
 
@@ -347,7 +347,7 @@ class Door:
                 advice = "check the address and its certificate"
                 return PermanentError(f"{where} cannot be used: {self._why(error)}; {advice}", sent=False)
             case TimeoutError():
-                seconds = min(self._transport.manners.timeout, self._transport.manners.connect_timeout)
+                seconds = min(self._transport.http.timeout, self._transport.http.connect_timeout)
                 why = f"no connection within {seconds:g} s"
                 return PassingError(f"{where} cannot be reached: {why}; is the server up?", sent=False)
             case ValueError():
@@ -372,7 +372,7 @@ class Door:
         words = _words(reply.body, self._transport.secrets)
         told = f"{self._where} answered {reply.status}: {words}"
         kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
-        billed = self._transport.manners.bills(reply.status)
+        billed = self._transport.http.bills(reply.status)
         if kind is PassingError:
             wait = retry_after(reply.headers)
             return PassingError(f"{told}; try later", status=reply.status, retry_after=wait, billed=billed)
@@ -428,7 +428,7 @@ def _kind(status: int, words: str) -> type[ClassifierError]:
     quota = status == 402 or (status in QUOTA_STATUSES and QUOTA_WORDS.search(words) is not None)
     if quota and not (status == 429 and RATE_WORDS.search(words)):
         return QuotaError
-    later = status in PASSING or (status >= 500 and status not in UNSUPPORTED)
+    later = status in TRANSIENT or (status >= 500 and status not in UNSUPPORTED)
     return PassingError if later else PermanentError
 
 

@@ -61,7 +61,7 @@ class ReportInputs:
 
     def using(self) -> Policy:
         """How the profile is put to use."""
-        return self.policy or Policy.whole(self.profile)
+        return self.policy or Policy.full_panel(self.profile)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from yarl import URL
 
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Manners, Transport
+from looktwice.classifiers.transport import HttpSettings, Transport
 from looktwice.errors import ClassifierError, DataError, LookTwiceError
 from looktwice.pictures.collection import Source
 from looktwice.service import Limits, bodies
@@ -78,7 +78,7 @@ class Studio:
             raise LookTwiceError("--label-studio is not an address; write for example http://localhost:8080")
         self._key = os.environ.get(KEY, "").strip()
         self._limits = limits
-        self._transport = Transport(Manners(timeout=limits.upload, max_reply_bytes=limits.body), Secrets())
+        self._transport = Transport(HttpSettings(timeout=limits.upload, max_reply_bytes=limits.body), Secrets())
         self._access, self._until = "", 0.0
 
     async def picture(self, address: object) -> Opened:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def assess(collected: Collected, profile: Profile, policy: Policy | None = None) -> list[Result]:
     """How a profile fares on labelled pictures that took no part in fitting, beside the baselines."""
     labelled = collected.labelled().evenly()
-    calibrator = (policy or Policy.whole(profile)).calibrator
+    calibrator = (policy or Policy.full_panel(profile)).calibrator
     name = stopping.ADAPTIVE if isinstance(calibrator, Prefixes) else calibrator.name
     plain = baselines(labelled, profile)
     return [Result.of(outcome) for outcome in (*plain, crossfit.outcome(calibrator, labelled, name))]

@@ -167,13 +167,15 @@ def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-async def poll(asker: Asker, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> Collected:
+async def collect_for(
+    asker: Asker, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None
+) -> Collected:
     """The answers about every picture under a profile's panel."""
     profile.check(asker.classifier.fingerprint, asker.names.renames)
     profile.check_scores(asker.scores)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
-    policy = policy or Policy.whole(profile)
+    policy = policy or Policy.full_panel(profile)
     return await collect(
         asker, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds, policy.screen()
     )

@@ -96,7 +96,7 @@ async def look(
     """A verdict for each picture, in their order, or the reason why there is none."""
     profile.check(asker.classifier.fingerprint, asker.names.renames)
     profile.check_scores(asker.scores)
-    policy = policy or Policy.whole(profile)
+    policy = policy or Policy.full_panel(profile)
     names = tuple(map(str, policy.panel))
     waiting: list[Row | Unscored] = []
     async with aclosing(asker.ask(pictures, policy.panel, policy.rounds, policy.screen())) as rows:
@@ -129,7 +129,7 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
         lists=lists if any(lists) else (),
         descriptor=first.descriptor,
     )
-    policy = replace(Policy.whole(profile), calibrator=_burst_calibrator(profile, len(others)), answers=None)
+    policy = replace(Policy.full_panel(profile), calibrator=_burst_calibrator(profile, len(others)), answers=None)
     (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
     return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
 

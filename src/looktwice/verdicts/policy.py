@@ -1,9 +1,9 @@
-"""How a profile is put to use: what to believe, when enough is asked, what to accept and which labels to name."""
+"""How a profile is used: which views to ask, when to stop, what to accept and which labels to put in a set."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, Self, TypedDict, get_args
@@ -12,7 +12,6 @@ import numpy as np
 
 from looktwice.asking.jobs import Rounds, Screen
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import MISSING, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts.conformal import SetKind, SetMaker
@@ -22,7 +21,7 @@ from looktwice.verdicts.profile import Adaptive, HeldOut, Profile
 from looktwice.views import Panel
 
 Unfamiliar = Literal["accept", "review", "refuse"]
-"""What becomes of pictures that are not like the labelled ones."""
+"""How pictures that are unlike the labelled ones are handled."""
 FALSE_ALARMS = 0.01
 NEVER = math.inf
 """The threshold when nothing can be guaranteed: no confidence reaches it."""
@@ -30,19 +29,19 @@ NEVER = math.inf
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """How far pictures are like the labelled ones."""
+    """How much pictures resemble the labelled ones."""
 
     familiarity: Floats
     """(n,): one p-value from pixels and answers: the number of tests times the least of them (Bonferroni)."""
     pixels: Floats
     """(n,): the p-value of the pixels alone, NaN where it is not known."""
     reasons: dict[int, str]
-    """The places of those that are not like them, the least familiar first, and why."""
+    """The indices of unfamiliar pictures, the least familiar first, and why each is."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One way to use a profile; `guaranteeing` and `covering` give the same with more to say about a picture."""
+    """One way to use a profile; `guaranteeing` and `covering` return it with a guarantee or prediction sets."""
 
     panel: Panel
     """The views to ask, in order."""
@@ -50,23 +49,23 @@ class Policy:
     held_out: HeldOut
     """What its guarantees rest on."""
     agreement_bins: tuple[int, ...]
-    """How many labelled pictures were of each kind."""
+    """How many labelled pictures fell into each agreement bin."""
     rounds: Rounds | None = None
-    """When enough is asked; None asks the whole panel."""
+    """When to stop asking; None asks the whole panel."""
     accept: float | None = None
     """The least confidence to accept, NEVER if nothing can be guaranteed; None decides nothing."""
     sets: SetMaker | None = None
     familiarity: Familiarity | None = None
-    """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
+    """Familiarity by pixels; None where the profile has none."""
     answers: AnswerKinds | None = None
-    """What tells answers like those about the labelled pictures from others; None where the profile cannot tell."""
+    """Familiarity by answers; None where the profile has none."""
     unfamiliar: Unfamiliar = "review"
-    """What becomes of others."""
+    """How unfamiliar pictures are handled."""
     false_alarms: float = FALSE_ALARMS
-    """How often a picture like the labelled ones is taken for another."""
+    """The share of familiar pictures that may be flagged as unfamiliar."""
 
     @classmethod
-    def whole(cls, profile: Profile) -> Self:
+    def full_panel(cls, profile: Profile) -> Self:
         """Ask the whole panel about every picture."""
         return cls(
             profile.views(),
@@ -78,7 +77,7 @@ class Policy:
         )
 
     @classmethod
-    def thrifty(cls, profile: Profile) -> Self:
+    def early_stopping(cls, profile: Profile) -> Self:
         """Stop asking about a picture as soon as further answers would hardly matter."""
         adaptive = profile.adaptive
         if adaptive is None:
@@ -100,11 +99,11 @@ class Policy:
         return replace(self, accept=NEVER if threshold is None else threshold)
 
     def covering(self, coverage: float, kind: SetKind = "adaptive") -> Self:
-        """Name the labels that hold the truth so often."""
+        """Add prediction sets that contain the truth with probability `coverage`."""
         return replace(self, sets=self.held_out.conformal(coverage, kind))
 
     def treating(self, unfamiliar: Unfamiliar, false_alarms: float = FALSE_ALARMS) -> Self:
-        """Do this with pictures that are not like the labelled ones."""
+        """Handle unfamiliar pictures this way."""
         if unfamiliar == "refuse" and self.familiarity is None:
             raise ProfileError(
                 "this profile cannot tell which pictures are unfamiliar; fit again, or do not refuse any"
@@ -149,17 +148,17 @@ class Policy:
 
     @property
     def _tests(self) -> int:
-        """How many p-values each picture has."""
+        """How many p-values each picture has, for the Bonferroni correction."""
         return (self.familiarity is not None) + (self.answers is not None)
 
     def screen(self) -> Screen:
-        """What looks at pictures before anything is asked about them."""
+        """What is computed of pictures before anything is asked about them."""
         return Screen(self.familiarity is not None, why=self.because, refuse=self.unfamiliar == "refuse")
 
     def agreement_bin(self, base: str, views: Sequence[str | None]) -> int:
-        """What drift is seen by: how many views are on the side of the base label.
+        """The bin on which drift is tested: how many views agree with the base label.
 
-        Where one stops early: how many of the first round, and of those alike, how many had to be asked.
+        With early stopping: how many of the first round, then how many views were asked.
         """
         if self.rounds is None:
             return sum(label == base for label in views)
@@ -168,80 +167,68 @@ class Policy:
         return agreement_bin(agree, asked, len(views))
 
     def drift(self) -> Drift | None:
-        """The test that pictures still look like the profile's; None if the profile cannot tell.
+        """The test that votes are still distributed as in the profile; None if the profile cannot tell.
 
         A false alarm has a chance of at most 1 %, however many pictures there are.
         """
         return Drift(self.agreement_bins) if len(self.agreement_bins) > 1 and any(self.agreement_bins) else None
 
     def shift(self) -> Drift | None:
-        """The same by the pixels: whether pictures are still as familiar; None if the profile cannot tell.
+        """The same for the pixels: whether pictures are still as familiar; None if the profile cannot tell.
 
         Where unfamiliar pictures are refused, those that are left would seem too familiar.
         """
         return self.familiarity.drift() if self.familiarity and self.unfamiliar != "refuse" else None
 
     def familiarity_kind(self, familiarity: float | None) -> int:
-        """What a shift is seen by: the place of a picture among the labelled ones."""
+        """The bin on which a shift is tested: the rank of a picture among the labelled ones."""
         return self.familiarity.kind(familiarity) if self.familiarity and familiarity is not None else 0
 
 
 def agreement_bin(agree: int, asked: int, views: int) -> int:
-    """One number for how many views of the first round agree and how many were asked, the most doubtful first."""
+    """The bin of a picture by how many views of the first round agree and how many were asked."""
     return agree * (views + 1) + views - asked
 
 
 def _rounds(adaptive: Adaptive, vocabulary: Sequence[str], classes: int) -> Rounds:
-    """Views are asked one by one after the first round.
+    """Views are asked one by one after the first round, until the stopping rule says enough.
 
-    Without scores all that matters is who agrees with whom, and of which class the base label is if classes matter.
+    Without scores all that matters is which answers agree, and the class of the base label if classes matter; what
+    follows from these is cached.
     """
-    further = _further(adaptive, classes)
     calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
+    views = len(calibrator.juries) - 1
+    panel = tuple(map(str, range(views)))
     scored = any(jury.scored for jury in calibrator.juries)
     known = {label: code for code, label in enumerate(vocabulary) if any(jury.classes for jury in calibrator.juries)}
 
+    def further(votes: Votes, asked: int) -> int:
+        return 0 if rule.enough(calibrator.confidence(votes), asked)[0] else 1
+
+    @cache
+    def by_agreement(base: int, *codes: int) -> int:
+        padded = np.full((1, views), MISSING, np.int32)
+        padded[0, : len(codes)] = codes
+        words = tuple(map(str, range(max((base, *codes)) + 1)))
+        votes = Votes(("",), panel, words, np.array([base], np.int32), padded, max(classes, len(words)))
+        return further(votes, len(codes))
+
     def more(row: Row) -> int:
         if scored and row.lists:
-            confidence = calibrator.confidence(_so_far(row, calibrator, vocabulary, classes))
-            return 0 if rule.enough(confidence, len(row.views))[0] else 1
-        codes, said = dict(known), (row.base, *row.views)
-        return further(tuple(MISSING if v is None else codes.setdefault(v, len(codes)) for v in said))
+            missing = views - len(row.views)
+            padded = replace(row, views=(*row.views, *[None] * missing), lists=(*row.lists, *[()] * missing))
+            return further(Votes.collect([padded], panel, vocabulary, classes), len(row.views))
+        codes = dict(known)
+        return by_agreement(
+            *(MISSING if v is None else codes.setdefault(v, len(codes)) for v in (row.base, *row.views))
+        )
 
     return Rounds(adaptive.first, more)
 
 
-def _so_far(row: Row, calibrator: Prefixes, vocabulary: Sequence[str], classes: int) -> Votes:
-    """What is said of a picture so far, as votes under the whole panel."""
-    views = len(calibrator.juries) - 1
-    missing = views - len(row.views)
-    whole = replace(row, views=(*row.views, *[None] * missing), lists=(*row.lists, *[()] * missing))
-    return Votes.collect([whole], tuple(map(str, range(views))), vocabulary, classes)
-
-
-def _further(adaptive: Adaptive, classes: int) -> Callable[[tuple[int, ...]], int]:
-    calibrator, rule = adaptive.restored_calibrator(), adaptive.rule()
-
-    @cache
-    def further(codes: tuple[int, ...]) -> int:
-        confidence = calibrator.confidence(_votes(codes, calibrator, classes))
-        return 0 if rule.enough(confidence, len(codes) - 1)[0] else 1
-
-    return further
-
-
-def _votes(codes: tuple[int, ...], calibrator: Prefixes, classes: int) -> Votes:
-    """One picture's answers so far."""
-    views = np.full((1, len(calibrator.juries) - 1), MISSING, np.int32)
-    views[0, : len(codes) - 1] = codes[1:]
-    words = tuple(map(str, range(max(codes) + 1)))
-    panel = tuple(map(str, range(views.shape[1])))
-    return Votes(("",), panel, words, np.array(codes[:1], np.int32), views, max(classes, len(words)))
-
-
 @dataclass(frozen=True)
 class DecisionOptions:
-    """How a profile is put to use: when to stop asking, what to accept, and which labels to name."""
+    """How verdicts are made: when to stop asking, what to accept, and which prediction sets to give."""
 
     adaptive: bool = False
     """Stop asking about a picture once further answers would hardly matter."""
@@ -274,7 +261,7 @@ class DecisionOptions:
 
     def of(self, profile: Profile) -> Policy:
         """The policy that these options mean."""
-        policy = Policy.thrifty(profile) if self.adaptive else Policy.whole(profile)
+        policy = Policy.early_stopping(profile) if self.adaptive else Policy.full_panel(profile)
         policy = policy.treating(self.unfamiliar, self.false_alarms)
         if self.max_error is not None:
             policy = policy.guaranteeing(self.max_error, self.level)

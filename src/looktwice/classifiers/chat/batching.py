@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from yarl import URL
 
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Door, Manners, Transport
+from looktwice.classifiers.transport import Door, HttpSettings, Transport
 from looktwice.errors import PermanentError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SKEW = 600.0
 """Seconds by which the vendor's clock may be behind ours."""
 WATCH = 5.0
 """Seconds between two looks at a batch that may be ours."""
-PASSING = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
+TRANSIENT = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
 """Anthropic's errors that may be gone the next time."""
 PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
 """The same as the codes of gRPC and HTTP, to which all of 500 and more belong."""
@@ -42,7 +42,7 @@ class Fate(Enum):
     """What became of a question of a batch."""
 
     ANSWERED = auto()
-    PASSING = auto()
+    TRANSIENT = auto()
     """It failed in a way that may be gone the next time."""
     FAILED = auto()
     EXPIRED = auto()
@@ -65,7 +65,7 @@ class State(NamedTuple):
     """Where a batch stands."""
 
     ended: bool
-    rest: Fate = Fate.PASSING
+    rest: Fate = Fate.TRANSIENT
     """What became of questions that have no line in the results of a batch that has ended."""
     lost: bool = False
     """Whether such a question may have been answered and billed all the same."""
@@ -93,10 +93,10 @@ class BatchApi(ABC):
     """Of one batch: less than any vendor allows, as it is held in memory until it is sent."""
 
     def __init__(self, vendor: ChatModel, headers: Mapping[str, str], secrets: Secrets) -> None:
-        patient = {**vendor.model_dump(include={*Manners.model_fields}), "max_reply_bytes": LARGEST_REPLY}
+        patient = {**vendor.model_dump(include={*HttpSettings.model_fields}), "max_reply_bytes": LARGEST_REPLY}
         self._vendor = vendor
         self._headers = headers
-        self._transport = Transport(Manners.model_validate({**patient, "timeout": TIMEOUT}), secrets)
+        self._transport = Transport(HttpSettings.model_validate({**patient, "timeout": TIMEOUT}), secrets)
 
     @abstractmethod
     def line(self, id: str, body: bytes) -> bytes:
@@ -230,10 +230,10 @@ class OpenAIBatches(BatchApi):
         id, response, error = str(told.get("custom_id")), told.get("response"), told.get("error")
         if isinstance(response, dict):
             status, body = int(response.get("status_code") or 0), json.dumps(response.get("body")).encode()
-            fate = Fate.ANSWERED if status == 200 else Fate.PASSING if _passes(status) else Fate.FAILED
+            fate = Fate.ANSWERED if status == 200 else Fate.TRANSIENT if _passes(status) else Fate.FAILED
             return Line(id, fate, body, status)
         code = error.get("code") if isinstance(error, dict) else None
-        fate = {"batch_expired": Fate.EXPIRED, "batch_cancelled": Fate.CANCELLED}.get(str(code), Fate.PASSING)
+        fate = {"batch_expired": Fate.EXPIRED, "batch_cancelled": Fate.CANCELLED}.get(str(code), Fate.TRANSIENT)
         return Line(id, fate, json.dumps(error).encode(), 0)
 
 
@@ -294,7 +294,7 @@ class MessageBatches(BatchApi):
                     error = told.get("error")
                     inner = error.get("error") if isinstance(error, dict) else None
                     kind = inner.get("type") if isinstance(inner, dict) else None
-                    yield Line(id, Fate.PASSING if kind in PASSING else Fate.FAILED, json.dumps(error).encode(), 0)
+                    yield Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, json.dumps(error).encode(), 0)
 
 
 class GeminiBatches(BatchApi):
@@ -356,7 +356,7 @@ class GeminiBatches(BatchApi):
             id, error = str(each.get("key")), each.get("error")
             if isinstance(error, dict):
                 code = int(error.get("code") or 0)
-                yield Line(id, Fate.PASSING if _passes(code) else Fate.FAILED, json.dumps(error).encode(), code)
+                yield Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, json.dumps(error).encode(), code)
             else:
                 yield Line(id, Fate.ANSWERED, json.dumps(each.get("response")).encode())
 

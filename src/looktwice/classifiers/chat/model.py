@@ -43,7 +43,7 @@ from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.secrets import Secrets, refuse_literals
-from looktwice.classifiers.transport import Manners, Reply, Transport
+from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.image import WorkingSize
@@ -59,7 +59,7 @@ ADDED = {"wordings", "enumeration", "picture", "logprobs"}
 """Settings that are part of a fingerprint only where they are set, so that those of older descriptions stay."""
 
 
-class ChatModel(Manners, ABC):
+class ChatModel(HttpSettings, ABC):
     """A model of one vendor: its settings, how a question is written for it and how its reply is read."""
 
     usual_url: ClassVar[str]
@@ -140,7 +140,7 @@ class ChatModel(Manners, ABC):
 
     def parts(self, prompts: Prompts) -> dict[str, object]:
         """What could change answers, for a fingerprint."""
-        told = self.model_dump(exclude={*Manners.model_fields, *READ_ONLY, *ADDED, "encoding", "key", "ranked"})
+        told = self.model_dump(exclude={*HttpSettings.model_fields, *READ_ONLY, *ADDED, "encoding", "key", "ranked"})
         told |= self.model_dump(include=ADDED - {"wordings"}, exclude_defaults=True)
         told |= {"wordings": prompts.wordings} if prompts.wordings else {}
         told |= {"prompt": prompts.template(AS_DESCRIBED), **({"ranked": self.ranked} if self.ranked else {})}
