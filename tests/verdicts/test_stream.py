@@ -98,7 +98,7 @@ def test_what_cannot_be_told_honestly_is_not() -> None:
     assert stream.lines() == ["Drift: none seen in 50 pictures.", stream.expected().sentence()]
     _, few = held_out(rng, 40)
     assert watched(few, confidence[:50]).expected().not_told == "too few answers like these were checked"
-    assert "not told, because too few" in watched(few, confidence[:50]).expected().sentence()
+    assert "unknown, because too few" in watched(few, confidence[:50]).expected().sentence()
 
 
 # At work
