@@ -268,10 +268,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
 FIT, EVALUATE, SCORE = ("fit", "some.npz", "-c", "api.toml"), ("evaluate", "some.npz"), ("score", "some.npz")
 TUNE = ("tune", "some.npz", "-c", "api.toml")
 BAD = [
-    (("fit", "few.npz", "-c", "api.toml"), "9 labelled pictures are too few; give at least 10"),
+    (("fit", "few.npz", "-c", "api.toml"), "too few labelled pictures (9); give at least 10"),
     (("fit", "alike.npz", "-c", "api.toml"), "the truth of all 40 pictures is 'ant'"),
     ((*TUNE, "--max-queries", 5), "40 labelled pictures are too few to choose views"),
-    (("tune", "few.npz", "-c", "api.toml", "--paper", "rotation"), "too few; give at least 20"),
+    (("tune", "few.npz", "-c", "api.toml", "--paper", "rotation"), "give at least 20"),
     ((*TUNE, "--paper", "mirror"), "the paper has no transformation 'mirror'"),
     (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "few.npz"), "too few"),
     (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "some.npz", "-o", "missing/x.json"), "no folder"),

@@ -100,7 +100,7 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
 def check_count(pictures: int, least: int = 2 * FOLDS) -> None:
     """Refuse pictures that are too few to be judged by folds."""
     if pictures < least:
-        raise FitError(f"{pictures} labelled pictures are too few; give at least {least}, better 200")
+        raise FitError(f"too few labelled pictures ({pictures}); give at least {least}, better 200")
 
 
 def cross_fit(calibrator: Calibrator, labelled: LabelledVotes, seed: int = 0, n_selection: int = 0) -> Outcome:

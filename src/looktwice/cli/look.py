@@ -132,7 +132,7 @@ def look(
     verdicts = run(work)
     for verdict in verdicts:
         _show(verdict, output.json)
-    if not output.json and any(isinstance(verdict, Verdict) for verdict in verdicts):
+    if not output.json and decide.max_error is None and any(isinstance(verdict, Verdict) for verdict in verdicts):
         say_reach(model.fitted(), profile, model.typical_price())
     return not any(isinstance(verdict, Unscored) for verdict in verdicts)
 
@@ -209,7 +209,10 @@ def score(
         told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": str(out), "pictures": len(pictures), **told})
     tell_drift(stream, began, first)
-    say(f"Verdicts: {out}" + ("; run the same command again to resume" if file.missing() else ""))
+    say(
+        f"Verdicts: {out}"
+        + (f"; not scored: {file.missing():,}; run the same command again to complete it" if file.missing() else "")
+    )
     if not (output.json or file.missing()):
         following.say(profile, decide.max_error, model.typical_price(), decided, stream.alarm)
     return not file.missing()

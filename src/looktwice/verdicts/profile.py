@@ -277,7 +277,9 @@ class Profile(_Part):
             values = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             raise ProfileError(f"there is no profile {str(path)!r}; make one with: looktwice fit") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
+            raise ProfileError(f"{str(path)!r} is not a profile: {error}; make one with: looktwice fit") from None
+        except OSError as error:
             raise ProfileError(f"the profile {str(path)!r} cannot be read: {error}") from None
         return cls.of(values, str(path))
 

@@ -133,7 +133,11 @@ class Stream:
         """What there is to say of a change, for people; a line that there is none where none is seen."""
         if not self.alarm:
             tests = [test for test in (self.drift, self.shift) if test is not None]
-            told = f"none seen in {self.seen:,} pictures" if tests else "not told, as the profile cannot tell"
+            told = (
+                f"none seen in {self.seen:,} picture{'s' * (self.seen != 1)}"
+                if tests
+                else "unknown, because the profile holds too little to compare with"
+            )
             expected = self.expected()
             return [f"Drift: {told}.", *([] if expected.accuracy is None else [expected.sentence()])]
         what = []
