@@ -30,7 +30,7 @@ from workshop import brightest, write_pictures, write_profile
 import looktwice as lt
 from looktwice.asking.jobs import AnswerEvent
 from looktwice.asking.outcome import Progress
-from looktwice.errors import BudgetError, DataError, FitError, ImageError, ProfileError
+from looktwice.errors import BudgetError, DataError, FitError, ImageError, LookTwiceError, ProfileError
 from looktwice.verdicts.profile import Profile
 
 VIEWS = "gaussian:0.1*4"
@@ -205,6 +205,103 @@ def test_an_interrupted_run_loses_nothing_and_asks_nothing_twice(tmp_path: Path)
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert process.returncode == -signal.SIGINT
         assert server.stats()["requests"] == 300
+
+
+INTERRUPTED_TWICE = """
+import os, signal, sys, threading, time
+import looktwice as lt
+from pathlib import Path
+
+def press_again():
+    while not model._model.asker.stopped:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+model = lt.Model.load(sys.argv[1], ledger=sys.argv[2], canaries=0)
+model.look("picture.png")
+threading.Thread(target=press_again).start()
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    list(model.score(Path("pictures.npz")))
+except KeyboardInterrupt:
+    print("left", flush=True)
+while model._model.asker.stopped:  # until what was in flight has come
+    time.sleep(0.01)
+print(len([v for v in model.score(Path("pictures.npz")) if isinstance(v, lt.Verdict)]), flush=True)
+model.close()
+"""
+
+
+def test_a_second_interrupt_leaves_and_the_model_goes_on_afterwards(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures.npz", 4)
+    Pillow.fromarray(pictures(1)[0][0]).save(tmp_path / "picture.png")
+    with fault_server(delay=3) as server:
+        write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=8))
+        command = [sys.executable, "-c", INTERRUPTED_TWICE, "profile.json", "answers.db"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout.split()) == (0, ["left", "4"]), done.stderr
+        assert server.stats()["requests"] == 25
+
+
+def test_closing_a_model_keeps_what_another_thread_has_in_flight(tmp_path: Path) -> None:
+    with fault_server(delay=0.5) as server, ThreadPoolExecutor(1) as threads:
+        write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=2))
+        model = lt.Model.load(tmp_path / "profile.json", ledger=str(tmp_path / "answers.db"), canaries=0)
+        looking = threads.submit(model.look, IMAGES[0])
+        while not server.stats()["requests"]:
+            pass
+        model.close()
+        with pytest.raises(LookTwiceError, match="closed"):
+            looking.result(timeout=60)
+        sent = server.stats()["requests"]
+        assert sent < 5
+        model.look(IMAGES[0])
+        assert server.stats()["requests"] == 5  # so those that were in flight are in the ledger
+        model.close()
+
+
+def test_a_stream_says_that_its_model_was_closed(profile: Profile) -> None:
+    model = lt.Model(brightest, profile)
+    verdicts = model.score(IMAGES)
+    next(verdicts)
+    model.close()
+    with pytest.raises(LookTwiceError, match="closed while it was asking"):
+        next(verdicts)
+    assert ours() == []
+
+
+def test_garbage_is_collected_in_the_models_own_thread(profile: Profile) -> None:
+    def collect(_: Heard) -> None:
+        gc.collect()
+
+    gc.disable()
+    try:
+        with lt.Model(brightest, profile, on_answer=collect) as model, ThreadPoolExecutor(1) as threads:
+            cycle: list[object] = [model.score(IMAGES[:1])]
+            next(cycle[0])  # type: ignore[call-overload]
+            cycle.append(cycle)
+            del cycle
+            assert threads.submit(model.look, IMAGES[1]).result(timeout=60).label == brightest(IMAGES[1])
+    finally:
+        gc.enable()
+
+
+def test_a_forked_process_is_told_to_make_a_model_of_its_own(tmp_path: Path, profile: Profile) -> None:
+    with lt.Model(brightest, profile) as model:
+        model.look(IMAGES[0])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                model.look(IMAGES[1])
+            except LookTwiceError as error:
+                model.close()
+                (tmp_path / "said").write_text(str(error))
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert "before this process was forked" in (tmp_path / "said").read_text()
+        model.look(IMAGES[1])
 
 
 def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:

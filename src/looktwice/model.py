@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
+import os
 import threading
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -481,34 +483,60 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = fastest_loop()()
+        self._process = os.getpid()
+        self._ended = False
+        self._taking = threading.RLock()  # garbage may be collected while it is held
         self._thread = threading.Thread(target=self._live, name="looktwice", daemon=True)
         self._thread.start()
 
+    @property
+    def forked(self) -> bool:
+        """Whether it belongs to another process, whose thread this one does not have."""
+        return self._process != os.getpid()
+
     def _live(self) -> None:
+        async def leave() -> None:
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()
+
         self._loop.run_forever()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(leave())
         self._loop.close()
 
     def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
         """The result of async work. Ctrl-C interrupts it, waits for its end and resumes; a second one leaves."""
-
-        async def main() -> T:
-            return await work
-
-        future = asyncio.run_coroutine_threadsafe(main(), self._loop)
+        future = self._take(work)
         try:
             return future.result()
         except KeyboardInterrupt:
             self._loop.call_soon_threadsafe(interrupt)
+            # In the loop, so that it cannot come before the interrupt, and not before the end: it would go on.
+            future.add_done_callback(lambda _: self._soon(resume))
             with suppress(Exception):
                 future.result()
-            self._loop.call_soon_threadsafe(resume)  # in the loop, so that it cannot come before the interrupt
             raise
+        except CancelledError:
+            raise _closed() from None
+
+    def leave(self, work: Coroutine[None, None, None], wait: bool) -> None:
+        """Do work that ends something; nothing of it is left where the loop has ended."""
+        try:
+            future = self._take(work)
+        except LookTwiceError:
+            return
+        if wait:
+            with suppress(CancelledError):
+                future.result()
 
     def end(self, work: Coroutine[None, None, None]) -> Future[None]:
         """Do the last work and let the thread end, without waiting for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        with self._taking:
+            future = self._take(work)
+            self._ended = True
+        future.add_done_callback(lambda _: self._soon(self._loop.stop))
         return future
 
     def close(self, work: Coroutine[None, None, None]) -> None:
@@ -517,6 +545,31 @@ class _Loop:
             self.end(work).result()
         finally:
             self._thread.join()
+
+    def _take(self, work: Awaitable[T]) -> Future[T]:
+        """Begin work in the loop; an error where there is none."""
+
+        async def main() -> T:
+            return await work
+
+        with self._taking:
+            if not self._ended and not self.forked:
+                return asyncio.run_coroutine_threadsafe(main(), self._loop)
+        if inspect.iscoroutine(work):
+            work.close()
+        raise (
+            _closed()
+            if self._ended
+            else LookTwiceError("the model was opened before this process was forked; make another in this process")
+        )
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop may be closed
+            self._loop.call_soon_threadsafe(work)
+
+
+def _closed() -> LookTwiceError:
+    return LookTwiceError("the model was closed while it was asking; what was answered is kept, so ask again")
 
 
 def _waiting(
@@ -545,15 +598,26 @@ def _streaming(
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        found = method(self._model, *args, **kwargs)
+        found, turn = method(self._model, *args, **kwargs), asyncio.Lock()
+        loop, thread = self._opened(), threading.get_ident()
+
+        async def step() -> T | _End:
+            async with turn:
+                return await anext(found, _END)
+
+        async def leave() -> None:
+            async with turn:
+                await found.aclose()
+
+        self._streams.add(leave)
         try:
-            while True:
-                item = self._run(anext(found, _END))
-                if isinstance(item, _End):
-                    return
+            while not isinstance(item := loop.run(step(), self._model.stop, self._model.resume), _End):
                 yield item
+                thread = threading.get_ident()
         finally:
-            self._run(found.aclose())
+            self._streams.discard(leave)
+            # Other threads get here as they collect garbage, and may be those that are waited for.
+            loop.leave(leave(), wait=threading.get_ident() == thread and not turn.locked())
 
     return call
 
@@ -604,6 +668,8 @@ class Model:
         self._model = model
         self._loop: _Loop | None = None
         self._opening = threading.Lock()
+        self._streams: set[Callable[[], Coroutine[None, None, None]]] = set()
+        """What ends each stream that is not read to its end."""
 
     @property
     def profile(self) -> Profile | None:
@@ -633,17 +699,29 @@ class Model:
         if loop:
             _open_models().discard(self)
             self._forgotten.detach()
-            loop.close(self._model.close())
+            if not loop.forked:
+                loop.close(self._leave())
+
+    async def _leave(self) -> None:
+        """End what is being asked, and keep what was answered of it."""
+        if self._model._asker:
+            self._model.stop("the model was closed")
+        for leave in [*self._streams]:
+            await leave()
+        await self._model.close()
 
     def _run(self, work: Awaitable[T]) -> T:
+        return self._opened().run(work, self._model.stop, self._model.resume)
+
+    def _opened(self) -> _Loop:
         with self._opening:
-            loop = self._loop = self._loop or self._open()
-        return loop.run(work, self._model.stop, self._model.resume)
+            self._loop = self._loop or self._open()
+            return self._loop
 
     def _open(self) -> _Loop:
         loop, model = _Loop(), self._model
         # Whoever collects the garbage must not wait: it may hold a lock that closing needs.
-        self._forgotten = weakref.finalize(self, lambda: loop.end(model.close()))
+        self._forgotten = weakref.finalize(self, lambda: None if loop.forked else loop.end(model.close()))
         self._forgotten.atexit = False
         _open_models().add(self)
         return loop

@@ -215,8 +215,11 @@ class Asker:
         return (Unscored(picture.name, Cause.STOPPED, halt.message) for picture in source) if halt else iter(())
 
     async def close(self) -> None:
-        """Write what is queued, and close the ledger and the classifier."""
+        """Send nothing more, keep what is in flight, and close the ledger and the classifier."""
         try:
+            if self._runs:
+                self.stop("the model was closed")
+                await self._sender.finish()
             if self._batches:
                 await self._batches.close()
             await self.classifier.close()
