@@ -100,6 +100,17 @@ def test_what_the_vendor_refuses_is_not_asked_again_and_not_paid(vendor: str, tm
         assert ledger.spend(connect(tmp_path / "model.toml").fingerprint).micros == math.ceil(replica.house.bill)
 
 
+def test_a_vendor_that_repeats_the_key_in_a_refusal_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VENDOR_KEY", "the question is malformed")  # which is what the refusals say
+    with served("openai", tmp_path, Faults(refused=0.2)):
+        with (tmp_path / "model.toml").open("a") as file:
+            file.write('key = "VENDOR_KEY"\n')
+        with model(tmp_path) as asked:
+            collected = asked.ask(pictures(20), views="none")
+    assert "malformed" not in collected.unscored[0].message
+    assert "***" in collected.unscored[0].message
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_a_result_that_never_comes_stays_counted_and_its_question_is_asked_again(vendor: str, tmp_path: Path) -> None:
     with served(vendor, tmp_path, Faults(missing=3)) as replica, model(tmp_path) as asked:

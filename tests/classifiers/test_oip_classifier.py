@@ -248,6 +248,23 @@ async def test_a_server_that_tells_nothing_asks_for_a_description() -> None:
             await asyncio.to_thread(classifier.prepare, pictures()[0])
 
 
+async def test_metadata_that_repeat_the_key_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", "a-key-of-19-letters")
+    routes = web.RouteTableDef()
+
+    @routes.get("/v2/models/fashion")
+    async def metadata(request: web.Request) -> web.Response:
+        told = {"name": request.headers["authorization"], "datatype": "FP64", "shape": [1, 3, 8, 8]}
+        return web.json_response({"name": "fashion", "inputs": [told], "outputs": []})
+
+    async with Replica().running(routes) as replica:
+        headers = {"authorization": "Bearer ${SERVER_KEY}"}
+        classifier = connect_oip("", {"url": f"{replica.url}/fashion", "headers": headers})
+        with pytest.raises(PermanentError, match="repeats the key in environment variable SERVER_KEY") as caught:
+            await asyncio.to_thread(classifier.prepare, pictures()[0])
+    assert "a-key-of" not in str(caught.value)
+
+
 async def test_a_page_instead_of_metadata_is_garbled() -> None:
     routes = web.RouteTableDef()
 
@@ -283,6 +300,7 @@ def reply(datatype: str, data: list[object]) -> bytes:
         (reply("FP32", []), "0 values"),
         (reply("BF16", [1.0]), "not understood"),
         (reply("FP32", ["cat", "dog"]), "do not fit"),
+        (reply("BYTES", ["c\0t"]), "zero character"),
         (reply("INT64", [2]), "position of one of 2"),
         (reply("INT64", [-1]), "position of one of 2"),
         (b'{"outputs": [{"name": "other", "datatype": "FP32", "shape": [1], "data": [1]}]}', "no output 'answer'"),

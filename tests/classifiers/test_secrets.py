@@ -320,6 +320,23 @@ async def test_no_spelling_gets_through_a_program(tmp_path: Path, key: str, monk
     assert not traces("\n".join(shown), key)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_program_that_repeats_a_key_it_inherited_is_masked(
+    tmp_path: Path, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VENDOR_API_KEY", KEYS[0])
+    (tmp_path / "classify.py").write_text(PROGRAM)
+    (tmp_path / "said").write_text(f"{tmp_path}: no picture for {KEYS[0]}")
+    if fails:
+        (tmp_path / "fails").touch()
+    command = f"{sys.executable} -I -S classify.py {{image}}"
+    classifier = program.connect("", {"command": command, "folder": str(tmp_path)})
+    with pytest.raises(PermanentError) as caught:
+        await classifier.label([classifier.prepare(PICTURE)])
+    assert not traces(str(caught.value), KEYS[0])
+    assert ("no picture for" if fails else "VENDOR_API_KEY") in str(caught.value)
+
+
 # Every file, screen and reply --------------------------------------------------------------------------------------
 
 

@@ -234,9 +234,9 @@ class Batches:
 
     def _failed(self, key: bytes, line: Line, outcome: Outcome | None) -> Outcome | None:
         """The outcome of a question without an answer; why it is not asked again is kept."""
-        words = line.body.decode("utf-8", "replace")[:300]
         if line.fate is Fate.FAILED:
-            self.failures[key] = Failure(Cause.CLASSIFIER, f"the vendor refused it in a batch: {words}")
+            why = f"the vendor refused it in a batch: {self._api.line_of(line.body)}"
+            self.failures[key] = Failure(Cause.CLASSIFIER, why)
         elif line.fate is Fate.CANCELLED:
             self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to ask it in another")
         else:

@@ -50,7 +50,7 @@ from looktwice.classifiers.base import (
 )
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of
-from looktwice.classifiers.secrets import Secrets, refuse_literals
+from looktwice.classifiers.secrets import LEAST, Secrets, is_secret, refuse_literals
 from looktwice.classifiers.transport import DAY, Price
 from looktwice.errors import ClassifierError, PassingError, PermanentError
 from looktwice.pictures.image import WorkingSize
@@ -58,6 +58,8 @@ from looktwice.pictures.image import WorkingSize
 MOST_OUTPUT = 1 << 20
 """Bytes that a program may print on each stream."""
 EX_TEMPFAIL = 75
+FOLDERS = ("PWD", "OLDPWD")
+"""Variables that hold no password."""
 SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 """Reasons not to start a program that pass."""
 
@@ -109,6 +111,9 @@ class CommandClassifier:
         self._words = shlex.split(description.command)
         self._secrets = Secrets()
         self._filled = [self._secrets.fill(word) for word in self._words]
+        for name, value in os.environ.items():  # which the program inherits, and may repeat
+            if is_secret(name) and name not in FOLDERS and len(value.strip().encode()) >= LEAST:
+                self._secrets.add(name, value.strip())
         if shutil.which(str(_place(self._words[0], folder))) is None:
             what = f"there is no program {self._words[0]!r} that can be started"
             raise PermanentError(f"{what}; check its path and its permissions")
@@ -156,7 +161,7 @@ class CommandClassifier:
             told = f"{self._words[0]!r} cannot be started: {error.strerror}"
             if error.errno in SHORTAGES:
                 raise PassingError(f"{told}; lower concurrency if this goes on", sent=False) from None
-            raise PermanentError(f"{told}; try it by hand on one picture") from None
+            raise PermanentError(f"{told}; try it by hand on one picture", sent=False) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
         """What a program prints; if it takes too long or nobody waits any more, it is ended."""

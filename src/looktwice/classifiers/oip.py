@@ -216,6 +216,8 @@ class OipClassifier:
             metadata = None
         if metadata is None:
             raise door.garbled("does not tell of a model's inputs and outputs", reply)
+        for told in (*metadata.inputs, *metadata.outputs):  # which errors repeat
+            self._secrets.refuse(f"{told.name} {told.datatype}")
         extensions = await self._extensions(transport)
         most = await self._most(transport) if "model_configuration" in extensions else BATCH
         return _model(self._description, metadata, extensions, most)
@@ -484,6 +486,8 @@ class Reading(NamedTuple):
         return values.reshape(self.pictures, -1)
 
     def _text(self, row: NDArray[np.generic]) -> Found:
+        if any("\0" in str(text) for text in row[:MOST_OPTIONS]):
+            raise Garbled("has a zero character in a label")
         if not self.model.classification:
             return Found(as_word(str(row[0])), None)
         ranked = [_ranked(str(text)) for text in row[:MOST_OPTIONS]]

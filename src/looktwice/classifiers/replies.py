@@ -126,8 +126,8 @@ class Reader:
 
 
 def _whole(text: str) -> bool:
-    """Whether a text holds no half of a character, which JSON can carry and no ledger can keep."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+    """Whether a text holds no half of a character and no zero, which JSON can carry and not every ledger can keep."""
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text))
 
 
 def _shown(value: object) -> str:

@@ -148,8 +148,7 @@ class Secrets:
     ) -> Answer:
         """The answer that a classifier gave; a label that repeats a key is none."""
         for word in (label, *(option for option, _ in options)):
-            if self._needles and len(word) >= self._least:
-                self._refuse(word)
+            self.refuse(word)
         return Answer(label, score, status, None if body is None else self.kept(body), options)
 
     def whose(self) -> str:
@@ -158,7 +157,10 @@ class Secrets:
             return "no key was sent; name an environment variable for it in the description"
         return f"look at the key in environment variable {' or '.join(self.names)}"
 
-    def _refuse(self, label: str) -> None:
+    def refuse(self, label: str) -> None:
+        """A PermanentError where a text that is to be kept or shown repeats a key."""
+        if not self._needles or len(label) < self._least:
+            return
         try:
             what = self._found(label, _Work(WORK))
         except _Exhausted:
@@ -276,14 +278,14 @@ def refuse_literals(named: Iterable[tuple[str, str]], public: Iterable[str] = ()
     """A ValueError where a name and its value, such as those of a header, look like a key that is written out."""
     for name, value in named:
         literal = value and "${" not in value and name not in public
-        if literal and (_is_secret(name) or SCHEME.fullmatch(value) or KEY_SHAPE.search(value)):
+        if literal and (is_secret(name) or SCHEME.fullmatch(value) or KEY_SHAPE.search(value)):
             raise ValueError(
                 f"{name!r} looks like a secret; put it into an environment variable and write ${{NAME}}, or list it in "
                 f"public = [{name!r}] if anyone may know it"
             )
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
     """Whether a value by this name is usually a key: `api_key`, `X-Auth-Token`, `accessKey`, `appid`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
     return bool(SECRET_NAME.search(words) or SECRET_NAME.search(re.sub(r"[\W_]", "", words)))

@@ -88,6 +88,8 @@ ADVICE = {
 DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
 """More than any question costs; the numbers of dearer ones would not end."""
+YEAR = 366 * DAY
+"""A longer wait than this is as good as for ever, and no date may be that far off."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -389,14 +391,15 @@ class Door:
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that a server asks to be left alone, from Retry-After or the usual rate-limit headers."""
+    """Seconds that a server asks to be left alone, a year at most, from Retry-After or the usual rate-limit headers."""
     now = _moment(headers.get("date", "")) or now or time.time()
     if milliseconds := _number(headers.get("retry-after-ms", "")):
-        return milliseconds / 1000
+        return min(milliseconds / 1000, YEAR)
     if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
-        return asked
+        return min(asked, YEAR)
     # The soonest reset: the asker's own backoff lengthens a wait that turns out too short.
-    return min((wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None), default=None)
+    resets = [wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None]
+    return min([*resets, YEAR]) if resets else None
 
 
 def _wait(text: str, now: float) -> float | None:

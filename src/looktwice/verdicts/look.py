@@ -172,7 +172,7 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
             1 + int((views != MISSING).sum()),
             digest=digest,
             evidence="scores" if hears else "labels",
-            score=None if np.isnan(claim) else float(claim),
+            score=float(claim) if np.isfinite(claim) else None,
         )
         for (name, label, confidence, least, most), base, views, digest, hears, claim in columns
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from typing import NamedTuple
 
 from looktwice.asking.ledger.operations import Batch, Intent, Learned, Record, Settlement
@@ -209,7 +210,7 @@ class Books:
                 (
                     key,
                     answer.label,
-                    answer.score,
+                    answer.score if answer.score is not None and isfinite(answer.score) else None,
                     pack_options(answer.options),
                     answer.status,
                     int(latency * 1e6),

@@ -126,6 +126,10 @@ class BatchApi(ABC):
     def results(self, remote: str) -> AsyncIterator[Line]:
         """The results of a batch that has ended."""
 
+    def line_of(self, body: bytes) -> str:
+        """One short line of what the vendor says, without keys."""
+        return self._transport.secrets.line(body.decode("utf-8", "replace"))
+
     async def close(self) -> None:
         """Close every connection."""
         await self._transport.close()
