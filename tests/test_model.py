@@ -271,7 +271,7 @@ def test_a_stream_says_that_its_model_was_closed(profile: Profile) -> None:
 
 
 def test_garbage_is_collected_in_the_models_own_thread(profile: Profile) -> None:
-    def collect(_: Heard) -> None:
+    def collect(_: AnswerEvent) -> None:
         gc.collect()
 
     gc.disable()
