@@ -45,7 +45,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     for heading, value in facts.items():
         OUT.print(f"[bold]{heading:<13}[/bold]{safe(value)}", highlight=False, soft_wrap=True)
     say_next("see what fitting would cost", "fit", "LABELLED", "-c", model.description, "--dry-run")
-    say_next("or, if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
+    say_next("if no pictures are labelled yet, label some", "label", PICTURES, "-c", model.description)
     return None not in found.labels
 
 

@@ -128,7 +128,7 @@ async function showItem(item) {
   $("not-words").textContent = item.claim ? "Wrong, don’t know what" : "None of these";
   if (item.claim) {
     $("claim-label").textContent = `${item.claim.label}?`;
-    $("claim-confidence").textContent = `${(100 * item.claim.confidence).toFixed(1)} % sure`;
+    $("claim-confidence").textContent = `${(100 * item.claim.confidence).toFixed(1)} % confident`;
   }
   $("options").replaceChildren(...item.options.map(option));
   $("search").value = "";
