@@ -440,9 +440,9 @@ class AsyncModel:
         if self._progress is False:
             yield asker
             return
-        from looktwice.asking.progress import shown, telling
+        from looktwice.asking.progress import callback_display, shown
 
-        async with shown(asker, pictures, None if self._progress is True else telling(self._progress)):
+        async with shown(asker, pictures, None if self._progress is True else callback_display(self._progress)):
             yield asker
 
 

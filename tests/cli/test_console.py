@@ -17,7 +17,7 @@ from workshop import write_pictures
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.ledger import Budget
-from looktwice.asking.progress import Purse
+from looktwice.asking.progress import Spending
 from looktwice.calibration import crossfit
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Row, Votes
@@ -58,7 +58,7 @@ class Priced:
 )
 def test_progress_tells_what_is_spent_and_what_is_left(price: int, budget: Budget, words: list[str]) -> None:
     asker = Asker(Priced(Terms(price_micros=price)), budget=budget)
-    purse = Purse(asker)
+    purse = Spending(asker)
     asker.progress.sent, asker.progress.micros = 3, 3 * price
     assert purse.words() == words
 

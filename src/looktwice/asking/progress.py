@@ -33,14 +33,14 @@ def say(line: str) -> None:
         ERR.print(line, highlight=False, soft_wrap=True)
 
 
-Show = Callable[["Asker", int | None, "Purse"], Coroutine[None, None, None]]
+Show = Callable[["Asker", int | None, "Spending"], Coroutine[None, None, None]]
 """Shows an asker's progress until it is cancelled: the asker, how many pictures there are, and what it may spend."""
 
 
 @asynccontextmanager
 async def shown(asker: Asker, total: int | None, show: Show | None = None) -> AsyncIterator[None]:
     """Show how an asker gets on, by default as a bar."""
-    display = asyncio.create_task((show or show_bar)(asker, total, Purse(asker)))
+    display = asyncio.create_task((show or show_bar)(asker, total, Spending(asker)))
     try:
         yield
     finally:
@@ -53,7 +53,7 @@ async def shown(asker: Asker, total: int | None, show: Show | None = None) -> As
             )
 
 
-class Purse:
+class Spending:
     """What a run has spent, and what was left of its budget when it began."""
 
     def __init__(self, asker: Asker) -> None:
@@ -76,7 +76,7 @@ class Purse:
         return [spent if left is None else f"{spent}, {left * self._price / 1e6:.4f} left"]
 
 
-async def show_bar(asker: Asker, total: int | None, purse: Purse) -> None:
+async def show_bar(asker: Asker, total: int | None, spending: Spending) -> None:
     """A bar with the time left, what was asked and what was spent."""
     text = TextColumn("pictures · {task.fields[text]}")
     columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
@@ -85,43 +85,43 @@ async def show_bar(asker: Asker, total: int | None, purse: Purse) -> None:
         task = bar.add_task("", total=total, text="")
         try:
             while True:
-                bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
+                bar.update(task, completed=asker.progress.pictures, text=_line(asker, spending, started))
                 await asyncio.sleep(0.1)
         finally:
-            bar.update(task, completed=asker.progress.pictures, text=_line(asker, purse, started))
+            bar.update(task, completed=asker.progress.pictures, text=_line(asker, spending, started))
 
 
-def telling(tell: Callable[[Run], None]) -> Show:
+def callback_display(callback: Callable[[Run], None]) -> Show:
     """Calls a function with the progress of the run, ten times a second and at the end."""
 
-    async def show(asker: Asker, _total: int | None, _purse: Purse) -> None:
+    async def show(asker: Asker, _total: int | None, _spending: Spending) -> None:
         try:
             while True:
-                tell(replace(asker.progress))
+                callback(replace(asker.progress))
                 await asyncio.sleep(0.1)
         finally:
-            tell(replace(asker.progress))
+            callback(replace(asker.progress))
 
     return show
 
 
-async def log_lines(asker: Asker, total: int | None, purse: Purse) -> None:
+async def log_lines(asker: Asker, total: int | None, spending: Spending) -> None:
     """A line every ten seconds."""
     started = time.monotonic()
     while True:
         await asyncio.sleep(10)
         of = f" of {total}" if total else ""
-        say(f"{asker.progress.pictures}{of} pictures · {_line(asker, purse, started)}")
+        say(f"{asker.progress.pictures}{of} pictures · {_line(asker, spending, started)}")
 
 
-async def log_json(asker: Asker, total: int | None, _: Purse) -> None:
+async def log_json(asker: Asker, total: int | None, _: Spending) -> None:
     """A JSON line every second."""
     while True:
         await asyncio.sleep(1)
         sys.stderr.write(json.dumps({"total": total, "in_flight": asker.in_flight, **asdict(asker.progress)}) + "\n")
 
 
-def _line(asker: Asker, purse: Purse, started: float) -> str:
+def _line(asker: Asker, spending: Spending, started: float) -> str:
     progress = asker.progress
     speed = progress.answered / max(time.monotonic() - started, 1e-9)
     parts = [f"{progress.sent} queries ({speed:.0f}/s, {asker.in_flight} in flight)"]
@@ -129,4 +129,4 @@ def _line(asker: Asker, purse: Purse, started: float) -> str:
         parts.append(f"{progress.hits} from the ledger")
     if progress.retries:
         parts.append(f"{progress.retries} retries")
-    return " · ".join([*parts, *purse.words()])
+    return " · ".join([*parts, *spending.words()])

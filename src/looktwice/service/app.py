@@ -27,7 +27,7 @@ from looktwice.pictures.image import encode_png
 from looktwice.service import Limits, bodies, documentation, events, oip, profiles
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.dispatcher import Dispatcher
-from looktwice.service.guards import Counting, Guard, Tokens
+from looktwice.service.guards import Counters, Guard, Tokens
 from looktwice.service.label_studio import Backend, Studio
 from looktwice.service.metrics import Metrics
 from looktwice.service.replies import LooksReply, Refusal, UnscoredReply, VerdictReply
@@ -257,7 +257,7 @@ class _Looking:
     async def _timed(self, work: Awaitable[Verdict]) -> Verdict:
         began = time.perf_counter()
         verdict = await work
-        self._metrics.gave(verdict, time.perf_counter() - began)
+        self._metrics.count_verdict(verdict, time.perf_counter() - began)
         return verdict
 
 
@@ -310,7 +310,7 @@ def _add_health(app: FastAPI, dispatcher: Dispatcher, metrics: Metrics) -> None:
     app.get("/v2/models/looktwice", **documentation.OIP)(model)
 
 
-def add_refusals(app: FastAPI, counting: Counting) -> None:
+def add_refusals(app: FastAPI, counters: Counters) -> None:
     """Have every error answered as a problem that says what to do."""
 
     async def refused(_: Request, error: Exception) -> Response:
@@ -322,7 +322,7 @@ def add_refusals(app: FastAPI, counting: Counting) -> None:
             refusal = Refusal(code, detail, allow=(error.headers or {}).get("Allow"))
         else:
             refusal = Refusal("internal", "something broke in the service; its log says what")
-        counting.refused(refusal.code)
+        counters.refused(refusal.code)
         return refusal.response()
 
     app.add_exception_handler(Refusal, refused)

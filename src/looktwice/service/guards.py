@@ -51,7 +51,7 @@ ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 UNCACHED = (b"cache-control", b"no-store")
 
 
-class Counting(Protocol):
+class Counters(Protocol):
     """Counts replies and refusals."""
 
     def replied(self, status: int) -> None: ...
@@ -129,9 +129,9 @@ class Guard:
     """Lets good requests through to the application and answers the others itself."""
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, names: Iterable[str], open_paths: Collection[str], counting: Counting
+        self, app: ASGIApp, tokens: Tokens, names: Iterable[str], open_paths: Collection[str], counters: Counters
     ) -> None:
-        self._app, self._tokens, self._open, self._counting = app, tokens, open_paths, counting
+        self._app, self._tokens, self._open, self._counters = app, tokens, open_paths, counters
         self._names = frozenset(name.lower() for name in (*names, "localhost"))
         self._knows = lru_cache(maxsize=256)(self._is_ours)
 
@@ -145,13 +145,13 @@ class Guard:
                 headers = message["headers"] = [*message.get("headers", ()), *ENCODED]
                 if not any(name == UNCACHED[0] for name, _ in headers):
                     headers.append(UNCACHED)
-                self._counting.replied(message["status"])
+                self._counters.replied(message["status"])
             await send(message)
 
         try:
             self._check(scope)
         except Refusal as refusal:
-            self._counting.refused(refusal.code)
+            self._counters.refused(refusal.code)
             await refusal.response()(scope, receive, sealed)
             return
         await self._app(scope, receive, sealed)

@@ -24,7 +24,7 @@ from looktwice.errors import ClassifierError, DataError, LookTwiceError
 from looktwice.pictures.collection import Source
 from looktwice.service import Limits, bodies
 from looktwice.service.bodies import Opened, Upload
-from looktwice.service.guards import Counting
+from looktwice.service.guards import Counters
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.label_studio import Interface
 from looktwice.verdicts.look import Verdict
@@ -142,9 +142,9 @@ class Backend:
         look: Callable[[Source], Awaitable[Verdict]],
         profile: Profile,
         limits: Limits,
-        counting: Counting,
+        counters: Counters,
     ) -> None:
-        self._studio, self._look, self._limits, self._counting = studio, look, limits, counting
+        self._studio, self._look, self._limits, self._counters = studio, look, limits, counters
         self._version = f"looktwice-{sha256(profile.model_dump_json().encode()).hexdigest()[:8]}"
 
     def add_to(self, app: FastAPI) -> None:
@@ -196,7 +196,7 @@ class Backend:
                         raise Refusal("time", "these are too many tasks for one request; select fewer at a time")
                     verdict = await self._look(await self._studio.picture(task.data.get(interface.field)))
                 except Refusal as refusal:
-                    self._counting.refused(refusal.code)
+                    self._counters.refused(refusal.code)
                     return {"error": str(refusal)}
             return interface.prediction(verdict.label, round(verdict.confidence, 6), self._version)
 

@@ -36,7 +36,7 @@ class Metrics:
         self._registry.register(_Asked(dispatcher))
         ProcessCollector(registry=self._registry)
 
-    def gave(self, verdict: Verdict, seconds: float) -> None:
+    def count_verdict(self, verdict: Verdict, seconds: float) -> None:
         """A verdict went out."""
         self._verdicts.labels(verdict.decision or "undecided").inc()
         self._seconds.observe(seconds)
