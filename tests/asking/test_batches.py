@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -208,6 +209,7 @@ def test_only_chat_models_and_ledgers_that_last_take_batches(tmp_path: Path) -> 
             Model(lambda image: "cat", ledger=str(tmp_path / "other.db"), batch=True) as other,
         ):
             other.ask(pictures(1), views="none")
+    assert "ledger other.db" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_command_line_scores_in_batches(tmp_path: Path) -> None:

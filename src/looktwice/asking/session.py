@@ -162,28 +162,26 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         budget = options.limits(terms, ledger.spent(classifier.fingerprint) if ledger else None)
         if ledger:
             ledger.introduce(classifier.fingerprint, description)
+        rate = None
+        if terms.per_second and isinstance(ledger, Moments):
+            rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
+        return Asker(
+            classifier,
+            ledger,
+            RetryPolicy(longest_wait=options.longest_wait),
+            budget,
+            seed if options.seed is None else options.seed,
+            options.canaries,
+            terms,
+            rate,
+            options.scores,
+            meter,
+            Polling() if options.batch else None,
+        )
     except BaseException:
         if ledger:
             ledger.close()
         raise
-    rate = None
-    if terms.per_second and isinstance(ledger, Moments):
-        rate = SharedRate(terms.per_second, ledger, classifier.fingerprint)
-    seed = seed if options.seed is None else options.seed
-    retry = RetryPolicy(longest_wait=options.longest_wait)
-    return Asker(
-        classifier,
-        ledger,
-        retry,
-        budget,
-        seed,
-        options.canaries,
-        terms,
-        rate,
-        options.scores,
-        meter,
-        Polling() if options.batch else None,
-    )
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:
