@@ -13,22 +13,22 @@ from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
 
 class Quote(NamedTuple):
-    """What a question costs, in millionths: about, and at the most."""
+    """The price of a question in millionths of the currency: expected, and at most."""
 
     expected: int
     most: int
     tokens: Tokens = Tokens()
-    """Those that are expected."""
+    """The expected tokens."""
 
 
 class Meter(Protocol):
-    """Says what questions cost."""
+    """Prices questions."""
 
     def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        """What a question about a picture of this size costs, put so."""
+        """The price of a question about a picture of this size, in this wording."""
 
     def bill(self, answer: Answer, quote: Quote) -> Bill | None:
-        """What an answer is billed for; None where it costs what was quoted at the most."""
+        """The bill of an answer; None where it costs the quoted maximum."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FlatMeter:
 
 
 class TokenMeter:
-    """Questions are billed by the tokens of what was sent and of the reply, in a batch at its lower price."""
+    """Questions are billed by the tokens of request and reply; in a batch at its lower price."""
 
     def __init__(self, classifier: Metered, tariff: Tariff, batched: bool = False) -> None:
         self._classifier, self._tariff, self._batched = classifier, tariff, batched

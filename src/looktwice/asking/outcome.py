@@ -34,19 +34,19 @@ class Failure:
 
     cause: Cause
     message: str
-    """The same for people."""
+    """A message for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unscored:
-    """A picture that has no confidence, and why: never a number."""
+    """A picture without a confidence, and why; never a number."""
 
     name: str
     cause: Cause
     message: str
 
     def error(self) -> LookTwiceError:
-        """The same as an exception."""
+        """The corresponding exception."""
         if self.cause in (Cause.UNREADABLE, Cause.UNFIT, Cause.UNFAMILIAR):
             return ImageError(self.message, self.name)
         kind = BudgetError if self.cause is Cause.BUDGET else ClassifierError

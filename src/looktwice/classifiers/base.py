@@ -30,7 +30,7 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Terms:
-    """How a classifier likes to be asked; nothing here changes its answers but the working size."""
+    """The limits and costs of asking a classifier; of these only the working size affects its answers."""
 
     batch: int = 1
     """Pictures in one call."""
@@ -41,56 +41,56 @@ class Terms:
     price_micros: int = 0
     """The price of a question, in millionths of the currency."""
     local: bool = False
-    """It runs on this machine and is free, so answers need no ledger."""
+    """Whether it runs on this machine and is free, so that answers need no ledger."""
     working_size: WorkingSize = PHOTO
-    """How large a picture it can use."""
+    """The size beyond which a larger picture adds nothing."""
     jpeg_above: int | None = None
-    """Pixels of the longer side beyond which it is sent JPEG, though its fingerprint stands for PNG."""
+    """Pixels of the longer side beyond which JPEG is sent in place of PNG."""
 
     def sent_as(self, height: int, width: int) -> str:
-        """How such a picture is sent, where that is not what the fingerprint stands for; empty elsewhere."""
+        """The encoding of a picture of this size where it differs from the fingerprint's; empty otherwise."""
         return "jpeg 4:4:4" if self.jpeg_above and max(height, width) > self.jpeg_above else ""
 
 
 @runtime_checkable
 class Prompted(Protocol):
-    """What a classifier has besides that takes a prompt, so that views can change the words of a question."""
+    """A classifier that takes a prompt, so that views can change the wording of a question."""
 
     def words(self, phrasing: Phrasing) -> str:
-        """The text of a question put so; a PermanentError where it cannot be."""
+        """The text of a question in this wording; a PermanentError where it is not possible."""
 
     def prepare_as(self, pixels: Pixels, phrasing: Phrasing) -> object:
-        """One picture as the classifier takes it, with the question put so."""
+        """One picture as the classifier takes it, with the question in this wording."""
 
 
 class Weight(NamedTuple):
-    """What of a question is billed, as far as it can be told before it is sent."""
+    """The parts of a question that are billed, as far as they are known before it is sent."""
 
     characters: int
-    """Of its words, and of the schema that its answer must follow."""
+    """Of its text, and of the schema that its answer must follow."""
     bytes: int
-    """Of all that is sent but the picture."""
+    """Of the request without the picture."""
     height: int
     width: int
     """Of the picture as it is sent."""
     detail: str | None
-    """How closely the model is told to look at it."""
+    """The level of detail that is requested, where the vendor has one."""
     output: int
-    """Tokens of an answer, about."""
+    """The expected number of tokens of an answer."""
     most_output: int | None
-    """Tokens after which an answer is cut off, where that is set."""
+    """The most tokens of an answer, where that is limited."""
 
 
 @runtime_checkable
 class Metered(Protocol):
-    """What a classifier has besides that is billed by the token."""
+    """A classifier that is billed by the token."""
 
     @property
     def model(self) -> str:
         """The name under which it is billed."""
 
     def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
-        """What a question about a picture of this size comes to, put so."""
+        """What a question about a picture of this size consists of, in this wording."""
 
 
 @runtime_checkable
@@ -102,28 +102,28 @@ class Classifier(Protocol, Generic[Prepared]):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when anything that could change its words changes, and only then; holds no secret."""
+        """Changes if and only if something changes that could change its answers; contains no secret."""
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """Every label it can give, where that is known."""
+        """All labels it can return, where they are known."""
 
     @property
     def terms(self) -> Terms:
-        """How it likes to be asked."""
+        """The limits and costs of asking it."""
 
     def prepare(self, pixels: Pixels) -> Prepared:
-        """One picture as the classifier takes it; heavy work, called in threads, before anything is paid."""
+        """One picture as the classifier takes it; processor work that runs in threads, before anything is paid."""
 
     async def label(self, batch: Sequence[Prepared]) -> list[Answer]:
-        """One answer a picture, in their order; a ClassifierError says what kind of failure it was."""
+        """One answer per picture, in order; raises the ClassifierError that tells the kind of failure."""
 
     async def close(self) -> None:
-        """Give back connections and processes."""
+        """Release connections and processes."""
 
 
 AnyClassifier = Classifier[Any]
-"""A classifier whose prepared form of a picture is its own affair."""
+"""A classifier with any prepared form of a picture."""
 
 
 def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
@@ -133,7 +133,7 @@ def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
 
 
 def size_in_bytes(prepared: object) -> int | None:
-    """What a prepared picture takes on its way to the classifier; None where that cannot be told."""
+    """The size of a prepared picture in a request; None where it is unknown."""
     if isinstance(prepared, bytes):
         return len(prepared)
     if isinstance(prepared, np.ndarray):
@@ -144,23 +144,23 @@ def size_in_bytes(prepared: object) -> int | None:
 
 
 def lasting(fingerprint: str) -> str:
-    """The part of a fingerprint that is the same in every process; see `PythonClassifier`."""
+    """The part of a fingerprint that is stable across processes; see `PythonClassifier`."""
     return fingerprint.partition("#")[0]
 
 
 NO_LABEL = ""
-"""The label of an answer that was given and paid, but from which no label could be read."""
+"""The label of an answer that was paid for but contains no readable label."""
 
 
 MOST_OPTIONS = 10
-"""Labels of a ranked list that are kept of one answer."""
+"""The most labels of a ranked list that are kept."""
 
 Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
 
 
 Usage = tuple[tuple[str, int], ...]
-"""What an answer took by the classifier's own count, under its own names: `(("input_tokens", 300), …)`."""
+"""What an answer used, as counted and named by the classifier: `(("input_tokens", 300), …)`."""
 
 
 class Tokens(NamedTuple):
@@ -192,17 +192,17 @@ def probabilities(scores: NDArray[np.floating]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a classifier said about one picture."""
+    """A classifier's answer about one picture."""
 
     label: str
     score: float | None = None
-    """Its own claim about the label, on whatever scale it has."""
+    """The score that the classifier gives to the label, on its own scale."""
     status: int | None = None
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
     """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
     usage: Usage = ()
-    """What it took by the classifier's own count, where it told."""
+    """What it used, where the classifier reports it."""
 
     def listed(self) -> tuple[Option, ...]:
         """Its ranked list; the label alone where it gave no list but a score, and nothing where it gave neither."""
@@ -213,11 +213,11 @@ POSITION = re.compile(r"#+[0-9]+")
 
 
 class Naming(Protocol):
-    """From words to labels; one that has `why_none`, too, tells why a word means none."""
+    """Maps words to labels; an optional `why_none` explains why a word means none."""
 
     @property
     def renames(self) -> Mapping[str, str]:
-        """The words that are given another name, as far as they can be listed."""
+        """The words that are renamed, as far as they can be listed."""
 
     def label(self, word: str) -> str:
         """The label that a word means; NO_LABEL if it means none."""
@@ -239,7 +239,7 @@ def names_of(classifier: AnyClassifier) -> Naming:
 
 
 def why_none(names: Naming, word: str) -> str:
-    """Why an answer whose word means no label holds none, for people; a naming may know more, as `why_none`."""
+    """A message that says why the word of an answer means no label; `why_none` of the naming may add a reason."""
     tell: Callable[[str], str] | None = getattr(names, "why_none", None)
     return "the classifier's answer held no label" + (f": {tell(word)}" if tell else "")
 
@@ -294,5 +294,5 @@ def position_word(index: int) -> str:
 
 
 def as_word(text: str) -> str:
-    """How a text is written: as it is, unless it looks like a position."""
+    """The word for a text: the text itself, escaped if it looks like a position."""
     return f"#{text}" if text.startswith("#") and POSITION.fullmatch(text) else text

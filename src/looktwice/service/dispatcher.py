@@ -27,16 +27,16 @@ from looktwice.verdicts.policy import DecisionOptions
 from looktwice.verdicts.stream import Observation, Stream
 
 TOGETHER = 64
-"""Most pictures that are asked about together."""
+"""The most pictures in a batch."""
 GATHERING = 0.002
-"""Seconds that a picture waits for company: nothing beside a look, and much work saved when many come."""
+"""Seconds for which pictures are gathered into a batch: little beside the time of a look, and much work saved."""
 PAUSE, LONG_PAUSE = 5.0, 60.0
 """Seconds without questions after the classifier failed for good, and after it refused for want of quota without a word
 of how long."""
 MANY = 1000
-"""Pictures after which drift is looked at, also if nobody asks."""
+"""Pictures after which drift is computed even if nobody requests it."""
 MOMENTS = 2000
-"""Moments that are remembered, to tell when a change began."""
+"""Timestamps that are kept, to tell when a change began."""
 DAY = 86_400
 CLOSING = "the service is shutting down"
 REFUSALS = {
@@ -58,7 +58,7 @@ Waiting = asyncio.Future[Verdict | Unscored]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Caller:
-    """Somebody who waits for the verdict on a picture."""
+    """A request that waits for the verdict on a picture."""
 
     picture: Picture
     verdict: Waiting
