@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -169,6 +170,40 @@ class Labelling:
 
 async def everything(asker: Asker, pictures: Iterable[Picture], rounds: Rounds | None = None) -> list[Row | Unscored]:
     return [row async for row in asker.ask(pictures, PANEL, rounds)]
+
+
+async def test_a_process_that_was_stopped_buys_nothing_that_another_has_bought_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.sessions.DEAD", 0.1)
+    monkeypatch.setattr("looktwice.asking.sender.STALL", 0.2)
+    pictures, calls = write_pictures(tmp_path / "pictures.npz", 4), 0
+
+    class Counting(Labelling):
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            nonlocal calls
+            calls += 1
+            return [Answer("ant")]
+
+    def ask_all() -> None:
+        time.sleep(0.3)  # until the first one counts as dead
+        with SqliteLedger(tmp_path / "ledger.db") as ledger:
+            assert len(scored(asyncio.run(everything(Asker(Counting(), ledger), pictures)))) == 4
+
+    class Stopped(Counting):
+        async def label(self, batch: Sequence[object]) -> list[Answer]:
+            if not calls:
+                other = Thread(target=ask_all)
+                other.start()
+                other.join()  # which stops the whole event loop, as SIGSTOP and a closed lid do
+            return await super().label(batch)
+
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        asker = Asker(Stopped(), ledger)
+        assert len(scored(await everything(asker, pictures))) == 4
+        account = ledger.spent(Labelling.fingerprint)
+    assert calls == 20 + 1  # the one that was in flight
+    assert (account.queries, account.answered, account.unanswered) == (21, 20, 0)
 
 
 async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ def test_a_limit_that_cannot_be_kept_is_refused(wish: dict[str, Any], words: str
         AskOptions(**wish).limits(PRICED, None)
 
 
+@pytest.mark.parametrize("money", ["1e999999", "nan", "-1", "0.0000001", "five"])
+def test_what_is_no_amount_of_money_is_refused(money: str) -> None:
+    with pytest.raises(BudgetError, match="is not an amount of money"):
+        AskOptions(money=money, price=1).limits(Terms(), None)
+
+
 def test_a_limit_in_money_needs_a_price() -> None:
     with pytest.raises(BudgetError, match="needs the price of a query"):
         AskOptions(money=1).limits(Terms(), None)

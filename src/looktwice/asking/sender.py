@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 
 from looktwice.asking.jobs import SOONEST, Job, settle
 from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Grant, Ledger, Outcome
-from looktwice.asking.ledger.sessions import LEASE
+from looktwice.asking.ledger.sessions import BEAT, DEAD, LEASE
 from looktwice.asking.meter import FlatMeter, Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import AdaptiveRate, Gate, LearnedPaces, Rate, RetryPolicy, SharedAdaptiveRate
@@ -37,6 +37,8 @@ TYPICAL_SIZE = (3024, 4032)
 CHECK_INTERVAL = 0.02
 """Seconds between two checks of whether more could be sent, while questions wait for a retry."""
 RENEWAL = LEASE / 3
+STALL = DEAD - 2 * BEAT
+"""Seconds after which a process that was stopped or asleep may have been taken for dead by other sessions."""
 LONGEST_HOLD = 86_400.0
 """Seconds for which the lease of one question is renewed: as long as the longest timeout that can be set."""
 
@@ -88,6 +90,9 @@ class Sender:
         self._held: dict[bytes, float] = {}
         """The questions that the ledger holds for this session, ready or in flight, and since when."""
         self._renewal: asyncio.TimerHandle | None = None
+        self._renew_at = self._woke_at = float("-inf")
+        """When leases are renewed next, and when this process last woke up from a stall."""
+        self._awake_at = time.time()
         self._senders = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -230,9 +235,10 @@ class Sender:
         """Act on a grant; what another session has in flight is looked up later rather than bought twice."""
         by_key = {job.entry.key: job for job in jobs}
         loop = asyncio.get_running_loop()
+        self._notice_stall()
         self._held |= dict.fromkeys(grant.granted, loop.time())
         if self._held and self._renewal is None:
-            self._renewal = loop.call_later(RENEWAL, self._renew)
+            self._renewal, self._renew_at = loop.call_later(BEAT, self._renew), loop.time() + RENEWAL
         self._ready.extend(by_key[key] for key in grant.granted)
         for key, answer in grant.answered.items():
             self.progress.hits += 1
@@ -265,9 +271,18 @@ class Sender:
     def _renew(self) -> None:
         """Hold what is still in flight for longer; what is not renewed is free for other sessions in a while."""
         loop = asyncio.get_running_loop()
-        self._renewal = loop.call_later(RENEWAL, self._renew) if self._held else None
-        with suppress(LedgerError):
-            self.ledger.renew([key for key, since in self._held.items() if loop.time() - since < LONGEST_HOLD])
+        self._notice_stall()
+        self._renewal = loop.call_later(BEAT, self._renew) if self._held else None
+        if loop.time() >= self._renew_at:
+            self._renew_at = loop.time() + RENEWAL
+            with suppress(LedgerError):
+                self.ledger.renew([key for key, since in self._held.items() if loop.time() - since < LONGEST_HOLD])
+
+    def _notice_stall(self) -> None:
+        """Notice that this process was stopped or asleep: the leases that it had until then may be lost."""
+        before, self._awake_at = self._awake_at, time.time()
+        if self._awake_at - before > STALL:
+            self._woke_at = asyncio.get_running_loop().time()
 
     async def _requeue_after(self, jobs: list[Job], seconds: float) -> None:
         """Put questions back in the queue after a while."""
@@ -314,6 +329,11 @@ class Sender:
                 if self.halt:
                     self._release(jobs, Outcome.UNSENT)
                     settle(jobs, self.halt)
+                    return
+                self._notice_stall()
+                if any(self._held.get(job.entry.key, self._woke_at) < self._woke_at for job in jobs):
+                    self._release(jobs, Outcome.UNSENT)  # another session may have bought the answers meanwhile
+                    self._due.extendleft(reversed(jobs))
                     return
                 self._spend(len(jobs), sum(map(self._most, jobs)))
                 for job in jobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Self, TypedDict, TypeVar, get_args
 
@@ -210,7 +210,7 @@ def micros(money: Money) -> int:
     """Millionths of the currency: '0.0015' → 1500."""
     try:
         value = Decimal(str(money)) * 1_000_000
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one beyond all bounds
         raise BudgetError(f"{money!r} is not an amount of money; write for example 0.0015") from None
     if not value.is_finite() or value < 0 or value != int(value):
         raise BudgetError(f"{str(money)!r} is not an amount of money in whole millionths, 0 or more")
