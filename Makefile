@@ -8,7 +8,7 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	@sh tools/browser.sh
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: $(VENV)/.installed-dev $(VENV)/actionlint
 	$(BIN)/ruff check .
@@ -85,7 +85,7 @@ bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performan
 coverage: $(VENV)/.installed-measure # lines and branches of src that the tests run, their processes included
 	@sh tools/browser.sh
 	rm -rf build/coverage
-	$(BIN)/python -m coverage run -m pytest -n 2 --dist worksteal --deselect $(FULL_DISK)
+	$(BIN)/python -m coverage run -m pytest -n 3 --dist worksteal --deselect $(FULL_DISK)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
@@ -144,7 +144,7 @@ lock: $(VENV)/.installed-dev # the versions of this environment, for make setup 
 
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
-	.venv-lowest/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
+	.venv-lowest/bin/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
 # They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL, type checkers.
 NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py asking/test_postgres_ledger.py \

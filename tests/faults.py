@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 from aiohttp import web
 
 LABELS = ("ant", "bee", "cat", "dog", "eel")
@@ -142,6 +143,7 @@ class Running:
     port: int
     timeout: float
     """Seconds that a client should wait: less than a hang where there are faults, long where there are none."""
+    pid: int
 
     @property
     def url(self) -> str:
@@ -173,14 +175,17 @@ def _toml(value: object) -> str:
 
 @contextmanager
 def fault_server(rate: float = 0.0, seed: int = 0, delay: float = 0.0) -> Iterator[Running]:
-    command = [sys.executable, __file__, str(rate), str(seed), str(delay)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forked.start("faults", [rate, seed, delay], out=subprocess.PIPE) as process:
         try:
             assert process.stdout
-            yield Running(int(process.stdout.readline()), HANG / 2 if rate else 30.0)
+            yield Running(int(process.stdout.readline()), HANG / 2 if rate else 30.0, process.pid)
         finally:
             process.kill()
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(serve(*map(float, sys.argv[1:3]), *map(float, sys.argv[3:4] or ["0"])))  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ command `serve`, which cannot make all of them as small as tests like them.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,8 +25,10 @@ from unittest.mock import patch
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import forked
 import numpy as np
 import typer
+from workshop import start
 
 from looktwice.asking.session import AskOptions
 from looktwice.cli.app import app
@@ -91,7 +92,7 @@ class Client:
 class Service(Client):
     """A service that runs in a process of its own."""
 
-    process: subprocess.Popen[str]
+    process: forked.Forked
 
 
 def named(headers: Mapping[str, str]) -> dict[str, str]:
@@ -112,14 +113,20 @@ def serving(
 ) -> Iterator[Service]:
     """A service with these limits and wishes; ended when the block is left, unless it has ended before."""
     parts = [json.dumps(part) for part in (limits or {}, wishes or {}, place)]
-    with started([sys.executable, __file__, str(profile), *parts]) as service:
+    with _listening(forked.start("serving", [profile, *parts], err=subprocess.PIPE)) as service:
         yield service
 
 
 @contextmanager
-def started(command: list[str], **environment: str) -> Iterator[Service]:
-    """The service that a command starts."""
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+def started(*arguments: object) -> Iterator[Service]:
+    """The service that a command line starts."""
+    with _listening(start(*arguments, err=subprocess.PIPE)) as service:
+        yield service
+
+
+@contextmanager
+def _listening(process: forked.Forked) -> Iterator[Service]:
+    """The service of a process, once it says where."""
     try:
         assert process.stderr
         lines: list[str] = []
@@ -176,10 +183,14 @@ def clothes() -> tuple[bytes, ...]:
         return tuple(encode_png(np.repeat(grey[:, :, None], 3, axis=2)) for grey in file["images"][1000:1040])
 
 
-if __name__ == "__main__":
+def main() -> None:
     limits, asking, place = (json.loads(text) for text in sys.argv[2:5])
     review = Path(place.pop("review")) if "review" in place else None
     label_studio = place.pop("label_studio", None)
     here = Place(**{"port": 0, **place, "token_file": Path(place["token_file"]) if "token_file" in place else None})
     asked = AskOptions(**asking)
     run(Path(sys.argv[1]), None, DecisionOptions(), asked, here, Limits(**limits), review, label_studio)
+
+
+if __name__ == "__main__":
+    main()

@@ -204,8 +204,7 @@ def main(minutes: float, pictures: int, seed: int, runs: int) -> None:
         print(f"calm: {pictures} pictures", flush=True)
         server = stack.enter_context(fault_server(0.1, seed, 0.002))
         write_profile(folder / "profile.json", server.describe(folder))
-        process = int(subprocess.check_output(["pgrep", "-f", f"faults.py 0.1 {seed} 0.002"], text=True).split()[0])
-        soak = Soak(folder, folder / "disk", server, process, pictures, minutes, random.Random(seed))
+        soak = Soak(folder, folder / "disk", server, server.pid, pictures, minutes, random.Random(seed))
         start, budget = time.monotonic(), pictures * QUESTIONS * 2 // 5
         soak.suffer(start + minutes * 30, "--budget", budget)
         soak.finish("--budget", budget)

@@ -6,7 +6,6 @@ budget must hold to the last query, and every answer that was paid for must be t
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from faults import Running, fault_server
 from ledger_players import told
 from serving import clothes, serving
-from workshop import command, write_pictures, write_profile
+from workshop import start, write_pictures, write_profile
 
 PICTURES = 60
 BUDGET = 200
@@ -66,24 +65,23 @@ def counted(server: Running, ledger: str) -> Count:
 
 def scoring(folder: Path, ledger: str, cast: str) -> None:
     """So many runs of the command line at once, on the same pictures; each must end by itself."""
-    runs = [
-        command(
-            "score", folder / "pictures.npz", "--profile", folder / "profile.json", "--ledger", ledger,
-            "--budget", BUDGET, "--canaries", 0, "-o", folder / f"verdicts-{number}.csv",
-        )
-        for number in range(CASTS.index(cast) + 1)
-    ]  # fmt: skip
-    processes = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) for words in runs]
-    until = time.monotonic() + WATCHDOG
-    try:
-        for process in processes:
-            _, said = process.communicate(timeout=max(1.0, until - time.monotonic()))
-            assert process.returncode in (0, 1, 3), said
-            assert "Traceback" not in said, said
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    words = (
+        "score", folder / "pictures.npz", "--profile", folder / "profile.json", "--ledger", ledger,
+        "--budget", BUDGET, "--canaries", 0,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        runs = []
+        for number in range(CASTS.index(cast) + 1):
+            said = stack.enter_context((folder / f"said-{number}").open("w+"))
+            runs.append((start(*words, "-o", folder / f"verdicts-{number}.csv", err=said.fileno()), said))
+            stack.callback(runs[-1][0].kill)
+        until = time.monotonic() + WATCHDOG
+        for process, said in runs:
+            code = process.wait(max(1.0, until - time.monotonic()))
+            said.seek(0)
+            told = said.read()
+            assert code in (0, 1, 3), told
+            assert "Traceback" not in told, told
 
 
 def looking(folder: Path, ledger: str) -> None:

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import os
 import pkgutil
+import random
 import re
 import signal
 import socket
@@ -109,8 +110,11 @@ def check_tutorial(said: str, folder: Path) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Below those that the system gives away, so that nobody gets it before the page's server starts."""
+    while True:
+        port = random.randrange(20_000, 29_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def wait_for(port: int) -> None:

@@ -41,7 +41,7 @@ from parity import (
     write_place,
 )
 from serving import DEMO, Client, started, started_here
-from workshop import PANEL, call, command, run, write_pictures, write_profile
+from workshop import PANEL, call, run, write_pictures, write_profile
 
 from looktwice.asking.ledger import SqliteLedger
 from looktwice.asking.ledger.protocol import Account
@@ -233,7 +233,7 @@ def test_the_service(place: Path, options: DecisionKeywords) -> None:
 
 def test_the_service_in_a_process_of_its_own(place: Path) -> None:
     words = ("--profile", place / "profile.json", "--port", 0, *arguments(DECISIONS["all"]))
-    with started(command("serve", *words)) as service:
+    with started("serve", *words) as service:
         ask_service(service, place, DECISIONS["all"])
 
 
@@ -492,7 +492,7 @@ def by_service(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[To
 
 
 def by_served_process(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
-    with started(command("serve", "--profile", asked.profile, "--port", 0, *arguments(options))) as service:
+    with started("serve", "--profile", asked.profile, "--port", 0, *arguments(options)) as service:
         return looked_at(service, asked)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from serving import DEMO, clothes, started
-from workshop import command, run
+from workshop import run
 
 from looktwice import LookTwice, Model
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
@@ -161,7 +161,7 @@ def test_a_check_tells_of_scores(place: Path) -> None:
 
 
 def test_the_service_replies_with_score_and_evidence(place: Path, tmp_path: Path) -> None:
-    with started(command("serve", "--profile", place / "use.json", "--port", 0)) as service:
+    with started("serve", "--profile", place / "use.json", "--port", 0) as service:
         said = service.post("/v1/look", clothes()[0]).json()
     assert said["evidence"] == "scores"
     assert 0 < said["score"] <= 1

@@ -92,7 +92,12 @@ def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subp
     read_at_start = {name for name in variables if name.startswith(("PYTHON", "COLUMNS"))} - {"PYTHONASYNCIODEBUG"}
     if any(variables[name] != STARTED.get(name) for name in read_at_start):
         return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=variables, check=False)
-    return forked.run(words[2:], cwd or Path.cwd(), variables)
+    return forked.run(words[3:], cwd or Path.cwd(), variables)
+
+
+def start(*arguments: object, err: int = subprocess.DEVNULL) -> forked.Forked:
+    """A run of the command line that goes on meanwhile."""
+    return forked.start(forked.COMMAND_LINE, arguments, err=err)
 
 
 def call(*arguments: object) -> subprocess.CompletedProcess[str]:

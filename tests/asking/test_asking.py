@@ -18,7 +18,7 @@ import pytest
 from faults import fault_server
 from ledger_players import told
 from storms import counted, storm
-from workshop import HURRY, PANEL, answers, command, run, write_pictures, write_profile
+from workshop import HURRY, PANEL, answers, command, run, start, write_pictures, write_profile
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.jobs import Rounds
@@ -115,7 +115,7 @@ async def test_two_processes_share_a_ledger_and_a_budget(tmp_path: Path) -> None
             0,
         )
         both = [
-            subprocess.Popen(command("score", tmp_path / "pictures.npz", *shared, "-o", tmp_path / f"{name}.csv"))
+            start("score", tmp_path / "pictures.npz", *shared, "-o", tmp_path / f"{name}.csv")
             for name in ("left", "right")
         ]
         codes = [process.wait(120) for process in both]
@@ -440,8 +440,8 @@ async def test_a_stream_of_pictures_is_not_read_on_once_asking_is_stopped(tmp_pa
     assert [row.name for row in await everything(asker, pictures)] == [picture.name for picture in pictures]
 
 
-def score_command(folder: Path) -> list[str]:
-    return command(
+def score(folder: Path) -> tuple[object, ...]:
+    return (
         "score", folder / "pictures.npz", "--profile", folder / "profile.json", "--ledger", folder / "ledger.db",
         "-o", folder / "verdicts.csv", "--canaries", 0,
     )  # fmt: skip
@@ -455,13 +455,13 @@ def test_kill_9_at_any_moment_loses_nothing_but_what_was_in_flight(tmp_path: Pat
         dice = random.Random(KILLS)
         for _ in range(KILLS):
             enough = server.stats()["requests"] + dice.randrange(1 + 900 // KILLS)
-            process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.DEVNULL)
+            process = start(*score(tmp_path))
             while server.stats()["requests"] < enough and process.poll() is None:
                 time.sleep(0.002)
             process.kill()
             process.wait()
         for _ in range(5):  # one question in a thousand fails three times in a row; the run says to start it again
-            finished = subprocess.run(score_command(tmp_path), capture_output=True, text=True, check=False)
+            finished = run(*score(tmp_path))
             if finished.returncode != 3:
                 break
         stats = server.stats()
@@ -498,15 +498,14 @@ def test_each_kill_9_counts_at_most_the_concurrency_that_the_server_never_saw(
     tmp_path: Path, delay: float, pace: tuple[object, ...]
 ) -> None:
     write_pictures(tmp_path / "pictures.npz", 1000)
-    words = [*score_command(tmp_path), *map(str, pace)]
     with fault_server(delay=delay) as server:
         description = server.describe(tmp_path, concurrency=8)
         write_profile(tmp_path / "profile.json", description)
         unseen = 0
         for kill in range(KILLS):
-            start = server.stats()["requests"]
-            process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-            while server.stats()["requests"] < start + (1, 5, 12, 40, 80, 120)[kill % 6] and process.poll() is None:
+            seen = server.stats()["requests"]
+            process = start(*score(tmp_path), *pace)
+            while server.stats()["requests"] < seen + (1, 5, 12, 40, 80, 120)[kill % 6] and process.poll() is None:
                 time.sleep(0.002)
             process.kill()
             process.wait()
@@ -523,7 +522,7 @@ def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> N
     write_pictures(tmp_path / "pictures.npz", 400)
     with fault_server(delay=0.02) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
-        process = subprocess.Popen(score_command(tmp_path), stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True)
         while server.stats()["requests"] < 100 and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
@@ -532,7 +531,7 @@ def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> N
         assert process.returncode == 3
         assert "run the same command again" in said
         assert (tmp_path / "verdicts.csv.part").exists()
-        finished = subprocess.run(score_command(tmp_path), capture_output=True, text=True, check=False)
+        finished = run(*score(tmp_path))
         assert finished.returncode == 0
         assert interrupted < 2000
         assert server.stats()["requests"] == 2000

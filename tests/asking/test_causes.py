@@ -245,7 +245,7 @@ def test_the_service_refuses_a_picture_by_its_cause(place: Place, cause: Cause) 
     budget = ("--budget", "+0") if cause is Cause.BUDGET else ()
     for path in ("/v1/look", "/v1/looks"):
         words = ("--profile", place.folder / "profile.json", "--port", 0, *place.asking, *budget)
-        with started(command("serve", *words)) as service:
+        with started("serve", *words) as service:
             if path == "/v1/look":
                 reply = service.post(path, bad)
                 assert reply.status == status, reply.body

@@ -28,7 +28,7 @@ from faults import LABELS, label_of
 from hypothesis import given
 from hypothesis import strategies as st
 from serving import started
-from workshop import command, run, write_pictures
+from workshop import run, write_pictures
 
 from looktwice.classifiers import aws, http, oip
 from looktwice.classifiers import command as program
@@ -423,8 +423,7 @@ def test_no_file_screen_or_reply_shows_a_key(api: Api, tmp_path: Path, monkeypat
         told = done("score", "new.npz", "-p", "p.json", "-o", "new.csv", *place, code=1)
         assert variable in told
     api.leaks = "label"
-    serve = command("serve", "-p", tmp_path / "p.json", "--port", "0", *place)
-    with started(serve) as service:
+    with started("serve", "-p", tmp_path / "p.json", "--port", "0", *place) as service:
         leaks = (("label", "hex"), ("error", "unicode escapes"), ("label", "HTML"))
         for name, (api.key, (api.leaks, api.spelling)) in enumerate(itertools.product(keys.values(), leaks)):
             reply = service.post("/v1/look", encode_png(np.full((16, 16, 3), 3 * name, np.uint8)))

@@ -19,7 +19,6 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from serving import DEMO, Service, started
 from test_docs import free_port
-from workshop import command
 
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
@@ -56,7 +55,7 @@ def unpack(folder: Path, count: int) -> Path:
 @contextmanager
 def labelling(folder: Path, *more: object) -> Iterator[Service]:
     words = ("label", folder, "-c", DEMO / "fashion.toml", "--views", "mirror zoom:1.15", "--port", 0, *more)
-    with started(command(*words)) as service:
+    with started(*words) as service:
         yield service
 
 

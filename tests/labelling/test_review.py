@@ -93,7 +93,7 @@ def test_people_accept_correct_and_cannot_tell(browser: Browser, scored: Path, t
     out = tmp_path / "corrections.csv"
     doubts = doubtful(read(scored / "verdicts.csv"), {})
     words = ("review", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
-    with started(command(*words)) as service, window(browser, service, bypass_csp=True) as page:
+    with started(*words) as service, window(browser, service, bypass_csp=True) as page:
         inspect(page)
         page.set_viewport_size({"width": 360, "height": 780})
         inspect(page)
@@ -148,7 +148,7 @@ def test_the_folder_of_a_service_is_reviewed_where_it_is(browser: Browser, profi
     with serving(profile, {"reviews": 3}, review=str(folder)) as service:
         for picture in clothes():
             service.post("/v1/look", picture)
-        with started(command("review", folder, "--port", 0)) as reviewing, window(browser, reviewing) as page:
+        with started("review", folder, "--port", 0) as reviewing, window(browser, reviewing) as page:
             for _ in range(3):
                 press(page, "Enter")
             expect(page.locator("#finished-words")).to_have_text("Every picture is labelled.")
@@ -168,7 +168,7 @@ def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, 
     truths = {f"{n:03}.png": str(p.truth) for n, p in enumerate(labelled(DEMO / "pictures.npz")[:120])}
     accepted = [doubt for doubt in read(scored / "verdicts.csv") if doubt.decision == "accept"]
     words = ("audit", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
-    with started(command(*words)) as service, window(browser, service, bypass_csp=True) as page:
+    with started(*words) as service, window(browser, service, bypass_csp=True) as page:
         expect(page.locator("#claim")).to_be_hidden()
         expect(page.locator("#count")).to_have_text(f"0 of {len(accepted)}")
         for _ in range(50):

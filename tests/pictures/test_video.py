@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from parity import of_verdict, write_place
 from serving import started
-from workshop import command, run
+from workshop import run
 
 from looktwice.errors import DataError, ImageError
 from looktwice.model import Model
@@ -111,7 +111,7 @@ def test_a_video_is_judged_alike_at_every_door(place: Path) -> None:
     done = run("look", "--burst", place / "film.mp4", "--frames", 6, *words, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["votes"] == expected["votes"]
-    with started(command("serve", *words, "--port", 0)) as service:
+    with started("serve", *words, "--port", 0) as service:
         upload = ("film.mp4", (place / "film.mp4").read_bytes())
         said = service.form("/v1/burst?frames=6", upload).json()
         events = service.form("/v1/burst/events?frames=6", upload).body.decode()

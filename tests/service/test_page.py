@@ -18,7 +18,6 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from parity import fish
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 from serving import PANEL, Service, clothes, learn_profile, serving, started
-from workshop import command
 
 from looktwice.pictures.image import encode_png
 
@@ -239,7 +238,7 @@ def playing(page: Page) -> None:
 
 def test_a_prediction_set_is_shown_where_there_is_one(tmp_path: Path, browser: Browser) -> None:
     profile = learn_profile(tmp_path / "profile.json", "jury")
-    with started(command("serve", "--profile", profile, "--port", 0, "--coverage", 0.99)) as service:
+    with started("serve", "--profile", profile, "--port", 0, "--coverage", 0.99) as service:
         visits = visiting(service, browser)
         visit = next(visits)
         page = visit.page

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from parity import PICTURES, fish, write_place
 from pydantic import ValidationError
 from serving import DEMO, started
-from workshop import command, run
+from workshop import run
 
 from looktwice.errors import ProfileError
 from looktwice.model import Model
@@ -320,7 +320,7 @@ def test_report_compares_by_pixels_the_pictures_that_it_is_shown(place: Path, tm
 
 
 def test_the_service_counts_them(place: Path) -> None:
-    with started(command("serve", "--profile", place / "profile.json", "--port", 0)) as service:
+    with started("serve", "--profile", place / "profile.json", "--port", 0) as service:
         for name in ("fish.png", "0.png"):
             service.form("/v1/look", (name, (place / "pictures" / name).read_bytes()))
         assert "looktwice_unfamiliar_total 1.0" in service.get("/metrics").body.decode()

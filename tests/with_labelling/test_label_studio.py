@@ -6,12 +6,12 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -162,8 +162,8 @@ def test_label_studio_asks_the_service_for_predictions_itself(studio: Studio, sc
     tasks.append({"data": {"image": "http://127.0.0.1:9/secret.png", "file": "elsewhere"}})
     studio.call("POST", f"/api/projects/{project}/import", tasks)
     secret = TOKEN if key == "legacy" else studio.call("POST", "/api/token/")["token"]
-    command = [sys.executable, "-m", "looktwice.cli.app", "serve", "-p", str(scored / "profile.json"), "--port", "0"]
-    with started([*command, "--label-studio", studio.url], LABEL_STUDIO_API_KEY=secret) as service:
+    words = ("serve", "-p", scored / "profile.json", "--port", "0", "--label-studio", studio.url)
+    with patch.dict(os.environ, LABEL_STUDIO_API_KEY=secret), started(*words) as service:
         backend = studio.call("POST", "/api/ml/", {"project": project, "url": service.url, "title": "looktwice"})
         assert backend["state"] == "CO"
         assert studio.call("GET", f"/api/ml/{backend['id']}/versions")["versions"] == [backend["model_version"]]
