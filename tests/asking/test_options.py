@@ -20,7 +20,7 @@ def test_money_is_counted_in_whole_millionths(money: str | float, amount: int) -
     assert micros(money) == amount
 
 
-@pytest.mark.parametrize("money", ["much", "", "NaN", "Infinity", "-1", "0.00000015"])
+@pytest.mark.parametrize("money", ["much", "", "NaN", "Infinity", "-1", "0.00000015", "1e999999"])
 def test_what_is_no_amount_of_money_is_refused(money: str) -> None:
     with pytest.raises(BudgetError, match="not an amount of money"):
         micros(money)
@@ -45,12 +45,6 @@ def test_a_limit_is_a_total_or_so_much_more_than_is_spent() -> None:
 def test_a_limit_that_cannot_be_kept_is_refused(wish: dict[str, Any], words: str) -> None:
     with pytest.raises(BudgetError, match=words):
         AskOptions(**wish).limits(PRICED, None)
-
-
-@pytest.mark.parametrize("money", ["1e999999", "nan", "-1", "0.0000001", "five"])
-def test_what_is_no_amount_of_money_is_refused(money: str) -> None:
-    with pytest.raises(BudgetError, match="is not an amount of money"):
-        AskOptions(money=money, price=1).limits(Terms(), None)
 
 
 def test_a_limit_in_money_needs_a_price() -> None:
