@@ -223,7 +223,7 @@ class AsyncModel:
     ) -> Profile:
         """Learn how far to trust the classifier, from pictures whose truth is known.
 
-        `pictures` is a collection with truths (a folder with one folder a class or with `labels.csv`, an `.npz`, an
+        `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
         official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
         about unsure pictures; `max_error` lets them stop by whether an answer would still be accepted at that error.
         """

@@ -218,7 +218,7 @@ def curve_svg(points: Sequence[Result]) -> str:
     """Two charts of figures against queries a picture: those that should fall, and those that should rise."""
     falling = _chart(points, ("brier", "ece"), "What is lost", "lower is better")
     rising = _chart(points, ("accuracy", "auroc"), "What is gained", "higher is better")
-    return figures.column_svg([falling, rising], "Figures against queries a picture")
+    return figures.column_svg([falling, rising], "Metrics against queries per picture")
 
 
 def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str) -> str:
@@ -230,7 +230,7 @@ def _chart(points: Sequence[Result], keys: Sequence[str], title: str, label: str
         if known:
             y = np.array([values[place] for place in known], np.float64)
             lines.append(Line(COLUMNS[key].rstrip(" ↑↓."), queries[known], y))
-    return figures.lines_svg(lines, title=title, x_label="queries a picture", y_label=label)
+    return figures.lines_svg(lines, title=title, x_label="queries per picture", y_label=label)
 
 
 def _show(profile: Profile, price: int, chosen: Selection, loss: LossName) -> None:

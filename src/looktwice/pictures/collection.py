@@ -1,4 +1,4 @@
-"""Where pictures come from, with their truths: files, folders, `labels.csv`, one folder a class, and `.npz`.
+"""Where pictures come from, with their truths: files, folders, `labels.csv`, one folder per class, and `.npz`.
 
 Listing a collection decodes nothing. A `Picture` is small, can be pickled and sent to another process, and decodes
 anew each time it is asked; only the arrays of a few `.npz` files are kept, once for all pictures of a process.
@@ -242,7 +242,7 @@ def labelled(
 ) -> list[Picture]:
     """The pictures of a collection with their truths, sorted by name.
 
-    `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder a class, or an
+    `path` is a folder with a `labels.csv` (columns `file` and `label`), a folder with one folder per class, or an
     `.npz` with `images`, `labels` and `class_names`. `truths` is a CSV like `labels.csv` that lies elsewhere, and
     `column` names the column of the CSV that holds the truths.
     """

@@ -48,14 +48,14 @@ def open_labelled(
             holds_pictures = bool(find([path]))
         except DataError:
             holds_pictures = False
-        if holds_pictures:
+        if holds_pictures or not path.exists():
             raise
         raise DataError(f"{fault}; {_WANTED}") from None
 
 
 _WANTED = (
-    "looked for labels.csv, one folder a class, an .npz, "
-    f"CIFAR-10 or CIFAR-100 (get them at {CIFAR_HOME}) and photos of ILSVRC2012 (get them at {ILSVRC_HOME})"
+    "expected a folder with labels.csv, one folder per class, an .npz file, "
+    f"CIFAR-10 or CIFAR-100 ({CIFAR_HOME}), or the photos of ILSVRC2012 ({ILSVRC_HOME})"
 )
 
 

@@ -139,7 +139,7 @@ def _queries(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
     line = Line("Brier score", x, y, low, high) if (high > low).all() else Line("Brier score", x, y)
     chart = None
     if len(steps) > 1:
-        x_label, y_label = "queries a picture", "Brier score, lower is better"
+        x_label, y_label = "queries per picture", "Brier score, lower is better"
         chart = _drawn(figures.lines_svg([line], title="Each query more", x_label=x_label, y_label=y_label))
     return {
         "steps": steps,
