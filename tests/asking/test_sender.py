@@ -213,11 +213,11 @@ def test_an_answer_is_recorded_with_its_latency_and_counted_once() -> None:
 
 def test_what_the_ledger_has_is_not_asked() -> None:
     memory, classifier = Memory(), Scripted()
-    asking("a", classifier=classifier, ledger=Noting(memory))
-    came, sender = asking("a", "b", classifier=classifier, ledger=Noting(memory))
-    assert came == [CAT, CAT]
-    assert sender.progress == Progress(hits=1, sent=1, answered=1, micros=7)
-    assert [batch for _, batch in classifier.calls] == [("a",), ("b",)]
+    asking("a", "b", classifier=classifier, ledger=Noting(memory))
+    came, sender = asking(*"abc", classifier=classifier, ledger=Noting(memory))
+    assert came == [CAT, CAT, CAT]
+    assert sender.progress == Progress(hits=2, sent=1, answered=1, micros=7)
+    assert [batch for _, batch in classifier.calls] == [("a",), ("b",), ("c",)]
 
 
 def test_so_many_calls_go_at_a_time_and_no_more() -> None:
@@ -240,10 +240,23 @@ def test_no_more_is_entered_ahead_than_goes_at_a_time() -> None:
     asking(*"abcdefghij", classifier=classifier, ledger=ledger, terms=replace(ONE, batch=2, concurrency=2))
     assert [batch for _, batch in classifier.calls] == [("a", "b"), ("c", "d"), ("e", "f"), ("g", "h"), ("i", "j")]
     assert ledger.intents == [(0, 4), (1, 4), (1, 2)]
-    wide = Noting()
-    asking(*map(chr, range(65, 113)), classifier=Scripted(seconds=1.0), ledger=wide, terms=replace(ONE, concurrency=16))
-    assert wide.intents[0] == (0, 16)
-    assert all(2 <= entered <= 16 for _, entered in wide.intents), "an eighth together, as long as there are so many"
+
+
+@pytest.mark.parametrize(("width", "together"), [(16, 2), (12, 1)])
+def test_an_eighth_is_entered_together_as_long_as_there_are_so_many(width: int, together: int) -> None:
+    ledger = Noting()
+    names = map(chr, range(65, 65 + 4 * width))
+    asking(*names, classifier=Scripted(seconds=1.0), ledger=ledger, terms=replace(ONE, concurrency=width))
+    assert ledger.intents[0] == (0, width)
+    assert min(entered for _, entered in ledger.intents) == together
+
+
+def test_what_waits_for_its_turn_by_the_rate_counts_as_not_sent() -> None:
+    classifier, ledger = Scripted(), Noting()
+    asking(*"abcdefghijklmnop", classifier=classifier, ledger=ledger, terms=replace(ONE, concurrency=4), rate=Rate(1.0))
+    for moment, _ in ledger.intents:
+        entered = sum(count for at, count in ledger.intents if at <= moment)
+        assert entered - sum(at <= moment for at, _ in classifier.calls) <= 4
 
 
 def test_a_rate_is_kept_to_the_question() -> None:
@@ -278,11 +291,11 @@ def test_a_price_of_its_own_is_reserved_and_the_bill_counts_in_the_end() -> None
 
 def test_bills_are_rounded_up_as_one_sum() -> None:
     sender = made(Scripted())
-    for picos, micros in ((300_000, 1), (300_000, 1), (300_000, 1), (300_000, 2), (2_000_000, 4), (1, 4)):
+    for picos, micros in ((1_000_001, 2), (300_000, 2), (699_999, 2), (1, 3), (2_000_000, 5), (999_999, 5), (1, 6)):
         sender.count(Bill(Tokens(), picos, 0), 0)
         assert sender.progress.micros == micros
     sender.count(None, 5)
-    assert sender.progress.micros == 4
+    assert sender.progress.micros == 6
 
 
 def test_the_typical_price_is_that_of_a_phones_photo_at_the_working_size() -> None:
@@ -629,6 +642,31 @@ def test_what_is_in_flight_for_long_is_held_on_to_but_not_for_ever() -> None:
     assert len(ledger.notes) == 3
 
 
+def test_all_that_is_in_flight_is_renewed_together() -> None:
+    async def work() -> list[tuple[object, ...]]:
+        ledger = Noting()
+        sender = made(Scripted(seconds=1.5 * RENEWAL), ledger, TWO)
+        sender.send([first := job("a")])
+        await asyncio.sleep(100)
+        sender.send([second := job("b")])
+        await settled(first, second)
+        await sender.finish()
+        return [note for note in ledger.notes if note[0] != "record"]
+
+    assert timeless(work()) == [(RENEWAL, "a", "b")]
+
+
+def test_the_answer_to_a_question_that_was_forgotten_is_kept() -> None:
+    async def work() -> list[Answer | Failure]:
+        sender = made(Scripted(seconds=1.0))
+        sender.send([one := job("a")])
+        await asyncio.sleep(0.5)
+        sender._held.clear()
+        return await settled(one)
+
+    assert timeless(work()) == [CAT]
+
+
 def test_what_is_in_flight_for_a_day_is_not_held_on_to() -> None:
     class Away(Noting):
         def renew(self, keys: Sequence[bytes]) -> None:
@@ -741,18 +779,19 @@ def test_a_stopped_sender_goes_on_when_it_is_let() -> None:
 
 def test_a_sender_is_starved_while_a_question_rests_and_little_else_is_due() -> None:
     async def work() -> None:
-        sender = made(Scripted({"b": [slow_down(60.0)]}, seconds=1.0), terms=TWO)
+        sender = made(Scripted({"b": [slow_down(60.0)], "d": [slow_down(1.0)]}, seconds=1.0), terms=TWO)
         waiting = asyncio.create_task(sender.until_starved())
         await asked(sender, "a")
         assert not sender.starved
         assert not waiting.done()
 
-        resting, others = job("b"), [job(name) for name in "cdefgh"]
+        resting, others = job("b"), [job(name) for name in "cdefghijkl"]
         sender.send([resting, *others])
-        await asyncio.sleep(1.5)
-        assert sender._resting_jobs == 1
+        await asyncio.sleep(2.5)
+        assert sender._resting_jobs == 2, "both that were sent away"
         assert not sender.starved, "others are due"
         await settled(*others)
+        assert sender._resting_jobs == 1
         assert sender.starved
         await asyncio.wait_for(waiting, 0.1)
         assert resting.answer is None
