@@ -241,12 +241,16 @@ def test_a_folder_that_lacks_a_file_says_which_and_where_to_get_it(tmp_path: Pat
     assert f"no {lacking}; unpack cifar-10-python.tar.gz from {CIFAR_HOME} there" in said
 
 
-@pytest.mark.parametrize("name", ["missing", "empty"])
-def test_a_wrong_path_says_what_was_looked_for_and_where_to_get_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / "empty").mkdir()
-    said = complaint(open_labelled, tmp_path / name)
-    assert all(word in said for word in (name, "labels.csv", ".npz", CIFAR_HOME, ILSVRC_HOME))
-    assert "cifar-100-binary" in complaint(cifar, tmp_path / name)
+def test_an_empty_folder_says_what_was_expected_and_where_to_get_it(tmp_path: Path) -> None:
+    said = complaint(open_labelled, tmp_path)
+    assert all(word in said for word in (str(tmp_path), "labels.csv", ".npz", CIFAR_HOME, ILSVRC_HOME))
+    assert "cifar-100-binary" in complaint(cifar, tmp_path)
+
+
+def test_a_missing_path_is_one_short_line(tmp_path: Path) -> None:
+    said = complaint(open_labelled, tmp_path / "missing")
+    assert said.endswith("missing: no such file or folder; check the path")
+    assert "cifar-100-binary" in complaint(cifar, tmp_path / "missing")
 
 
 # --- hostile pickles ---------------------------------------------------------------------------------------------
