@@ -168,12 +168,12 @@ def test_a_fish_is_not_the_kind_of_picture_it_learned_from(visit: Visit) -> None
     page = visit.page
     put(visit, ("fish.png", encode_png(fish(500, 375))))
     visit.verdict()
-    expect(page.locator("#unfamiliar")).to_contain_text("This picture is unlike those it learned from")
+    expect(page.locator("#unfamiliar")).to_contain_text("This is not the kind of picture it learned from")
     expect(page.locator("#unfamiliar-because")).to_have_text(
         "a colour picture of 500 × 375; the labelled pictures are grey and 28 × 28"
     )
     expect(page.locator("#decision")).to_have_text("Review")
-    expect(page.locator("#status")).to_contain_text("This picture is unlike those it learned from")
+    expect(page.locator("#status")).to_contain_text("This is not the kind of picture it learned from")
     for struck in (".number", "#label", "#history-list strong"):
         expect(page.locator(struck)).to_have_css("text-decoration-line", "line-through")
     put(visit, ("shirt.png", clothes()[0]))

@@ -8,7 +8,7 @@ import { showTrust } from "./trust.js";
 
 const REMEMBERED = 30;
 const DECISIONS = { accept: "Accept", review: "Review" };
-const UNFAMILIAR = "This picture is unlike those it learned from";
+const UNFAMILIAR = "This is not the kind of picture it learned from";
 const LIST = new Intl.ListFormat("en-GB", { type: "disjunction" });
 const byId = (id) => document.getElementById(id);
 
