@@ -1,6 +1,7 @@
 """Servers that send what no honest one would: the run ends in one line, and its files can be read by anything."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,34 @@ def score(profile: Path, out: str) -> tuple[int, str]:
     folder = profile.parent
     told = run("score", folder / "pictures.npz", "-p", profile, "--ledger", folder / "ledger.db", "-o", folder / out)
     return told.returncode, told.stderr
+
+
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_a_ledger_that_is_deleted_during_a_run_stops_it(tmp_path: Path, whole_folder: bool) -> None:
+    ledger, requests = tmp_path / "ledger" / "answers.db", 0
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal requests
+        requests += 1
+        if requests == 20 and whole_folder:
+            shutil.rmtree(ledger.parent)
+        elif requests == 20:
+            for file in ledger.parent.glob("answers.db*"):
+                file.unlink()
+        return web.json_response({"label": "ant"})
+
+    app = web.Application()
+    app.router.add_post("/", answer)
+    write_pictures(tmp_path / "pictures.npz", 60)
+    with served(app) as address:
+        (tmp_path / "api.toml").write_text(f'connector = "http"\nurl = "{address}/"\nconcurrency = 2\n')
+        write_profile(tmp_path / "profile.json", tmp_path / "api.toml")
+        told = run("score", tmp_path / "pictures.npz", "-p", tmp_path / "profile.json", "--ledger", ledger,
+                   "-o", tmp_path / "verdicts.csv")  # fmt: skip
+    assert told.returncode == 1
+    assert "was deleted, moved or replaced while it was in use" in told.stderr
+    assert not {"Traceback", "Unclosed"} & {*told.stderr.split()}
+    assert requests <= 20 + 8  # what was entered by then
 
 
 @pytest.mark.parametrize("wait", ["999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT", "99999999999d"])

@@ -12,6 +12,7 @@ import os
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -40,7 +41,7 @@ from looktwice.asking.pace import Polling, Rate, RetryPolicy
 from looktwice.asking.sender import Sender
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms, names_of, size_in_bytes
-from looktwice.errors import ClassifierError, ImageError, PassingError
+from looktwice.errors import ClassifierError, ImageError, LedgerError, PassingError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
@@ -195,8 +196,8 @@ class Asker:
             raise
         finally:
             await asyncio.gather(*chunks, return_exceptions=True)
-            await self._sender.finish()
             self._runs -= 1
+            await self._sender.finish()
             if not self._runs and not self._stop_requested:
                 self._sender.resume()  # what ended these runs does not concern the next one
 
@@ -217,8 +218,8 @@ class Asker:
     async def close(self) -> None:
         """Send nothing more, keep what is in flight, and close the ledger and the classifier."""
         try:
-            if self._runs:
-                self.stop("the model was closed")
+            self.stop("the model was closed")
+            with suppress(LedgerError):  # which closing it tells
                 await self._sender.finish()
             if self._batches:
                 await self._batches.close()

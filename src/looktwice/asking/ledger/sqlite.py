@@ -422,6 +422,7 @@ class SqliteTables(Tables):
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
         self._path = path
+        self._file = path.stat()
 
     def begin(self, spending: bool) -> None:
         """Wait for the right to write; SQLite's own waiting sleeps so long that a busy neighbour starves us."""
@@ -449,9 +450,18 @@ class SqliteTables(Tables):
         return False
 
     def explain(self, error: Exception) -> LedgerError:
-        return explain(self._path, error)
+        return error if isinstance(error, LedgerError) else explain(self._path, error)
 
     def has_room(self) -> bool:
+        try:
+            there = os.path.samestat(self._file, self._path.stat())
+        except OSError:
+            there = False
+        if not there:  # what is written would be lost with the open file
+            raise LedgerError(
+                f"ledger {str(self._path)!r} was deleted, moved or replaced while it was in use, so nothing more is "
+                "asked; put it back, or run again to begin a new one"
+            )
         return keep_ballast(self._path)
 
     def makes_room(self, error: Exception) -> bool:
