@@ -34,7 +34,7 @@ from looktwice.asking.session import fastest_loop
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Manners, Transport
+from looktwice.classifiers.transport import HttpSettings, Transport
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, WorkingSize
 from looktwice.views import Panel, base_question, questions, render
@@ -66,7 +66,7 @@ class RawPixels:
     labels = None
 
     def __init__(self, url: str, concurrency: int) -> None:
-        manners = Manners(concurrency=concurrency)
+        manners = HttpSettings(concurrency=concurrency)
         self.terms = manners.terms(WorkingSize())
         self.fingerprint = "benchmark:raw"
         self._transport = Transport(manners, Secrets())
