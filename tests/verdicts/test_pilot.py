@@ -316,7 +316,7 @@ def test_a_dry_run_shows_the_price_and_asks_nothing(tmp_path: Path) -> None:
     command = ("tune", DEMO / "pictures.npz", "--take", ":400", "-c", MODEL, "--price", "0.01", "--dry-run")
     done = run(*command, "-o", tmp_path / "p.json")
     assert done.returncode == 0, done.stderr
-    assert "of what asking all of them would" in done.stderr
+    assert "of the cost of asking all candidates" in done.stderr
     assert "in money" in done.stderr
     assert not (tmp_path / "p.json").exists()
     plan = json.loads(run(*command, "--json").stdout)
