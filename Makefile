@@ -92,8 +92,8 @@ coverage: $(VENV)/.installed-measure # lines and branches of src that the tests 
 FULL_DISK := tests/test_attacks.py::test_a_full_disk_is_one_line_and_the_next_run_goes_on # its figures have no room there
 
 .PHONY: mutation
-mutation: .venv-mutation/.installed-mutation # changes in calibration and the sender that the tests notice; SAMPLE=1000 for more
-	.venv-mutation/bin/python tools/mutation.py $(or $(SAMPLE),300) 0
+mutation: .venv-mutation/.installed-mutation # changes in calibration and the sender that the tests notice; SAMPLE=1000 for more, OF=looktwice.asking.sender
+	.venv-mutation/bin/python tools/mutation.py $(or $(SAMPLE),300) 0 $(OF)
 
 .venv-mutation/.installed-mutation: pyproject.toml tools/venv.sh
 	@sh tools/venv.sh .venv-mutation mutation

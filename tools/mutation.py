@@ -1,6 +1,7 @@
 """Tells what the tests notice: changes the code in small ways, and counts how many changes make a test fail.
 
-    python tools/mutation.py 300 0     # 300 mutants of those that mutmut makes, drawn with seed 0
+    python tools/mutation.py 300 0                              # 300 mutants, drawn with seed 0
+    python tools/mutation.py 1000 0 looktwice.asking.sender     # of one module alone
 
 What is changed and by which tests it is judged is in pyproject.toml. Every mutant that none of them noticed is
 printed; `mutmut show NAME` tells what it is. A run that was broken off goes on where it was: remove `mutants/` after a
@@ -43,12 +44,12 @@ def run(names: list[str]) -> None:
             sys.exit(f"mutmut stopped; what it said is in {log.name}")
 
 
-def main(size: int, seed: int) -> None:
+def main(size: int, seed: int, of: str = "") -> None:
     """Draw mutants, try them, and say which ones no test noticed."""
     Path("mutants").mkdir(exist_ok=True)
     if not results():
         run(["looktwice.asking.sender.x__outcome__mutmut_1"])  # writes down all of them as well
-    every = sorted(results())
+    every = sorted(name for name in results() if name.startswith(of))
     random.Random(seed).shuffle(every)  # so that a larger sample holds the smaller one
     drawn = every[:size]
     codes = results()
@@ -60,9 +61,10 @@ def main(size: int, seed: int) -> None:
             print(f"{said[name]}: {name}")
     noticed = sum(each in KILLED.values() for each in said.values())
     print(
-        f"{noticed} of {size} mutants noticed ({noticed / size:.1%}), {dict(Counter(said.values()))}, of {len(codes):,}"
+        f"{noticed} of {len(drawn)} mutants noticed ({noticed / len(drawn):.1%}), {dict(Counter(said.values()))}, "
+        f"of {len(every):,}"
     )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -625,15 +625,18 @@ def test_a_signal_stops_a_fleet_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("looktwice.cli.console.heard", [])
-    before, run = signal.getsignal(number), Stoppable()
-    with _interruptible(run) as reasons:
-        os.kill(os.getpid(), number)
-        assert "run the same command again to resume" in reasons[0]
-        assert run.reasons == reasons
-        with pytest.raises(SystemExit) as left:
+    before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
+    try:
+        with _interruptible(run) as reasons:
             os.kill(os.getpid(), number)
-    assert left.value.code == 128 + number
-    assert signal.getsignal(number) == before
+            assert "run the same command again to resume" in reasons[0]
+            assert run.reasons == reasons
+            with pytest.raises(SystemExit) as left:
+                os.kill(os.getpid(), number)
+        assert left.value.code == 128 + number
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])
