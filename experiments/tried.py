@@ -1,37 +1,57 @@
 """What was tried to better the jury and its views, and what it changed, over the splits of experiments/general.py.
 
 python -m experiments.tried            results/tried.csv, a line for each model, trial and setting
-python -m experiments.tried quick DIR  the same, small, on the embedded clothes
+python -m experiments.tried columns    results/tried_columns.csv, more columns of the jury, under the general panel
+python -m experiments.tried page       the table of docs/method.md, from that CSV
+python -m experiments.tried quick DIR  all of it, small, on the embedded clothes
 
 Weights and offsets are tried with the panel that grew on the other models, on 1,000 labelled pictures (1,250
 photos). Choosing and the ladder grow their panels on these. Settings were taken from ResNet-8, ResNet-20 and
 MobileNetV2; on the other three models they are only reported.
+
+The columns need eight views of each picture alone, and are tried on as many pictures as are kept. The general panel has
+grown on these models, which does not favour one column over another. What a column counts, it counts over the labelled
+pictures, and about each of these over the others.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 
 from experiments.general import OLD, RESULTS, Heard, Split, left_out_splits, records, small, write
 from looktwice.calibration import crossfit, logit, metrics, panels
+from looktwice.calibration.companions import Companions
+from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import Offsets, Patterns
-from looktwice.calibration.votes import Floats, LabelledVotes
+from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes
+from looktwice.views import GENERAL
 
-SPLITS = 6
+SPLITS, COLUMN_SPLITS = 6, 10
 SHRINKAGES = (1000.0, 100.0, 30.0, 10.0, 3.0)
 STRENGTHS = (100.0, 30.0, 10.0)
 BEGUN = (4, 6, 8)
 """Views of the panel that grew on the other models, after which the others are chosen."""
 BRANCH = 2
 """Views after which a ladder parts unanimous pictures from the others."""
+BAGS = 10
+"""Bootstrap samples of the labelled pictures whose juries are averaged."""
+RIDGE = 1.0
+"""How strongly the weight of a further column is drawn to zero."""
+PAIRS, PICTURES = 30.0, 3.0
+"""What an average label counts beside those seen: in pairs of answers, and in pictures."""
+PAGE = Path(__file__).parents[1] / "docs" / "method.md"
 Figures = dict[str, float]
 Fold = tuple[NDArray[np.bool_], Floats]
 """The pictures of a fold, and the parameters that the others teach."""
@@ -137,6 +157,254 @@ def _agreed(votes: LabelledVotes, panel: Sequence[int]) -> Floats:
     return (votes.views[:, list(panel[:BRANCH])] == votes.base[:, None]).all(axis=1)
 
 
+# Columns ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """The labels that were named about n pictures, and how often they were named about others."""
+
+    votes: LabelledVotes
+    others: LabelledVotes
+    """What is counted; if it is `votes` itself, a picture does not count for itself."""
+
+    @cached_property
+    def labels(self) -> Codes:
+        """(n, S + 1): each named label where it was said first, otherwise MISSING."""
+        codes = self.votes.answers()
+        return np.where(logit.first_said(codes) == np.arange(codes.shape[1]), codes, np.int32(MISSING))
+
+    @cached_property
+    def count(self) -> Floats:
+        """(n, S + 1): how many of base and views said each."""
+        return (self.labels[:, :, None] == self.votes.answers()[:, None, :]).sum(axis=2).astype(np.float64)
+
+    @cached_property
+    def own(self) -> Floats:
+        """(n, S + 1): what of each count is the picture's own."""
+        return self.count if self.others is self.votes else np.zeros(self.count.shape)
+
+    @cached_property
+    def times(self) -> Floats:
+        """(N, K): how often each label was said about each of the others."""
+        return sum(np.eye(self.votes.classes)[column] for column in self.others.answers().T)
+
+    def log_count(self) -> Floats:
+        return np.log1p(self.count)
+
+    def twice(self) -> Floats:
+        return (self.count >= 2).astype(np.float64)
+
+    def plurality(self) -> Floats:
+        first = self.count == self.count.max(axis=1, keepdims=True)
+        return first / first.sum(axis=1, keepdims=True)
+
+    def attraction(self) -> Floats:
+        """Σ_s [v_s = c]·log of how often view s says c about others, relative to the mean label."""
+        total, mean = np.zeros(self.count.shape), len(self.others) / self.votes.classes
+        for said, other in zip(self.votes.answers().T, self.others.answers().T, strict=True):
+            hit = self.labels == said[:, None]
+            times = np.bincount(other, minlength=self.votes.classes)[self.labels] - (hit & (self.own > 0))
+            total += hit * np.log((times + 1.0) / (mean + 1.0))
+        return total
+
+    def confusion(self) -> Floats:
+        """Log of how often a rival and the base label are said about the same picture, relative to the mean label."""
+        pairs, base, rival = self.times.T @ self.times, self.labels[:, :1], self.labels != self.labels[:, :1]
+        together = np.where(rival, pairs[base, self.labels] - self.own[:, :1] * self.own, 0.0)
+        of_base = pairs.sum(axis=1)[base] - self.own[:, :1] * self.count.sum(axis=1, keepdims=True)
+        return np.log1p(self.votes.classes * together / (of_base + PAIRS))
+
+    def reliability(self) -> Floats:
+        """Log of how often a label is the base label of the pictures about which anybody says it, relative to all."""
+        base = np.bincount(self.others.base, minlength=self.votes.classes).astype(np.float64)
+        said = (self.times > 0).sum(axis=0).astype(np.float64)
+        mean, own = base.sum() / said.sum(), self.own > 0
+        of_base = base[self.labels] - (own & (self.labels == self.labels[:, :1]))
+        return np.log((of_base + PICTURES * mean) / (said[self.labels] - own + PICTURES) / mean)
+
+
+Column = Callable[[Said], Floats]
+SHIPPED, TOGETHER = "as shipped", "said twice, confusions and reliability"
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "log of the count": (Said.log_count,),
+    "said at least twice": (Said.twice,),
+    "plurality": (Said.plurality,),
+    "attractors": (Said.attraction,),
+    "confusions with the base label": (Said.confusion,),
+    "reliability of the label": (Said.reliability,),
+    TOGETHER: (Said.twice, Said.confusion, Said.reliability),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The options of n pictures, the last of which is the unnamed class, as in looktwice.calibration.scored."""
+
+    labels: Codes
+    features: Floats
+    left: Floats
+
+    @classmethod
+    def of(cls, said: Said, columns: Sequence[Column], offsets: Offsets) -> Options:
+        named, codes = said.labels != MISSING, said.votes.answers()
+        votes = (said.labels[:, :, None] == codes[:, None, :]).astype(np.float64)
+        more = np.stack([*(column(said) for column in columns), np.zeros(named.shape)], axis=2)[:, :, :-1]
+        base = np.arange(named.shape[1]) == 0
+        classes = (offsets.of(said.votes.base)[:, None] == np.arange(len(offsets.classes)))[:, None] * base[:, None]
+        features = np.concatenate([votes, more * named[:, :, None], classes, np.zeros((*named.shape, 2))], axis=2)
+        unnamed, count = np.zeros((len(named), 1, features.shape[2])), named.sum(axis=1)
+        unnamed[:, 0, -2], unnamed[:, 0, -1] = 1.0, -1.0 / count
+        left = np.log(np.maximum(said.votes.classes - count, 1) / (said.votes.classes - 1))
+        return cls(
+            said.labels,
+            np.concatenate([features, unnamed], axis=1),
+            np.column_stack([np.where(named, 0.0, -np.inf), np.where(count < said.votes.classes, left, -np.inf)]),
+        )
+
+    def table(self, labelled: LabelledVotes, ridge: tuple[float, ...]) -> Patterns:
+        """Options and truths as the patterns that a fit works on: one a picture."""
+        possible = np.isfinite(self.left)
+        column = logit.truth_columns(self.labels, labelled.truths)
+        owner, place = np.nonzero(possible)[0], np.cumsum(possible.ravel()).reshape(possible.shape) - 1
+        others = np.where(column < self.labels.shape[1], 1, labelled.classes - (self.labels != MISSING).sum(axis=1))
+        limits = (-np.inf, float(np.log(labelled.classes - 1))), (0.0, np.inf)
+        table = Patterns(
+            self.features[possible],
+            self.left[possible],
+            np.searchsorted(owner, np.arange(len(labelled))),
+            owner,
+            column,
+            np.log(np.maximum(others, 1)),
+            ridge,
+            limits,
+        )
+        return logit.settle(table, labelled, self.labels, possible, place)
+
+    def take(self, rows: NDArray[np.intp]) -> Options:
+        return Options(self.labels[rows], self.features[rows], self.left[rows])
+
+    def chances(self, theta: Floats) -> Floats:
+        """(n, S + 1): the probability of each named label."""
+        return softmax(self.features @ theta + self.left, axis=1)[:, :-1]
+
+
+def columns(_: Heard, split: Split) -> Told:
+    """The jury with further columns, each with one weight, and the mean of juries of bootstrap samples."""
+    train, tested = split.votes.take(split.fit), split.votes.take(split.test)
+    offsets = logit.choose_offsets(train, logit.tabulate(train), logit.SHRINKAGE)
+    held: dict[str, Floats] = {}
+    found: dict[str, Figures] = {}
+    for name, tried in {SHIPPED: (), **COLUMNS}.items():
+        known, new = (Options.of(Said(votes, train), tried, offsets) for votes in (train, tested))
+        table = known.table(train, (RIDGE,) * len(tried) + (offsets.strength,) * len(offsets.classes))
+        thetas = [logit.descend(table, logit.SHRINKAGE)]
+        found[name] = spread_figures(train, tested, known, new, thetas)
+        if name in (SHIPPED, TOGETHER):
+            held[name] = held_out(table, train.classes, thetas[0])
+        if name == SHIPPED:
+            rng, fit = np.random.default_rng(0), np.arange(len(train))
+            bags = [rng.choice(fit, len(fit)) for _ in range(BAGS)]
+            tables = [known.take(bag).table(train.take(bag), table.ridge) for bag in bags]
+            thetas = [logit.descend(bag, logit.SHRINKAGE, start=thetas[0]) for bag in tables]
+            found["mean of ten bootstrap juries"] = spread_figures(train, tested, known, new, thetas)
+    gain = held[SHIPPED] - held[TOGETHER]
+    pays = logit.pays(gain[0]) and gain[1].mean() >= 0
+    found[f"{TOGETHER}, where they pay on held-out folds"] = found[TOGETHER if pays else SHIPPED]
+    yield from (("columns", name, told) for name, told in found.items())
+
+
+def held_out(table: Patterns, classes: int, start: Floats) -> Floats:
+    """(2, n): the log loss and the Brier score of each picture by a jury fitted on the other folds."""
+    held = np.zeros((2, len(table.truth)))
+    for rows, theta in logit.held_out_fits(table, logit.folds(len(table.truth)), logit.SHRINKAGE, start):
+        held[:, rows] = logit.losses(table, theta)[rows], logit.briers(table, theta, classes)[rows]
+    return held
+
+
+def spread_figures(
+    train: LabelledVotes, tested: LabelledVotes, known: Options, new: Options, thetas: list[Floats]
+) -> Figures:
+    """The figures of the mean over some parameters, with the unnamed class spread as in the product."""
+    told, named = (
+        Distribution(part.labels, np.mean([part.chances(theta) for theta in thetas], axis=0), train.classes)
+        for part in (known, new)
+    )
+    companions = Companions.learn(train, train, told)
+    spread = companions.spread(named, len(tested.vocabulary)) if companions else named
+    confidence = named.named.max(axis=1)
+    return {
+        "brier": float(spread.brier(tested.truths).mean()),
+        "nll": float(spread.nll(tested.truths).mean()),
+        "ece": metrics.ece(confidence, named.top() == tested.truths),
+        "base_auroc": metrics.auroc(named.named[:, 0], tested.base == tested.truths) or 0.5,
+    }
+
+
+def drawn(each: Heard, seed: int, numbers: Callable[[np.random.Generator, int], NDArray[np.int64]]) -> Heard:
+    """The same with so many pictures of each class, or as many as there are."""
+    rng, truths = np.random.default_rng(seed), each.votes.truths
+    mixed = rng.permutation(len(truths))
+    mixed = mixed[np.argsort(truths[mixed], kind="stable")]
+    place = np.arange(len(mixed)) - np.searchsorted(truths[mixed], truths[mixed])
+    rows = np.sort(mixed[place < numbers(rng, each.votes.classes)[truths[mixed]]])
+    return replace(each, votes=each.votes.take(rows), logs=each.logs[rows], block=each.block[rows])
+
+
+NUMBERS = {
+    "one of each class": lambda _, classes: np.ones(classes, np.int64),
+    "a random draw": lambda rng, classes: rng.poisson(1.0, classes),
+}
+"""How many photos of each class there may be. All hold two or three, so that a label that others have is used up."""
+
+
+def generally(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:
+    """One line for each model and column: the paired differences to the jury as shipped, on halves of its pictures."""
+    for each in models:
+        yield from _differences(each.title, [each] * splits)
+    photos = [each for each in models if each.data == "photos"]
+    for (name, numbers), each in product(NUMBERS.items(), photos):
+        yield from _differences(f"{each.title}, {name}", [drawn(each, seed, numbers) for seed in range(splits)])
+
+
+def _differences(title: str, heard: Sequence[Heard]) -> Iterator[dict[str, str]]:
+    found: dict[str, list[Figures]] = {}
+    for seed, each in enumerate(heard):
+        split = Split(each.votes, *each.split(seed), list(range(len(each.votes.panel))), 0)
+        for _, setting, told in columns(each, split):
+            found.setdefault(setting, []).append(told)
+    usual = found[SHIPPED]
+    for setting, told_of in found.items():
+        gaps = {key: np.array([told[key] for told in told_of]) for key in usual[0]}
+        if setting != SHIPPED:
+            gaps = {key: gap - [told[key] for told in usual] for key, gap in gaps.items()}
+        yield {
+            "model": title,
+            "column": setting,
+            **{key: f"{gap.mean():.4f}" for key, gap in gaps.items()},
+            "splits_better": "" if setting == SHIPPED else str(int((gaps["brier"] < 0).sum())),
+            "splits": str(len(heard)),
+            "pictures": f"{np.mean([len(each.votes) for each in heard]):.0f}",
+        }
+
+
+def page(results: Path = RESULTS, path: Path = PAGE) -> None:
+    """The table of docs/method.md, between its marks: the change of the Brier score, a line for each model."""
+    with (results / "tried_columns.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    names = list(dict.fromkeys(row["column"] for row in rows))
+    table = [["", "pictures", "Brier score as shipped", *names[1:]], ["---"] * (2 + len(names))]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        shipped, *tried = (row for row in rows if row["model"] == model)
+        gaps = [f"{float(row['brier']):+.4f} ({row['splits_better']})" for row in tried]
+        cells = [shipped["brier"].lstrip("0"), *(gap.replace("0.", ".").replace("-", "−") for gap in gaps)]
+        table.append([model, shipped["pictures"], *cells])
+    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
+    before, rest = path.read_text("utf-8").split("<!-- columns -->\n")
+    after = rest.split("<!-- /columns -->")[1]
+    path.write_text(f"{before}<!-- columns -->\n{lines}\n<!-- /columns -->{after}", "utf-8")
+
+
 TRIALS = (weights, offsets, tempering, choosing)
 
 
@@ -157,7 +425,14 @@ def measured(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:
 def main(words: Sequence[str]) -> None:
     match words:
         case ["quick", folder]:
-            write(Path(folder) / "tried.csv", measured(small(Path(folder), 240), splits=1))
+            models = small(Path(folder), 240)
+            write(Path(folder) / "tried.csv", measured(models, splits=1))
+            write(Path(folder) / "tried_columns.csv", generally(models, splits=1))
+        case ["columns"]:
+            heard = [replace(record, views=GENERAL).heard() for record in records()]
+            write(RESULTS / "tried_columns.csv", generally(heard, COLUMN_SPLITS))
+        case ["page"]:
+            page()
         case []:
             write(RESULTS / "tried.csv", measured([each.heard() for each in records()], SPLITS))
         case _:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import closed, familiarity, general, labelling, scores, unlabelled, weighted
+from experiments import closed, familiarity, general, labelling, scores, tried, unlabelled, weighted
 from experiments.__main__ import main
 from experiments.collected import SHARED
 from experiments.outputs import CLOTHES
@@ -21,6 +21,7 @@ from experiments.paper.tables import Study
 from experiments.paper.writing import read, write
 from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
+from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError, ViewError
 from looktwice.transfer.latent import Cumulatives, describe
@@ -658,3 +659,31 @@ def test_a_perfect_forecast_has_the_ece_that_chance_gives() -> None:
     confidence = rng.beta(4, 2, 2000)
     found = [metrics.ece(confidence, rng.random(2000) < confidence) for _ in range(200)]
     assert closed.ece_by_chance(confidence) == pytest.approx(np.mean(found), rel=0.05)
+
+
+def test_without_a_further_column_the_tried_jury_is_the_one_that_ships(tmp_path: Path) -> None:
+    each = general.small(tmp_path, 160)[0]
+    split = general.Split(each.votes, *each.split(0), list(range(len(each.votes.panel))), 0)
+    told = {setting: figures for _, setting, figures in tried.columns(each, split)}
+    shipped = Jury().fit(each.votes.take(split.fit))
+    assert told[tried.SHIPPED] == pytest.approx(tried.figures(shipped, each.votes.take(split.test)), abs=1e-6)
+    assert {*tried.COLUMNS} < {*told}
+
+
+def test_columns_count_other_pictures_alone() -> None:
+    votes = Votes.from_labels(["cat", "dog", "owl"], [["fox", "cat"], ["dog", "dog"], ["owl", "cat"]])
+    labelled = votes.labelled(["cat", "dog", "owl"])
+    fox, said = tuple(votes.vocabulary).index("fox"), tried.Said(labelled, labelled)
+    alone = said.labels == fox
+    assert said.confusion()[alone] == pytest.approx(0.0)
+    assert said.reliability()[alone] == pytest.approx(0.0)
+    others = tried.Said(labelled, labelled.take(np.arange(3)))
+    assert others.confusion()[alone] > 0.0
+    assert others.reliability()[alone] < 0.0
+
+
+def test_the_page_about_columns_says_what_its_csv_says(tmp_path: Path) -> None:
+    page = tmp_path / "method.md"
+    page.write_text(tried.PAGE.read_text("utf-8"), "utf-8")
+    tried.page(path=page)
+    assert page.read_text("utf-8") == tried.PAGE.read_text("utf-8")
