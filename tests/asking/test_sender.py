@@ -24,7 +24,7 @@ from looktwice.asking.ledger.sessions import LEASE
 from looktwice.asking.meter import Meter, Quote
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import Rate, RetryPolicy
-from looktwice.asking.sender import IN_A_BATCH, LONGEST_HOLD, RENEWAL, Sender
+from looktwice.asking.sender import IN_A_BATCH, LONGEST_HOLD, RENEWAL, STALL, Sender
 from looktwice.classifiers.base import Answer, Terms, Tokens
 from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
 from looktwice.pictures.image import WorkingSize
@@ -640,6 +640,29 @@ def test_what_is_in_flight_for_long_is_held_on_to_but_not_for_ever() -> None:
     assert ledger.notes[:2] == [(RENEWAL, "a"), (2 * RENEWAL, "a")]
     assert ledger.notes[2][0] == "record"
     assert len(ledger.notes) == 3
+
+
+@pytest.mark.parametrize("asleep", [STALL, STALL + 1])
+def test_a_process_that_was_asleep_enters_its_questions_again_before_it_sends_them(
+    asleep: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, classifier, now = Noting(), Scripted(), [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+
+    async def work() -> list[Answer | Failure]:
+        sender = made(classifier, ledger, replace(ONE, batch=2), rate=Rate(0.1))
+        jobs = [job("a"), job("b")]
+        sender.send(jobs)
+        await asyncio.sleep(5)
+        now[0] += asleep
+        return await settled(*jobs)
+
+    assert timeless(work()) == [CAT, CAT]
+    if asleep > STALL:
+        assert ledger.notes[0] == ("release", "a", "b")
+        assert ledger.intents == [(0, 2), (10, 2)]
+    assert classifier.calls == [(30 if asleep > STALL else 10, ("a", "b"))]
+    assert ledger.spent(Scripted.fingerprint).queries == 2
 
 
 def test_all_that_is_in_flight_is_renewed_together() -> None:
