@@ -6,8 +6,9 @@ Each draw fits a jury on 500 random pictures of a pool. Of the others it accepts
 threshold, and the share of wrong answers among these is what labels are to tell. `random` labels pictures of the pool
 at random, with Wilson's interval for the accepted ones among them; `strata` are the first labels of
 `verdicts.audit.Audit`. `ratio` is how many labels strata need, for each label of the random choice, until the mean
-width of the interval is the same. How the variance is shrunk was chosen on ResNet-32 and EfficientNet-Lite0, which are
-not among the models below.
+width of the interval is the same, and `bound` how many any choice by confidence needs, if confidences are right. How
+the variance is shrunk was chosen on ResNet-32 and EfficientNet-Lite0, which are not among the models below; how many
+strata there are, on the models below as well.
 
 Votes are those that `python -m experiments.general ask` kept, under the general panel; nothing is asked.
 Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for each other.
@@ -24,6 +25,7 @@ import numpy as np
 from experiments import general
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
+from looktwice.calibration.votes import Floats
 from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.review import Doubt
 from looktwice.views import GENERAL
@@ -32,7 +34,7 @@ RESULTS = Path(__file__).parent / "results" / "labelling.csv"
 MODELS = ("resnet8", "resnet20", "resnet56", "mobilenetv2")
 DRAWS, FIT, LABELS, STEP = 100, 500, 400, 20
 THRESHOLDS = (0.9, 0.8, 0.7, 0.0)
-COLUMNS = ("model", "threshold", "draws", "accepted", "wrong", "labels", "method", "width", "covered", "ratio")
+COLUMNS = ("model", "threshold", "draws", "accepted", "wrong", "labels", "method", "width", "covered", "ratio", "bound")
 
 Told = tuple[float, bool]
 """The width of an interval, and whether it holds the truth."""
@@ -42,7 +44,7 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
     """One row for the random choice, and one for strata at each number of labels; none where too few are accepted."""
     votes, labels = general.kept(name, GENERAL), LABELS
     steps = range(STEP * 2, labels + 1, STEP)
-    random, strata, shares, errors = list[Told](), {step: list[Told]() for step in steps}, [], []
+    random, strata, shares, errors, bounds = list[Told](), {step: list[Told]() for step in steps}, [], [], []
     for draw in range(DRAWS):
         rng = np.random.default_rng(draw)
         mixed = rng.permutation(len(votes))
@@ -54,6 +56,7 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
         true = float(wrong[accepted].mean())
         shares.append(accepted.mean())
         errors.append(true)
+        bounds.append(_bound(1.0 - confidence[accepted], labels * accepted.mean()) / labels)
         chosen = rng.permutation(len(rest))[:labels]
         chosen = chosen[accepted[chosen]]
         low, high = wilson(wrong[chosen].sum(), len(chosen))
@@ -73,6 +76,7 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
         "draws": len(random),
         "accepted": np.mean(shares),
         "wrong": np.mean(errors),
+        "bound": np.mean(bounds),
     }
     width = np.mean([each[0] for each in random])
     widths = [np.mean([each[0] for each in strata[step]]) for step in steps]
@@ -81,6 +85,15 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
     return rows + [
         {**about, "labels": step, "method": "strata", **_told(strata[step]), "ratio": ratio} for step in steps
     ]
+
+
+def _bound(error: Floats, random: float) -> float:
+    """Fewest labels that tell as much as so many random ones of these pictures, each of which is wrong so often.
+
+    Every picture is a stratum of its own, and is labelled as often as its answer's standard deviation says (Neyman).
+    """
+    mean, within = error.mean(), (error * (1.0 - error)).mean()
+    return float(np.sqrt(error * (1.0 - error)).mean() ** 2 / (mean * (1.0 - mean) / random + within / len(error)))
 
 
 def _told(found: list[Told]) -> dict[str, object]:

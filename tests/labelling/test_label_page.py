@@ -150,7 +150,9 @@ def test_everything_else_that_one_can_say_has_a_key(browser: Browser, photos: Pa
 def test_taking_back_brings_the_picture_again_and_so_does_the_end(browser: Browser, tmp_path: Path) -> None:
     folder = unpack(tmp_path / "few", 3)
     with labelling(folder, "--no-asking") as service, window(browser, service, bypass_csp=True) as page:
-        first, second = press(page, "1"), press(page, "ArrowRight")
+        first = press(page, "1")
+        expect(page.locator("#last")).to_have_text(f"Saved: {offered(page)[0]} ({first}).")
+        second = press(page, "ArrowRight")
         assert press(page, "ArrowLeft") not in (first, second)
         expect(page.locator("#name")).to_have_text(second)
         press(page, "Backspace")
@@ -280,6 +282,8 @@ def test_nothing_sticks_out_and_axe_finds_nothing_serious(browser: Browser, tmp_
             settings = {"viewport": {"width": width, "height": 780}, "color_scheme": scheme, "bypass_csp": True}
             with window(browser, service, **settings) as page:
                 inspect(page)
+                for way in ("#options li:last-child button", "#undo", "#skip"):
+                    expect(page.locator(way)).to_be_in_viewport(ratio=1)
                 page.locator("#search").fill("s")
                 inspect(page)
 

@@ -48,12 +48,12 @@ class Audited:
     verdicts: int
     """How many verdicts are audited."""
     enough: ClassVar[bool] = False
-    note: ClassVar[str] = "Doubtful verdicts are shown more often than others, and weighed by how often."
+    note: ClassVar[str] = "Doubtful verdicts come up more often than sure ones and count for less each."
 
     def lines(self) -> list[tuple[str, str, str]]:
         """How often accepted verdicts are wrong."""
         if self.share is None:
-            return [("Accepted verdicts", f"{self.verdicts:,}", "more is told from some labels of every kind on")]
+            return [("Accepted verdicts", f"{self.verdicts:,}", "label some of every kind to learn more")]
         wrong = f"95% interval {self.share.low:.1%} to {self.share.high:.1%}"
         found = ("Wrong among accepted", f"{self.share.value:.1%}", wrong)
         return [("Labels that count", f"{self.share.labels:,}", f"of {self.verdicts:,} accepted verdicts"), found]
@@ -88,15 +88,15 @@ class Worth:
         found = [("Labels that count", f"{self.labels:,}", unsure)]
         if self.accuracy is None or self.ece is None:
             return [*found, ("More is told from", f"{FEWEST} labels", "of at least two classes")]
+        more = "none" if self.enough else "out of reach" if self.more is None else f"about {self.more:,}"
+        because = "even the surest answers are wrong too often" if more == "out of reach" else ""
+        found.append((f"More for at most {100 * self.wanted:.3g}% wrong", more, because))
         value, low, high = self.accuracy
         found.append(("The classifier is right", f"{value:.1%}", f"95% interval {low:.1%} to {high:.1%}"))
-        found.append(("Calibration error", f"{self.ece:.3f}", "of confidences learned from these labels"))
         reached = f"wrong at most {self.max_error:.0%}" if self.max_error else "none yet"
         share = "" if self.accepted is None else f"accepting {self.accepted:.0%} of the pictures"
         found.append(("Guarantee within reach", reached, share))
-        more = "0" if self.enough else "out of reach" if self.more is None else f"about {self.more:,}"
-        because = "even the surest answers are wrong too often" if more == "out of reach" else ""
-        return [*found, (f"Labels still to give for {self.wanted:.3g} wrong", more, because)]
+        return [*found, ("Calibration error", f"{self.ece:.3f}", "of confidences learned from these labels")]
 
 
 def worth(labelled: LabelledVotes, unsure: int, max_error: float, level: float = 0.95) -> Worth:

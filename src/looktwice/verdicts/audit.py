@@ -17,11 +17,11 @@ from looktwice.calibration.votes import Bools, Counts, Floats, Places
 from looktwice.errors import DataError
 from looktwice.verdicts.review import Doubt
 
-STRATA = 5
-FEWEST = 8
+STRATA = 12
+FEWEST = 4
 """Labels that every stratum gets before the doubtful ones get more."""
-LEAST_ERROR = 0.01
-"""The least error that is expected of a stratum, whatever its confidence."""
+LEAST_ERROR, MOST_ERROR = 0.01, 0.95
+"""The least and the most error that is expected of a stratum, whatever its confidence."""
 LEAST_RATE = 0.002
 PRIOR = 5.0
 """Labels for which the expected error of a stratum counts, in the variance."""
@@ -71,7 +71,7 @@ class Audit:
     def expected(self) -> Floats:
         """How often the verdicts of each stratum are wrong, if their confidences are right."""
         doubt = 1.0 - np.array([doubt.confidence for doubt in self.doubts])
-        return np.clip(np.bincount(self.stratum, doubt) / self.sizes, LEAST_ERROR, 0.5)
+        return np.clip(np.bincount(self.stratum, doubt) / self.sizes, LEAST_ERROR, MOST_ERROR)
 
     def order(self) -> list[str]:
         """The names in the order in which they are to be labelled: each beginning of it is a good sample."""
@@ -106,7 +106,7 @@ def strata(confidence: Floats, most: int = STRATA) -> Places:
     They are cut where the cumulated standard deviation of the answers is the same (Dalenius and Hodges).
     """
     value, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
-    error = np.clip(1.0 + value, LEAST_ERROR, 0.5)
+    error = np.clip(1.0 + value, LEAST_ERROR, MOST_ERROR)
     spread = count * np.sqrt(error * (1.0 - error))
     before = np.cumsum(spread) - spread  # so that a confidence which most answers have is a stratum of its own
     cut = np.minimum(before / spread.sum() * most, most - 1).astype(np.intp)
@@ -123,7 +123,7 @@ def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Sha
     weight = sizes / sizes.sum()
     value = float(weight @ (errors / count))
     off = (errors.sum() + 1.0) / (count @ expected + 1.0)
-    rate = (errors + PRIOR * np.clip(off * expected, LEAST_RATE, 0.5)) / (count + PRIOR)
+    rate = (errors + PRIOR * np.clip(off * expected, LEAST_RATE, MOST_ERROR)) / (count + PRIOR)
     variance = float(weight**2 @ (rate * (1.0 - rate) / count * (1.0 - count / sizes)))
     if variance == 0.0:  # every picture is labelled
         return Share(value, value, value, int(count.sum()))

@@ -125,7 +125,7 @@ async function showItem(item) {
   $("name").textContent = item.file;
   $("claim").hidden = !item.claim;
   $("question").textContent = item.claim ? "Or what is it?" : "What is it?";
-  $("not-words").textContent = item.claim ? "Wrong, don’t know what" : "None of these";
+  $("not-words").textContent = item.claim ? "It is wrong" : "None of these";
   if (item.claim) {
     $("claim-label").textContent = `${item.claim.label}?`;
     $("claim-confidence").textContent = `${(100 * item.claim.confidence).toFixed(1)} % confident`;
@@ -188,7 +188,7 @@ async function deliver(click) {
       const reply = await (await asked(() => send(click.path, options))).json();
       sessionStorage.removeItem(PENDING);
       tell(null);
-      $("status").textContent = said(click.body);
+      $("status").textContent = $("last").textContent = said(click.body);
       remember(click.body.labels ?? []);
       await settle(reply);
       return;
@@ -214,7 +214,8 @@ async function settle(reply) {
 
 function said({ says, labels, file }) {
   if (!says) return "Taken back.";
-  const words = { label: `Saved: ${labels}`, not: `Saved: not ${labels}`, unsure: "Saved: can’t tell", skip: "Skipped" };
+  const not = labels?.length > 1 ? "none of these" : `not ${labels}`;
+  const words = { label: `Saved: ${labels}`, not: `Saved: ${not}`, unsure: "Saved: can’t tell", skip: "Skipped" };
   return `${words[says]} (${file}).`;
 }
 
