@@ -1,7 +1,7 @@
 """Which pictures a profile takes for unfamiliar: false alarms, what is detected, and what becomes of calibration.
 
-python -m experiments.familiarity [alarms] [detected] [calibration] [streams]    results/familiarity_*.csv, all if none
-python -m experiments.familiarity page                                           their tables in docs/familiarity.md
+python -m experiments.familiarity [TASK …]    results/familiarity_TASK.csv: alarms, few, detected, calibration, streams
+python -m experiments.familiarity page        their tables in docs/familiarity.md
 
 The clothes are embedded; CIFAR-10, CIFAR-100 and photos are looked for in ../shared and left out where they are not.
 Answers about these are those that `experiments.general ask` kept.
@@ -44,6 +44,8 @@ MOST, FEW = 4000, 300
 """Pictures of a data set that are described, and of each kind of drawn or changed ones."""
 LABELLED, TESTED, SPLITS, REPEATED = 1000, 1000, 100, 10
 RATES = (0.01, 0.05)
+FEWER = (20, 50, 100, 200, 300)
+"""Labelled pictures that are too few to count half of the lower rate."""
 TESTS = 2
 """Pixels and answers: a decision at a rate takes each test at its half (Bonferroni)."""
 HARDEST = ("Shirt", "Pullover", "Coat")
@@ -294,6 +296,21 @@ def detected(names: Sequence[str]) -> list[dict[str, object]]:
     return rows
 
 
+def few(names: Sequence[str]) -> list[dict[str, object]]:
+    """False alarms by pixels at half of 1 %, which fewer than 400 labelled pictures cannot count."""
+    rate, rows = RATES[0] / TESTS, []
+    for name in names:
+        for labelled in FEWER:
+            shares = []
+            for seed in range(SPLITS):
+                mixed = described(name)[np.random.default_rng(100 + seed).permutation(len(described(name)))]
+                told = fitted(mixed[:labelled]).p_values(mixed[labelled : labelled + TESTED])
+                shares.append((told <= rate).mean())
+            row = {"pictures": name, "labelled": labelled, "splits": SPLITS, "rate": rate}
+            rows.append(row | {"share": np.mean(shares), "error": np.std(shares) / np.sqrt(SPLITS)})
+    return rows
+
+
 def calibration(names: Sequence[str]) -> list[dict[str, object]]:
     """What becomes of a jury's calibration when its pictures are changed, and how many of them are unfamiliar."""
     rows = []
@@ -379,6 +396,7 @@ def fill(page: Path, results: Path) -> None:
             "splits_above": ".0%",
             "splits_inside_binomial": ".0%",
         },
+        "few": {"pictures": "", "labelled": "", "rate": ".1%", "share": ".2%"},
         "detected": {"profile": "", "pictures": "", "detected": ".1%", "plain": ".1%"},
         "calibration": {"pictures": "", "change": "", "unfamiliar": ".0%", "accuracy": ".3f", "confidence": ".3f"}
         | {"ece": ".3f", "brier": ".3f"},
@@ -400,7 +418,7 @@ def fill(page: Path, results: Path) -> None:
     page.write_text(text, "utf-8")
 
 
-TASKS = {"alarms": alarms, "detected": detected, "calibration": calibration, "streams": streams}
+TASKS = {"alarms": alarms, "few": few, "detected": detected, "calibration": calibration, "streams": streams}
 
 
 def main(wanted: Sequence[str], results: Path = RESULTS) -> None:

@@ -545,6 +545,8 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
     assert {row["pictures"] for row in found["alarms"]} == {row["profile"] for row in found["detected"]} == {"clothes"}
     for row in found["alarms"]:
         assert float(row["share"]) == pytest.approx(float(row["rate"]), rel=0.5)
+    for row in found["few"]:
+        assert 0 < float(row["share"]) <= 1.5 * float(row["rate"])
     assert {row["detected"] for row in found["detected"]} == {"1"}
     accuracy = {row["change"]: float(row["accuracy"]) for row in found["calibration"]}
     assert accuracy["none"] > accuracy["negative"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import time
@@ -140,6 +141,17 @@ def test_a_copy_of_a_neighbour_is_as_familiar_as_can_be() -> None:
     assert (near, far < 1e-6) == (1.0, True)
 
 
+def test_a_few_odd_labelled_pictures_do_not_make_another_size_familiar() -> None:
+    shown = [picture.image().pixels for picture in find([DEMO / "pictures.npz"])[:100]]
+    wide = [np.asarray(cv2.copyMakeBorder(pixels, 2, 2, 2, 2, cv2.BORDER_REPLICATE), np.uint8) for pixels in shown]
+    sepia = [(pixels * np.array([1.0, 0.95, 0.85])).astype(np.uint8) for pixels in shown]
+    other = np.stack([descriptor(pixels) for pixels in wide + sepia])
+    for seed in (0, 4, 11, 21):  # in all but the first, a few clothes fill their picture and hardly a neighbour does
+        found = Familiarity.fit(clothes()[np.random.default_rng(seed).permutation(len(clothes()))[:1000]])
+        assert found is not None
+        assert (found.p_values(other) <= 0.005).mean() >= 0.99
+
+
 # A stream
 
 
@@ -197,6 +209,21 @@ def test_the_summary_is_small_and_comes_back_the_same() -> None:
     assert (again.p_values(clothes()[1000:1100]) == known().p_values(clothes()[1000:1100])).all()
 
 
+def test_a_summary_made_before_the_second_scale_keeps_its_distances() -> None:
+    neighbours, new = clothes()[:30], clothes()[1000:1040]
+    packed = base64.b64encode(neighbours.astype("<f4").tobytes()).decode()
+    before = Familiarity.model_validate({"neighbours": packed, "distances": [1.0, 4.0, 5.0]})
+    scaled = neighbours / np.maximum(neighbours.std(axis=0), 0.02)
+    covariance = 0.8 * np.cov(scaled.T, bias=True) + np.diag(0.2 * scaled.var(axis=0) + 0.02)
+    between = new[:, None] / np.maximum(neighbours.std(axis=0), 0.02) - scaled
+    squares = np.einsum("nmi,ij,nmj->nm", between, np.linalg.inv(covariance), between)
+    distance = np.sqrt(squares.min(axis=1))
+    assert before.distance(new) == pytest.approx(distance, rel=1e-3)
+    far = distance > 5.0
+    assert far.sum() > 5
+    assert before.p_values(new)[far] == pytest.approx((5.0 / distance[far]) ** 2 / 4, rel=1e-2)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -209,6 +236,7 @@ def test_the_summary_is_small_and_comes_back_the_same() -> None:
         {"distances": [-1.0, 1.0]},
         {"distances": [float("nan")]},
         {"descriptor": 2},
+        {"scale": 3},
     ],
 )
 def test_a_damaged_summary_is_refused(change: dict[str, object]) -> None:

@@ -13,7 +13,7 @@ import binascii
 import re
 from collections import Counter
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,6 +28,8 @@ NEIGHBOURS, RANKED = 300, 1000
 """Most labelled pictures to which distances are measured, and most whose distances are kept."""
 FINEST = 0.02
 """The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
+FORM = ("side", "aspect", "saturation")
+LIGHT = ("dark", "quartile", "median", "three_quarters", "bright", "contrast", "black", "white", "entropy", "commonest")
 SHRINKAGE, RIDGE = 0.2, 0.02
 """How far correlations are shrunk towards none, and what is added to every variance."""
 OUTSIDE = 3.0
@@ -37,6 +39,33 @@ GREY = 0.02
 MOST_WORDS = 3
 LARGEST = 1e9
 """Beyond any number of a descriptor, and any distance."""
+
+
+class Scale(NamedTuple):
+    """How far apart two numbers of a descriptor are, and how fast the p-value falls beyond all labelled pictures."""
+
+    least: Floats
+    """(len(NAMES),): the least unit of each number."""
+    variance: float
+    """The least variance in these units, of which there is more only where the labelled pictures differ more."""
+    power: int
+
+
+def _units() -> Floats:
+    """Least units by what a number is.
+
+    Size and grey, where all labelled pictures have them in common, leave no room for others. Numbers of the light are
+    within [0, 1] and near an end for most pictures of some kinds: how far the few others are from it, hundreds of
+    pictures do not tell, and a tenth of the range is little for any kind.
+    """
+    least = np.full(len(NAMES), FINEST)
+    least[[PLACES[name] for name in FORM]] = 0.001
+    least[[PLACES[name] for name in LIGHT]] = 0.1
+    return least
+
+
+SCALES = {1: Scale(np.full(len(NAMES), FINEST), 0.0, 2), 2: Scale(_units(), 1.0, 4)}
+"""The first is that of profiles made before the second: their distances were measured by it."""
 
 COMPARED = {
     "median": ("darker", "brighter"),
@@ -57,6 +86,8 @@ class Familiarity(BaseModel):
 
     descriptor: Literal[1] = 1
     """Which numbers describe a picture."""
+    scale: Literal[1, 2] = 1
+    """Which of `SCALES` the distances were measured by."""
     neighbours: str
     """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
     distances: tuple[float, ...]
@@ -73,8 +104,9 @@ class Familiarity(BaseModel):
         mixed = np.random.default_rng(0).permutation(len(descriptors))
         half = min(len(mixed) // 2, NEIGHBOURS)
         packed = base64.b64encode(descriptors[mixed[:half]].astype("<f4").tobytes()).decode()
-        distances = cls.model_construct(neighbours=packed).distance(descriptors[mixed[half : half + RANKED]])
-        return cls(neighbours=packed, distances=tuple(np.sort(distances).tolist()))
+        ranked = descriptors[mixed[half : half + RANKED]]
+        distances = np.sort(cls.model_construct(scale=2, neighbours=packed).distance(ranked))
+        return cls(scale=2, neighbours=packed, distances=tuple(distances.tolist()))
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same: what is worked out from that does not count."""
@@ -99,12 +131,12 @@ class Familiarity(BaseModel):
         """(n,): how familiar each picture is, in (0, 1]; at most a with a chance of a, for new pictures of the kind.
 
         That holds for every a from 1 / (distances + 1) on. Below it no count can tell: farther out than all labelled
-        pictures, the p-value falls with the square of the distance, as Chebyshev's inequality has it.
+        pictures, the p-value falls with the fourth power of the distance, as by Markov's inequality.
         """
         ranked, distance = np.array(self.distances), self.distance(descriptors)
         share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
         beyond = distance > ranked[-1]
-        return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** 2, share)
+        return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** self._scale.power, share)
 
     def drift(self) -> Drift:
         """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
@@ -159,17 +191,22 @@ class Familiarity(BaseModel):
     def _middle(self) -> Floats:
         return np.asarray(np.median(self._rows, axis=0))
 
+    @property
+    def _scale(self) -> Scale:
+        return SCALES[self.scale]
+
     @cached_property
     def _unit(self) -> Floats:
-        return np.maximum(self._rows.std(axis=0), FINEST)
+        return np.maximum(self._rows.std(axis=0), self._scale.least)
 
     @cached_property
     def _factor(self) -> Floats:
         """What makes numbers of the descriptor independent of each other: a root of the inverse covariance."""
         scaled = (self._rows - self._middle) / self._unit
         covariance = np.cov(scaled.T, bias=True)
-        spread = np.diag(np.diag(covariance))
-        shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * spread + RIDGE * np.eye(len(NAMES))
+        spread = np.diag(covariance)
+        own = SHRINKAGE * spread + np.maximum(self._scale.variance - spread, 0.0) + RIDGE
+        shrunk = (1 - SHRINKAGE) * covariance + np.diag(own)
         return np.linalg.cholesky(np.linalg.inv(shrunk))
 
     @cached_property
