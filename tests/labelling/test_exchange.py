@@ -162,7 +162,7 @@ def test_json_min_says_the_same(tmp_path: Path) -> None:
         ("no json", "is no JSON or JSON_MIN"),
         ('[{"data": {"image": "x"}, "annotations": 3}, 4]', "is no JSON or JSON_MIN"),
         (json.dumps([{"data": {"file": "a"}, "annotations": [annotation("a\0b")]}]), "control characters"),
-        ("[]", "tells the truth of no picture"),
+        ("[]", "holds no label"),
         (json.dumps([{"data": {"file": "a"}, "annotations": [annotation(["cat", "dog"])]}]), "has one truth"),
     ],
 )

@@ -190,5 +190,5 @@ def test_a_table_that_tells_no_truth_says_what_to_do(tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     photos(folder, 2)
     (folder / "labels.csv").write_text("file,label,not\n000.png,,\n")
-    with pytest.raises(DataError, match="tells the truth of no picture; label some with: looktwice label"):
+    with pytest.raises(DataError, match="holds no label; label some pictures with: looktwice label"):
         labelled(folder)

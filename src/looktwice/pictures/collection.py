@@ -364,7 +364,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
         raise DataError(f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows")
     useful = {name: each for name, each in told.items() if each.truth or each.excluded}
     if not useful:
-        raise DataError(f"{where}: tells the truth of no picture; label some with: looktwice label")
+        raise DataError(f"{where}: holds no label; label some pictures with: looktwice label")
     names = sorted(useful) if path.is_dir() else [name for name in sources if name in useful]
     return [
         Picture(name, each.truth, sources[name], each.excluded, each.probability)
