@@ -82,6 +82,6 @@ def test_the_command_shows_the_frontier_and_draws_it(tmp_path: Path) -> None:
     command = ("tune", DEMO / "pictures.npz", "--take", ":200", "-c", DEMO / "fashion.toml", "--max-queries", "2")
     done = run(*command, "--size", "28", "-o", tmp_path / "p.json", "--ledger", tmp_path / "ledger.db")
     assert done.returncode == 0, done.stderr
-    assert "worth its money" in done.stdout
-    assert "◀ taken" in done.stdout
+    assert "Worth their cost" in done.stdout
+    assert "◀ chosen" in done.stdout
     assert "28 px" in (tmp_path / "p.svg").read_text()
