@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,3 +36,11 @@ def database(server: Server) -> Iterator[str]:
 
     yield server.emptied()
     assert unbalanced(server.address) == []
+
+
+@pytest.fixture
+def ours() -> Callable[[], list[str]]:
+    """The threads of models and ledgers that were started since the test began, and live."""
+    before = set(threading.enumerate())
+    names = ("looktwice", "ledger")
+    return lambda: [t.name for t in threading.enumerate() if t not in before and t.name.startswith(names)]

@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -50,11 +49,6 @@ def server() -> Iterator[Running]:
         yield running
 
 
-def ours() -> list[str]:
-    """The threads of models and ledgers that live."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("looktwice", "ledger"))]
-
-
 def labels(verdicts: Iterator[lt.Verdict | lt.Unscored]) -> list[str]:
     return [verdict.label for verdict in verdicts if isinstance(verdict, lt.Verdict)]
 
@@ -62,7 +56,9 @@ def labels(verdicts: Iterator[lt.Verdict | lt.Unscored]) -> list[str]:
 # Opening and closing --------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_model_has_given_everything_back_and_may_be_used_again(tmp_path: Path, server: Running) -> None:
+def test_a_closed_model_has_given_everything_back_and_may_be_used_again(
+    tmp_path: Path, server: Running, ours: Callable[[], list[str]]
+) -> None:
     model = lt.Model(server.describe(tmp_path), ledger=str(tmp_path / "answers.db"))
     for _ in range(2):
         with model:
@@ -80,7 +76,9 @@ def test_a_local_classifier_may_be_used_again_too() -> None:
             assert len(model.ask(IMAGES[:3], views="mirror").votes) == 3
 
 
-def test_a_model_that_is_forgotten_ends_its_threads(tmp_path: Path, server: Running) -> None:
+def test_a_model_that_is_forgotten_ends_its_threads(
+    tmp_path: Path, server: Running, ours: Callable[[], list[str]]
+) -> None:
     model = lt.Model(server.describe(tmp_path), ledger=str(tmp_path / "answers.db"))
     model.ask(IMAGES[:5], views="mirror")
     del model
@@ -260,7 +258,7 @@ def test_closing_a_model_keeps_what_another_thread_has_in_flight(tmp_path: Path)
         model.close()
 
 
-def test_a_stream_says_that_its_model_was_closed(profile: Profile) -> None:
+def test_a_stream_says_that_its_model_was_closed(profile: Profile, ours: Callable[[], list[str]]) -> None:
     model = lt.Model(brightest, profile)
     verdicts = model.score(IMAGES)
     next(verdicts)

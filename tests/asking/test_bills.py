@@ -229,7 +229,8 @@ def test_the_command_line_estimates_asks_within_the_money_and_shows_estimates_be
     assert told.returncode == 0, told.stderr
     assert "expected" in told.stdout
     assert "by its own count" in told.stdout
-    assert math.ceil(house.bill) == SqliteLedger(ledger).spend(model_fingerprint(classifier)).micros
+    with SqliteLedger(ledger) as book:
+        assert math.ceil(house.bill) == book.spend(model_fingerprint(classifier)).micros
     table = run("ledger", "stats", "--ledger", ledger, COLUMNS="240").stdout
     assert "estimated" in table
     assert f"{house.bill / 10**6:.4f}" in table

@@ -594,6 +594,28 @@ def test_a_reserve_that_is_refused_waits_for_the_bills_of_those_in_flight() -> N
     assert calls == [(0, ("a",)), (0.15, ("b",))], "it looks every 50 ms"
 
 
+def test_a_refusal_that_comes_after_the_bills_of_those_in_flight_is_not_for_good() -> None:
+    class Late(Noting):
+        """Decides at once, and says a second later that it refused."""
+
+        def intend(self, *words: Any) -> Future[Grant]:
+            decided, later = super().intend(*words).result(), Future[Grant]()
+            wait = 1.0 if decided.refused else 0.0
+            asyncio.get_running_loop().call_later(wait, later.set_result, decided)
+            return later
+
+    async def work() -> list[Answer | Failure]:
+        classifier = Scripted({name: [Answer("cat", 1.0)] for name in "ab"}, seconds=0.12)
+        sender = made(classifier, Late(), TWO, budget=Budget(micros=15), meter=Tokenwise())
+        jobs = [job(name, Quote(3, 10)) for name in "ab"]
+        sender.send(jobs[:1])
+        await asyncio.sleep(0.01)
+        sender.send(jobs[1:])
+        return await settled(*jobs)
+
+    assert [each.label for each in timeless(work()) if isinstance(each, Answer)] == ["cat", "cat"]
+
+
 def test_a_reserve_is_refused_for_good_once_nothing_is_in_flight() -> None:
     async def work() -> list[Answer | Failure]:
         sender = made(Scripted(), budget=Budget(micros=5), meter=Tokenwise())

@@ -219,6 +219,7 @@ class Sender:
     async def _enter(self, jobs: list[Job]) -> None:
         """Enter questions, durably, and let senders take those that may be sent now."""
         entries = [job.entry._replace(reserve=job.quote.most) if job.quote else job.entry for job in jobs]
+        reserved = bool(self._held)  # when the ledger decides; all of it may be billed by the time that it answers
         try:
             self._adaptive.join()  # written with the intents, and known before they are sent
             intent = self.ledger.intend(self.classifier.fingerprint, entries, self.typical.most, self.budget)
@@ -228,11 +229,14 @@ class Sender:
             self._break(jobs, error)
             return
         self._entering -= len(jobs)
-        self._take(jobs, grant)
+        self._take(jobs, grant, reserved)
         self._enter_more()
 
-    def _take(self, jobs: list[Job], grant: Grant) -> None:
-        """Act on a grant; what another session has in flight is looked up later rather than bought twice."""
+    def _take(self, jobs: list[Job], grant: Grant, reserved: bool) -> None:
+        """Act on a grant; what another session has in flight is looked up later rather than bought twice.
+
+        `reserved` is whether questions of this session were in flight when the budget was looked at.
+        """
         by_key = {job.entry.key: job for job in jobs}
         loop = asyncio.get_running_loop()
         self._notice_stall()
@@ -245,7 +249,7 @@ class Sender:
             by_key[key].settle(answer)
         settle([by_key[key] for key in grant.batched], IN_A_BATCH)
         refused = [by_key[key] for key in grant.refused]
-        if refused and refused[0].quote and self._held:  # bills are lower than reserves, so there may be room soon
+        if refused and refused[0].quote and (reserved or self._held):  # bills are lower than reserves: room may come
             self._start(self._requeue_after(refused, SOONEST))
         elif refused:
             self._exhausted = self._exhausted or self.why_refused(refused)
