@@ -35,6 +35,11 @@ def test_the_command_line_loads_nothing_heavy_until_a_command_runs() -> None:
     assert not loaded_by("import looktwice.cli.app") & (HEAVY - {"rich"})
 
 
+def test_the_road_loads_no_library_of_an_extra_until_it_is_needed() -> None:
+    extras = {"boto3", "fastapi", "onnxruntime", "pandas", "pi_heif", "psycopg", "pyarrow", "ray", "sklearn", "torch"}
+    assert not loaded_by("import looktwice.model, looktwice.cli.demo, looktwice.cli.look") & extras
+
+
 def test_public_names_and_signatures_are_those_on_record() -> None:
     """A change here is one that users notice: CONTRIBUTING.md says how a name is changed or taken away."""
     record = (Path(__file__).parent / "public_api.txt").read_text("utf-8").splitlines()

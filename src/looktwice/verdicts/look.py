@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.jobs import Screen
@@ -24,6 +23,9 @@ from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel, parse
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TOGETHER = 256
 """Pictures whose verdicts are computed at once."""
