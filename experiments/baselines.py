@@ -14,7 +14,6 @@ log probabilities over nine queries with a temperature. The latter are known for
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +28,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from experiments.collected import CACHE
-from experiments.general import OLD, Heard, Split, left_out_splits
+from experiments.general import OLD, Heard, Split, left_out_splits, write_table
 from looktwice.calibration import crossfit, logit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
@@ -264,12 +263,4 @@ def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[dict
 
 def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/baselines.csv."""
-    lines: list[dict[str, str]] = []
-    for each in models:
-        for line in measured(models, each, splits):
-            print(" ".join(line.values()), flush=True)
-            lines.append(line)
-    with (results / "baselines.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_table(results / "baselines.csv", (line for each in models for line in measured(models, each, splits)))

@@ -311,6 +311,18 @@ class Split:
     """Which half of the pictures grew the panel."""
 
 
+def write_table(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    """Print rows as they come, and write them as a CSV."""
+    lines = []
+    for row in rows:
+        print(" ".join(row.values()), flush=True)
+        lines.append(row)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
 def left_out_splits(models: Sequence[Heard], each: Heard, splits: int, longest: int = 8) -> Iterator[Split]:
     """Panels grown on all models but one, by the even blocks and by the odd ones in turn, and whom to fit and test."""
     others = [other for other in models if other.name != each.name]

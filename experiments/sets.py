@@ -11,7 +11,6 @@ over the splits.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from experiments.general import Heard, left_out_splits
+from experiments.general import Heard, left_out_splits, write_table
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -148,12 +147,4 @@ def least_bin(each: Sequence[Covered]) -> float:
 
 def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/sets.csv."""
-    lines = []
-    for model in models:
-        for line in measured(models, model, splits):
-            print(" ".join(line.values()), flush=True)
-            lines.append(line)
-    with (results / "sets.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_table(results / "sets.csv", (line for each in models for line in measured(models, each, splits)))

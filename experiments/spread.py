@@ -9,14 +9,13 @@ are not tested. Sets are adaptive ones for 0.9; `listed` is how often they hold 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from experiments.general import Heard, left_out_splits
+from experiments.general import Heard, left_out_splits, write_table
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes, Votes
@@ -69,12 +68,4 @@ def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[dict
 
 def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/spread.csv."""
-    lines = []
-    for model in models:
-        for line in measured(models, model, splits):
-            print(" ".join(line.values()), flush=True)
-            lines.append(line)
-    with (results / "spread.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_table(results / "spread.csv", (line for each in models for line in measured(models, each, splits)))
