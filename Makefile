@@ -1,19 +1,22 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Three processes of tests share the cores; threads of matrix libraries on top would only wait for each other.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .PHONY: demo test check setup clean
 
 demo: $(VENV)/.installed-demo
 	@$(BIN)/looktwice demo
 
-test: $(VENV)/.installed-dev
-	@sh tools/browser.sh
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+test: # Debian's Chromium is installed while the libraries are
+	@sh tools/browser.sh & $(MAKE) --no-print-directory $(VENV)/.installed-test && wait
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: $(VENV)/.installed-dev $(VENV)/actionlint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	sh tools/users_types.sh $(BIN)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/typos
 	$(BIN)/python tools/links.py
@@ -36,7 +39,7 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis looktwice-demo
 
 .PHONY: test-servers
-test-servers: $(VENV)/.installed-dev .venv-sdks/.installed-sdks # real model servers, and the packages of chat models
+test-servers: $(VENV)/.installed-test .venv-sdks/.installed-sdks # real model servers, and the packages of chat models
 	sh tools/servers.sh .venv-servers
 	$(BIN)/python -m pytest tests/classifiers/test_real_servers.py
 	.venv-sdks/bin/python -m pytest tests/classifiers/test_chat_sdks.py tests/classifiers/test_batching.py
@@ -78,14 +81,14 @@ bench-fleet: .venv-fleet/.installed-fleet # Ray beside one process, the driver's
 	.venv-fleet/bin/python benchmarks/fleet.py
 
 .PHONY: bench
-bench: $(VENV)/.installed-dev # every figure beside its goal, and docs/performance.md; WHAT="engine start" for some
+bench: $(VENV)/.installed-test # every figure beside its goal, and docs/performance.md; WHAT="engine start" for some
 	$(BIN)/python benchmarks $(WHAT)
 
 .PHONY: coverage
 coverage: $(VENV)/.installed-measure # lines and branches of src that the tests run, their processes included
 	@sh tools/browser.sh
 	rm -rf build/coverage
-	$(BIN)/python -m coverage run -m pytest -n 3 --dist worksteal --deselect $(FULL_DISK)
+	$(ONE_THREAD) $(BIN)/python -m coverage run -m pytest -n 3 --dist worksteal --deselect $(FULL_DISK)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
@@ -99,14 +102,14 @@ mutation: .venv-mutation/.installed-mutation # changes in calibration and the se
 	@sh tools/venv.sh .venv-mutation mutation
 
 .PHONY: experiments-quick
-experiments-quick: $(VENV)/.installed-dev # every experiment, small, on the embedded pictures
+experiments-quick: $(VENV)/.installed-test # every experiment, small, on the embedded pictures
 	$(BIN)/python -m experiments all --quick --results build/experiments
-	for task in baselines spread sets stopping guarantees; do $(BIN)/python -m experiments $$task --quick || exit 1; done
+	for task in scores baselines spread sets stopping guarantees; do $(BIN)/python -m experiments $$task --quick || exit 1; done
 	$(BIN)/python -m experiments.general quick build/experiments/general
 	$(BIN)/python -m experiments.tried quick build/experiments/tried
 
 .PHONY: soak
-soak: $(VENV)/.installed-dev # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
+soak: $(VENV)/.installed-test # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
 	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
@@ -144,9 +147,9 @@ lock: $(VENV)/.installed-dev # the versions of this environment, for make setup 
 
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed
-	.venv-lowest/bin/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
+	$(ONE_THREAD) .venv-lowest/bin/python -m pytest -n 3 --dist worksteal $(addprefix --ignore=tests/,$(NEWER))
 
-# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL, type checkers.
+# They need tools that do not go with such old libraries: a browser, SDKs of chat models, peers, PostgreSQL.
 NEWER := classifiers/test_chat_classifier.py test_docs.py test_public_names.py service/test_page.py asking/test_postgres_ledger.py \
   asking/test_ledger.py calibration/test_metrics.py service/test_service.py conformance with_ray with_torch with_labelling
 

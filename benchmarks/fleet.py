@@ -26,7 +26,8 @@ import postgres_server
 from workshop import command
 
 import looktwice
-from looktwice.asking.ledger import Budget, Entry, Ledger, key, open_at
+from looktwice.asking.ledger import Budget, Entry, Ledger, key
+from looktwice.asking.session import open_ledger
 from looktwice.classifiers.base import Answer
 from looktwice.fleet.driver import running
 from looktwice.views import GENERAL
@@ -141,7 +142,7 @@ def ask(ledger: Ledger, worker: int) -> None:
 
 
 def ask_at(place: str, worker: int) -> None:
-    ledger = open_at(place)
+    ledger = open_ledger(place)
     ask(ledger, worker)
     ledger.close()
 

@@ -21,9 +21,8 @@ from goals import at_most
 from scipy.optimize import minimize
 
 from looktwice.calibration import jury, logit, metrics
-from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.storage import load
-from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Places, Votes
 
 SHRINKAGES = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)

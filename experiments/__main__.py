@@ -1,4 +1,4 @@
-"""The paper's tables and figures, each by one command, on its data or yours; a run that was ended goes on."""
+"""The paper's tables and figures, one command each, on its data or yours; an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from experiments.paper.subjects import (
     scale,
 )
 from experiments.paper.tables import RACE, Study
-from experiments.paper.writing import picture, read, write
+from experiments.writing import merge, read, save_svg
 from looktwice.errors import DataError, LookTwiceError
 
 ROOT = Path(__file__).parents[1]
@@ -38,11 +38,13 @@ QUICK, QUICK_CIFAR = 500, 200
 """Pictures that --quick takes of the embedded ones, and of others where they are at hand."""
 OPEN = ("resnet20", "resnet32")
 """The open models of Table 3."""
+FIGURE2_DRAWS, FIGURE2_TESTED = 50, 1000
+"""Figure 2 goes to the paper's S = 50 on every dataset; where Table 1 stops earlier, on so many tested pictures."""
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the command line asks for."""
+class Options:
+    """The options of the command line."""
 
     models: tuple[str, ...]
     data: Path | None
@@ -85,10 +87,12 @@ class Wishes:
         if self.views or self.mild:
             few = listed(self.views, reading) if self.views else mild(len(subject.labels), reading)
             size = replace(size, settings=few)
+        if reading == "torchvision" and not subject.normalised:
+            size = replace(size, settings={name: views for name, views in size.settings.items() if name != "gaussian"})
         return Study(Answers(subject, self.cache, Meter(subject.title, _planned(size))), size)
 
     def _smaller(self, size: Scale) -> Scale:
-        """The scale with what was asked for; parts that chose or showed something stay within the labelled part."""
+        """The scale with the sizes given as options; the search and the noise stay within the labelled part."""
         labelled, draws = min(self.labelled or size.labelled, size.labelled), self.draws or size.draws
         start = max(self.start or size.start, labelled)
         left = size.start + size.tested - start
@@ -106,7 +110,7 @@ class Wishes:
 
 def _past_pilot(size: Scale, subject: Subject) -> Scale:
     """The scale with tests only on pictures that had no part in choosing the jury's panel of general views."""
-    pilot = 0 if subject.lender is None or subject.lender.name == DEMO else subject.lender.pilot
+    pilot = 0 if subject.collected is None or subject.collected.name == DEMO else subject.collected.pilot
     start = max(size.start, pilot)
     return replace(size, start=start, tested=size.start + size.tested - start)
 
@@ -125,26 +129,26 @@ def _planned(size: Scale) -> int:
 # The tasks -----------------------------------------------------------------------------------------------------------
 
 
-def table1(wishes: Wishes) -> None:
+def table1(options: Options) -> None:
     """Every method on one model of small pictures after the other."""
-    _methods(wishes, "table1", SMALL)
+    _methods(options, "table1", SMALL)
 
 
-def table2(wishes: Wishes) -> None:
+def table2(options: Options) -> None:
     """The same on photos."""
-    if wishes.quick and wishes.data is None and not set(wishes.models) & set(PHOTOS):
+    if options.quick and options.data is None and not set(options.models) & set(PHOTOS):
         print(
             _not_judged("Table 2", "the embedded pictures are no photos, and stand in Table 1", "--model mobilenetv2")
         )
         return
-    _methods(wishes, "table2", PHOTOS)
+    _methods(options, "table2", PHOTOS)
 
 
-def _methods(wishes: Wishes, name: str, usual: Sequence[str]) -> None:
-    path, keys = wishes.results / f"{name}.csv", ("dataset", "model", "reading")
-    for subject in wishes.subjects(usual):
-        for reading in wishes.readings:
-            write(path, tables.results(wishes.study(subject, reading)), keys)
+def _methods(options: Options, name: str, usual: Sequence[str]) -> None:
+    path, keys = options.results / f"{name}.csv", ("dataset", "model", "reading")
+    for subject in options.subjects(usual):
+        for reading in options.readings:
+            merge(path, tables.results(options.study(subject, reading)), keys)
         print(pages.results([row for row in read(path) if row["model"] == subject.title]))
 
 
@@ -152,102 +156,117 @@ def _not_judged(what: str, why: str, instead: str) -> str:
     return f"{what} is not judged: {why}; run it without --quick, or with {instead}"
 
 
-def table3(wishes: Wishes) -> None:
+def table3(options: Options) -> None:
     """Transfer of F_n from open models of CIFAR-10 to a closed one of CIFAR-100."""
-    closed = wishes.closed()
+    closed = options.closed()
     if not closed:
         print(_not_judged("Table 3", "there is one embedded model, and to itself nothing is transferred", "--data"))
         return
-    path, keys = wishes.results / "table3.csv", ("open", "dataset", "model", "reading")
-    for subject, reading, source in product(closed, wishes.readings, wishes.sources):
-        learned, used = wishes.study(known(source), reading), wishes.study(subject, reading)
-        write(path, tables.transfer(learned, used), keys)
+    path, keys = options.results / "table3.csv", ("open", "dataset", "model", "reading")
+    for subject, reading, source in product(closed, options.readings, options.sources):
+        learned, used = options.study(known(source), reading), options.study(subject, reading)
+        merge(path, tables.transfer(learned, used), keys)
     print(pages.transfer(read(path)))
 
 
-def table4(wishes: Wishes) -> None:
+def table4(options: Options) -> None:
     """Correlations over the runs that Tables 1 and 2 hold."""
-    rows = [row for name in ("table1", "table2") for row in _there(wishes.results / f"{name}.csv")]
+    rows = [row for name in ("table1", "table2") for row in _there(options.results / f"{name}.csv")]
     if not rows:
-        raise DataError(f"Table 4 sums up Tables 1 and 2, and neither is in {str(wishes.results)!r}; run table1 first")
+        raise DataError(f"Table 4 sums up Tables 1 and 2, and neither is in {str(options.results)!r}; run table1 first")
     ours = list(tables.correlations(rows))
     if not any(row["ece_r"] for row in ours):
         why = f"fewer than {tables.LEAST_RUNS} runs are there, each a transform on a model"
         print(_not_judged("Table 4", why, "--model resnet56 where it is at hand"))
-    write(
-        wishes.results / "table4.csv", [*ours, *tables.recomputed(), *tables.printed()], ("source", "reading", "ballot")
+    merge(
+        options.results / "table4.csv",
+        [*ours, *tables.recomputed(), *tables.printed()],
+        ("source", "reading", "ballot"),
     )
-    print(pages.correlations(read(wishes.results / "table4.csv")))
+    print(pages.correlations(read(options.results / "table4.csv")))
 
 
 def _there(path: Path) -> list[dict[str, str]]:
     return read(path) if path.exists() else []
 
 
-def figure2(wishes: Wishes) -> None:
+def figure2(options: Options) -> None:
     """Brier against S."""
-    for study in wishes.studies(SMALL):
+    path, keys = options.results / "figure2.csv", ("dataset", "model", "reading")
+    for subject, reading in product(options.subjects(SMALL), options.readings):
+        study = options.study(subject, reading)
+        if not options.quick and options.draws is None and study.size.draws < FIGURE2_DRAWS:
+            fewer = min(study.size.tested, FIGURE2_TESTED)
+            study = replace(study, size=replace(study.size, draws=FIGURE2_DRAWS, tested=fewer))
         rows = list(tables.growth(study))
-        write(wishes.results / "figure2.csv", rows)
-        picture(wishes.figures / f"paper-figure2-{study.subject.name}.svg", drawings.brier_svg(rows, "base"))
-        print(f"{study.subject.title}: {wishes.figures / f'paper-figure2-{study.subject.name}.svg'}")
+        merge(path, rows, keys)
+        save_svg(_figure(options, "figure2", study), drawings.brier_svg(rows, "base"))
 
 
-def figure4(wishes: Wishes) -> None:
+def figure4(options: Options) -> None:
     """Empirical cumulatives with their band and the closest Gaussian."""
-    for study in wishes.studies((*SMALL, *PHOTOS)):
-        write(wishes.results / "figure4.csv", drawings.cumulatives(study))
-        picture(wishes.figures / f"paper-figure4-{study.subject.name}.svg", drawings.cumulatives_svg(study))
-        print(f"{study.subject.title}: {wishes.figures / f'paper-figure4-{study.subject.name}.svg'}")
+    path, keys = options.results / "figure4.csv", ("dataset", "model", "reading")
+    for subject, reading in product(options.subjects((*SMALL, *PHOTOS)), options.readings):
+        study = options.study(subject, reading)
+        merge(path, drawings.cumulatives(study), keys)
+        save_svg(_figure(options, "figure4", study), drawings.cumulatives_svg(study))
 
 
-def illustrations(wishes: Wishes) -> None:
+def _figure(options: Options, name: str, study: Study) -> Path:
+    """The file of a figure; those of the second reading have its name at the end."""
+    parts = ["paper", name, study.subject.name, *([study.size.reading] if study.size.reading != READINGS[0] else [])]
+    return options.figures / f"{'-'.join(parts)}.svg"
+
+
+def illustrations(options: Options) -> None:
     """The two sources of error, and the two statistics, on real pictures."""
-    for study in wishes.studies(("resnet20",)):
-        write(wishes.results / "figure_illustrations.csv", drawings.illustrated(study))
+    for study in options.studies(("resnet20",)):
+        merge(options.results / "figure_illustrations.csv", drawings.illustrated(study), ("dataset", "model"))
         for name, svg in drawings.illustrations(study).items():
-            path = wishes.figures / f"paper-{name}-{study.subject.name}.svg"
-            picture(path, svg)
-            print(f"{study.subject.title}: {path}")
+            save_svg(_figure(options, name, study), svg)
 
 
-def proposition1(wishes: Wishes) -> None:
+def proposition1(options: Options) -> None:
     """Equation 1 with the Jacobian of each picture."""
-    path, keys = wishes.results / "proposition1.csv", ("dataset", "model", "reading")
-    for subject, reading in product(wishes.subjects(("resnet20", "resnet32", RESNET56.name)), wishes.readings):
-        write(path, jacobian.proposition1(wishes.study(subject, reading)), keys)
+    path, keys = options.results / "proposition1.csv", ("dataset", "model", "reading")
+    for subject, reading in product(options.subjects(("resnet20", "resnet32", RESNET56.name)), options.readings):
+        merge(path, jacobian.proposition1(options.study(subject, reading)), keys)
     print(pages.proposition1(read(path)))
 
 
-def prescribed(wishes: Wishes) -> None:
+def prescribed(options: Options) -> None:
     """The open model's transform, noise and a on the closed one, against labels of its own."""
-    closed = wishes.closed()
+    closed = options.closed()
     if not closed:
         print(_not_judged("The prescription", "it takes an open model and a closed one, and one is embedded", "--data"))
         return
-    path = wishes.results / "prescription.csv"
-    for subject, source in product(closed, wishes.sources[:1]):
-        found = prescription.prescribed(wishes.study(known(source)), wishes.study(subject))
-        write(path, found, ("open", "dataset", "closed"))
+    path = options.results / "prescription.csv"
+    for subject, source in product(closed, options.sources[:1]):
+        found = prescription.prescribed(options.study(known(source)), options.study(subject))
+        merge(path, found, ("open", "dataset", "closed"))
     print(pages.prescription(read(path)))
 
 
-def claimed(wishes: Wishes) -> None:
+def claimed(options: Options) -> None:
     """The paper's claims against the tables that are there."""
     found = {
-        name: _there(wishes.results / f"{name}.csv") for name in ("table1", "table2", "table3", "table4", "figure2")
+        name: _there(options.results / f"{name}.csv") for name in ("table1", "table2", "table3", "table4", "figure2")
     }
-    write(wishes.results / "claims.csv", claims.judged(found), ("claim",))
-    print(pages.claims(read(wishes.results / "claims.csv")))
+    merge(options.results / "claims.csv", claims.judged(found), ("claim",))
+    print(pages.claims(read(options.results / "claims.csv")))
 
 
-def page(wishes: Wishes) -> None:
+def page(options: Options) -> None:
     """The tables of experiments/results in docs: a screen of each, and all rows on pages of their own."""
-    pages.fill(ROOT / "docs", wishes.results)
-    decisions.fill(ROOT / "docs" / "method.md", wishes.results)
+    pages.fill(ROOT / "docs", options.results)
+    decisions.fill(ROOT / "docs" / "method.md", options.results)
+    if (options.results / "baselines.csv").exists():
+        decisions.headline(ROOT / "README.md", options.results)
+    if (options.results / "scores.csv").exists():
+        scores.page(options.results)
 
 
-TASKS: dict[str, Callable[[Wishes], None]] = {
+TASKS: dict[str, Callable[[Options], None]] = {
     "table1": table1,
     "table2": table2,
     "table3": table3,
@@ -259,18 +278,19 @@ TASKS: dict[str, Callable[[Wishes], None]] = {
     "prescription": prescribed,
     "claims": claimed,
 }
-CLOSED, SCORES = "closed", "scores"
-"""The tasks about real closed systems and about scores, which are no part of the paper."""
+CLOSED = "closed"
+"""The task about real closed systems, which are no part of the paper."""
 EMBEDDED = 480
-"""Embedded pictures of each of two parts on which these are tried."""
+"""Embedded pictures of each of the two parts that --quick takes for the tasks of DECISIONS."""
 DECISIONS = {
+    "scores": scores,
     "baselines": baselines,
     "spread": spread,
     "sets": sets,
     "stopping": stopping,
     "guarantees": guarantees,
 }
-"""The tasks about what the jury is worth beside others, and about sets and stops."""
+"""The tasks that compare juries, sets and stopping rules on the answers of experiments/general.py."""
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
 table2         the same on photos (usual models: efficientnet, mobilenetv2)
@@ -286,24 +306,22 @@ all            all of these, one after the other, and the pages in docs
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
-spread         where the probability goes that is left for classes nobody named
+spread         how the probability of the unnamed class is spread
 sets           prediction sets of each kind, beside MAPIE's
-stopping       what stopping early does to the Brier score, and what it says that it does
-guarantees     how thresholds with a guarantee fare on new pictures
+stopping       the Brier score and queries of stopping early, beside what `fit` expects
+guarantees     how often thresholds with a guarantee hold on new pictures
 page           put the tables of experiments/results into docs
 """
 
 
-def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
+def parse(arguments: Sequence[str]) -> tuple[str, Options]:
     parser = argparse.ArgumentParser(
         "python -m experiments",
         description=__doc__,
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "task", choices=(*TASKS, "all", "page", CLOSED, SCORES, *DECISIONS), metavar="TASK", help="see below"
-    )
+    parser.add_argument("task", choices=(*TASKS, "all", "page", CLOSED, *DECISIONS), metavar="TASK", help="see below")
     parser.add_argument(
         "--model", action="append", default=[], help=f"{', '.join(KNOWN)}, or a TOML description; may be repeated"
     )
@@ -331,54 +349,52 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Wishes]:
     )
     parser.add_argument("--results", type=Path, help="where CSVs go")
     parser.add_argument("--figures", type=Path, help="where SVGs go")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where answers are kept")
-    told = parser.parse_args(arguments)
-    ours = not told.quick and told.data is None
-    results = told.results or (RESULTS if ours else Path("paper-results"))
-    figures = told.figures or (ROOT / "docs" / "figures" if ours else results)
-    return told.task, Wishes(
-        models=tuple(told.model),
-        data=told.data,
-        truths=told.truths,
-        sources=(told.open,) if told.open else OPEN[:1] if told.quick else OPEN,
-        quick=told.quick,
-        pictures=told.pictures,
-        labelled=told.labelled,
-        start=told.start,
-        tested=told.tested,
-        draws=told.draws,
-        grid=told.grid,
-        mild=told.mild,
-        views=told.views,
-        noise=told.noise,
-        readings=(told.reading,) if told.reading else READINGS[:1] if told.quick else READINGS,
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where answers are cached")
+    given = parser.parse_args(arguments)
+    ours = not given.quick and given.data is None
+    results = given.results or (RESULTS if ours else Path("paper-results"))
+    figures = given.figures or (ROOT / "docs" / "figures" if ours else results)
+    return given.task, Options(
+        models=tuple(given.model),
+        data=given.data,
+        truths=given.truths,
+        sources=(given.open,) if given.open else OPEN[:1] if given.quick else OPEN,
+        quick=given.quick,
+        pictures=given.pictures,
+        labelled=given.labelled,
+        start=given.start,
+        tested=given.tested,
+        draws=given.draws,
+        grid=given.grid,
+        mild=given.mild,
+        views=given.views,
+        noise=given.noise,
+        readings=(given.reading,) if given.reading else READINGS[:1] if given.quick else READINGS,
         results=results,
         figures=figures,
-        cache=told.cache,
+        cache=given.cache,
     )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; 1 and one line on the error stream where that cannot be done."""
-    task, wishes = parsed(arguments)
+    task, options = parse(arguments)
     try:
         if task == CLOSED:
-            closed.main(wishes.results, closed.PAGE)
-        if task == SCORES:
-            scores.main(wishes.results)
+            closed.main(options.results, closed.PAGE)
         if task in DECISIONS:
-            wishes.results.mkdir(parents=True, exist_ok=True)
+            options.results.mkdir(parents=True, exist_ok=True)
             models = (
-                general.small(wishes.results, EMBEDDED)
-                if wishes.quick
-                else [each.heard() for each in general.records()]
+                general.small(options.results, EMBEDDED)
+                if options.quick
+                else [each.load() for each in general.records()]
             )
-            DECISIONS[task].main(models, wishes.results, 2 if wishes.quick else DECISIONS[task].SPLITS)
+            DECISIONS[task].main(models, options.results, 2 if options.quick else DECISIONS[task].SPLITS)
         for name in TASKS if task == "all" else (task,):
             if name in TASKS:
-                TASKS[name](wishes)
-        if task == "page" or (task == "all" and wishes.results == RESULTS):
-            page(wishes)
+                TASKS[name](options)
+        if task == "page" or (task == "all" and options.results == RESULTS):
+            page(options)
     except LookTwiceError as error:
         print(error, file=sys.stderr)
         return 1

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from experiments.collected import SHARED
+from experiments.evaluation import ece_by_chance
+from experiments.writing import fill, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.distribution import Distribution
-from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, _logistic
-from looktwice.calibration.votes import Floats, LabelledVotes, Row, Votes
+from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Row, Votes
 from looktwice.verdicts import risk
 
 ANSWERS = SHARED / "answers"
@@ -69,16 +70,6 @@ def summary(subject: str, parts: dict[str, list[Outcome]]) -> Iterator[Line]:
             "ece_by_chance": f"{np.mean([ece_by_chance(outcome.confidence) for outcome in outcomes]):.4f}",
             "splits": str(len(outcomes)),
         }
-
-
-def ece_by_chance(confidence: Floats, bins: int = 15) -> float:
-    """The ECE to be expected of a forecast that is perfectly calibrated: its bins are right by chance, too.
-
-    The number of right answers in a bin has the variance Σ p(1 − p), and a normal deviate the mean size √(2/π).
-    """
-    bin_ = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    variance = np.bincount(bin_, confidence * (1 - confidence), bins)
-    return float(np.sqrt(2 / np.pi) * np.sqrt(variance).sum() / len(confidence))
 
 
 def judged(calibrator: Calibrator, votes: LabelledVotes, seed: int, labels: int = FIT) -> Outcome:
@@ -314,13 +305,6 @@ def emotions_note(lines: Sequence[Line]) -> str:
     )
 
 
-def fill(page: Path, name: str, text: str) -> None:
-    """Put a table between its marks."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    before, _, rest = page.read_text("utf-8").partition(begin)
-    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")
-
-
 def looks_table(lines: Sequence[Line]) -> str:
     rows = []
     for line in lines:
@@ -329,27 +313,19 @@ def looks_table(lines: Sequence[Line]) -> str:
     return "| pictures | share | right | splits with a threshold |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
-def write(results: Path, name: str, lines: Sequence[Line]) -> None:
-    with (results / f"closed_{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
 def main(results: Path = RESULTS, page: Path | None = PAGE, splits: int = SPLITS) -> None:
     """Measure everything, and write the CSVs and the tables of the pages."""
     lines = list(second_look(splits))
-    write(results, "looks", lines)
+    write(results / "closed_looks.csv", lines)
     if page:
-        fill(GUIDE, "looks", looks_table(lines))
+        fill(GUIDE, "looks", f"\n{looks_table(lines)}")
     for name, measured in TABLES.items():
         lines = list(measured(splits))
-        write(results, name, lines)
+        write(results / f"closed_{name}.csv", lines)
         if page:
-            fill(page, name, table(lines))
+            fill(page, name, f"\n{table(lines)}")
             if name == "emotions":
-                fill(page, "emotions-note", emotions_note(lines))
-        print(table(lines), flush=True)
+                fill(page, "emotions-note", f"\n{emotions_note(lines)}")
 
 
 if __name__ == "__main__":

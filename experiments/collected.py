@@ -1,7 +1,7 @@
-"""Answers of five models about their pictures, asked once through the product's own asker and kept.
+"""Answers of five models about their pictures, asked once through the product's own asker and cached.
 
-Answers go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and view; what is
-there is not asked again, so a run that was ended goes on. Data and models are looked for in ../shared.
+Answers go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and view; what is there is
+not asked again, so an interrupted run resumes. Data and models are looked up in ../shared.
 
 The pilot pictures are drawn once. They belong to the fitting part of every split and are never tested on, so a
 choice that was made on them (of views, of a transform's setting) is made for all splits at once. Photos are too few
@@ -173,8 +173,8 @@ def votes(model: Model, panel: Panel, part: str = "all") -> LabelledVotes:
     rows = _rows(model, part)
     views = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0), np.int32)
     names = tuple(model.pictures[i].name for i in rows)
-    said = Votes(names, tuple(map(str, panel)), model.labels, _base(model, part), views, len(model.labels))
-    return said.labelled(str(model.pictures[i].truth) for i in rows)
+    found = Votes(names, tuple(map(str, panel)), model.labels, _base(model, part), views, len(model.labels))
+    return found.labelled(str(model.pictures[i].truth) for i in rows)
 
 
 def there(model: Model, panel: Panel, part: str = "all") -> bool:

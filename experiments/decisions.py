@@ -1,12 +1,14 @@
-"""The tables of docs/method.md about what the jury is worth, its sets and stops: `python -m experiments page`."""
+"""The tables of docs/method.md about baselines, sets and early stopping, and that of the README.
+
+python -m experiments page
+"""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
 from pathlib import Path
 
-Row = dict[str, str]
+from experiments import writing
+
 COLUMNS = {
     "baselines": {
         "model": "model",
@@ -67,22 +69,34 @@ COLUMNS = {
 
 
 def fill(page: Path, results: Path) -> None:
-    """Put the tables that are there between their marks."""
-    text = page.read_text("utf-8")
+    """Put the tables whose CSVs exist between their marks."""
     for name, columns in COLUMNS.items():
-        begin, end, path = f"<!-- {name} -->\n", f"<!-- /{name} -->", results / f"{name}.csv"
-        if path.exists() and begin in text:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            before, rest = text.split(begin)
-            table = [_cells(columns.values()), _cells("---" for _ in columns), *(_line(row, columns) for row in rows)]
-            text = before + begin + "\n".join([*table, end]) + rest.split(end)[1]
-    page.write_text(text, "utf-8")
+        path = results / f"{name}.csv"
+        if path.exists():
+            rows = ([row[column] for column in columns] for row in writing.read(path))
+            writing.fill(page, name, writing.markdown(list(columns.values()), rows))
 
 
-def _line(row: Row, columns: dict[str, str]) -> str:
-    return _cells(row[column] for column in columns)
+SHOWN = {
+    "vote counts, one temperature": "vote shares, temperature-scaled (nine queries)",
+    "jury": "**looktwice** (nine queries)",
+    "softmax, temperature": "*hidden:* softmax, temperature-scaled (one query)",
+    "mean logits, temperature": "*hidden:* mean logits (the same nine queries)",
+}
+"""The methods of baselines.csv in the README, and their headings."""
 
 
-def _cells(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def headline(readme: Path, results: Path) -> None:
+    """Put the Brier scores of a few methods between the marks of the README."""
+    found = {(row["model"], row["method"]): row for row in writing.read(results / "baselines.csv")}
+    lines = []
+    for title in dict.fromkeys(model for model, _ in found):
+        model, data = title.split(", ")
+        alone, ours = (
+            f"{100 * float(found[title, name]['accuracy']):.1f} %" for name in ("softmax, temperature", "jury")
+        )
+        brier = {name: f"{float(found[title, name]['brier']):.3f}".lstrip("0") for name in SHOWN}
+        cells = [f"**{value}**" if name == "jury" else value for name, value in brier.items()]
+        lines.append([f"{data.replace('photos', 'ImageNet')}, {model}", f"{alone} → {ours}", *cells])
+    heading = ["", "accuracy: classifier → looktwice", *SHOWN.values()]
+    writing.fill(readme, "headline", writing.markdown(heading, lines))

@@ -11,7 +11,6 @@ Set OPENBLAS_NUM_THREADS=1.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,9 @@ import numpy as np
 from scipy.stats import betabinom, binom
 
 from experiments import general
-from experiments.collected import MODELS, SHARED
-from experiments.outputs import CLOTHES
+from experiments.collected import CACHE, MODELS, SHARED
+from experiments.writing import cells, markdown, read, write
+from experiments.writing import fill as fill_marks
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import Floats, Places, Votes
 from looktwice.model import Model
@@ -219,10 +219,10 @@ class Answered:
     def of(cls, name: str) -> Answered:
         """Those of a data set."""
         if name in ASKED:
-            votes: Votes = general.kept(ASKED[name], Panel(general.TRIED.views[:8]))
+            votes: Votes = general.stored(ASKED[name], Panel(general.TRIED.views[:8]))
         else:
-            said = CLOTHES.logs().argmax(axis=2).astype(np.int32)
-            votes = Votes.from_labels(said[:, 0], said[:, 1:], vocabulary=np.arange(10))
+            (embedded,) = general.small(CACHE / "clothes", len(opened(name)), ["embedded"])
+            votes = embedded.votes.under(range(8))
         return cls(_descriptors(opened(name)[int(place)].image().pixels for place in votes.names), votes)
 
 
@@ -372,15 +372,6 @@ def _photo_model() -> str:
     return MODELS["mobilenetv2"].description() if (SHARED / "models").exists() else ""
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
-
-
 # The page ------------------------------------------------------------------------------------------------------------
 
 
@@ -403,19 +394,12 @@ def fill(page: Path, results: Path) -> None:
         "streams": {"pictures": "", "change": "", "drift": "", "shift": "", "since": "", "accuracy": ".3f"}
         | {"told": "", "estimate": ".3f", "low": ".3f", "high": ".3f"},
     }
-    text = page.read_text("utf-8")
     for task, shown in columns.items():
-        with (results / f"familiarity_{task}.csv").open(newline="", encoding="utf-8") as file:
-            rows = [
-                [format(float(row[k]), f) if f and row[k] else row[k] or "–" for k, f in shown.items()]
-                for row in csv.DictReader(file)
-            ]
-        heads = [name.replace("_", " ") for name in shown]
-        lines = [" | ".join(cells) for cells in (heads, ["---"] * len(heads), *rows)]
-        table = "\n".join(f"| {line.replace('%', ' %')} |" for line in lines)
-        before, _, rest = text.partition(f"<!-- {task} -->\n")
-        text = f"{before}<!-- {task} -->\n{table}\n<!-- /{task} -->{rest.partition(f'<!-- /{task} -->')[2]}"
-    page.write_text(text, "utf-8")
+        rows = [
+            [format(float(row[k]), f).replace("%", " %") if f and row[k] else row[k] or "–" for k, f in shown.items()]
+            for row in read(results / f"familiarity_{task}.csv")
+        ]
+        fill_marks(page, task, markdown([name.replace("_", " ") for name in shown], rows))
 
 
 TASKS = {"alarms": alarms, "few": few, "detected": detected, "calibration": calibration, "streams": streams}
@@ -427,10 +411,7 @@ def main(wanted: Sequence[str], results: Path = RESULTS) -> None:
         return
     names = [name for name in DATA if pictures(name)]
     for task in wanted or list(TASKS):
-        rows = TASKS[task](names)
-        write(results / f"familiarity_{task}.csv", rows)
-        for row in rows:
-            print(*row.values(), flush=True)
+        write(results / f"familiarity_{task}.csv", (cells(row, ".4g") for row in TASKS[task](names)))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,29 @@
 """Which views to ask: the general panel, grown leaving one model out, and panels chosen for one model.
 
-python -m experiments.general ask       ask six models about their pictures under the views of TRIED, and keep it
-python -m experiments.general           results/general*.csv from what was kept, and the panel in views/panels.py
+python -m experiments.general ask       query six models with their pictures under the views of TRIED
+python -m experiments.general           results/general*.csv from these answers, and the panel in views/panels.py
 python -m experiments.general page      the tables of docs/views.md, from the CSVs
 python -m experiments.general quick DIR all of it, small, on the embedded clothes, into a folder
 
-Labels go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and block of pictures; what
-is there is not asked again. Blocks are drawn from a permutation with a seed, the same for models that share their
-pictures. A panel that is tested on a model was grown on the other five, by pictures of the even blocks if it is tested
-on the odd ones, and the other way round: no tested picture took part, whatever the model. The first three blocks chose
-what is TRIED and are not tested. The panel that is shipped grows on everything. *Chosen* panels grow on the fitting
-half of each split, from all views.
+Answers are log probabilities of all classes; every other experiment about panels, labels or scores reads them from
+here. They are stored in $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and block of
+pictures; stored answers are not queried again. Blocks are drawn from a permutation with a seed, the same for models
+that share their pictures. A panel that is tested on a model was grown on the other five, with pictures of the even
+blocks if it is tested on the odd ones, and vice versa: no tested picture took part, whatever the model. TRIED was
+settled on the first three blocks, which are not tested. The panel in the package is grown on everything. *Chosen*
+panels are grown on the fitting half of each split, from all views.
 Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for each other.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 
@@ -32,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.collected import CACHE, MILD
-from experiments.outputs import SOURCES, log_probabilities
-from experiments.scores import jury, white_box
+from experiments.evaluation import Figures, jury_figures, means, white_box
+from experiments.models import CLOTHES, SOURCES, log_probabilities
+from experiments.writing import Row, fill, markdown, read, write
 from looktwice.calibration import panels
-from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.calibration.jury import Jury
+from looktwice.calibration.votes import Codes, Evidence, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
-from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError
-from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import Image
 from looktwice.views import Panel, Tone, View, base_question, parse, questions, render
 
@@ -58,12 +57,14 @@ TRIED = Panel.parse(
     resample:0.5 jpeg:30 gaussian:0.05
     """
 )
-"""The candidates that are asked about all pictures: the mild panel, and what is harder.
+"""The candidates: the mild panel, and harder views.
 
-Of what moved more than half of the labels about the pictures of the first three blocks, only corners stayed, which tell
-something about photos. These blocks are never tested.
+Of the views that changed more than half of the labels in the first three blocks, only corners stayed, which are
+informative on photos. These blocks are never tested.
 """
 SCREENED = 3
+LISTED = 5
+"""Labels that the longest list of an API has here."""
 LABELLED = {"photos": 1250}
 """Pictures that fit where the panel is given; 1,000 of other sets."""
 OLD = list(range(8))
@@ -74,7 +75,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
-    """What a model was asked about its pictures, block by block."""
+    """Where the answers about a model's pictures are stored, block by block."""
 
     name: str
     title: str
@@ -94,58 +95,60 @@ class Record:
     def path(self, block: int) -> Path:
         return self.cache / self.name / f"{block:03}.npz"
 
-    def heard(self) -> Heard:
-        """What was kept, of all blocks."""
-        said, logits, rows, part = [], [], [], []
+    def load(self) -> Answers:
+        """The answers of all blocks that are stored."""
+        labels, logs, rows, part = [], [], [], []
         for block in range(-(-len(self.truths) // self.block)):
             if not self.path(block).exists():
                 continue
             with np.load(self.path(block)) as file:
-                kept = list(file["views"])
-                said.append(file["labels"][:, [0, *(1 + kept.index(str(view)) for view in self.views)]])
-                logits.append(file["logits"])
+                stored = list(file["views"])
+                columns = [0, *(1 + stored.index(str(view)) for view in self.views)]
+                labels.append(file["labels"][:, columns])
+                logs.append(file["logs"][:, columns])
                 rows.append(file["rows"])
             part.append(np.full(len(rows[-1]), block))
-        labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
+        codes, places = np.concatenate(labels).astype(np.int32), np.concatenate(rows)
         names, panel = tuple(map(str, places)), tuple(map(str, self.views))
-        votes = Votes(names, panel, self.words, labels[:, 0], labels[:, 1:], len(self.words))
+        votes = Votes(names, panel, self.words, codes[:, 0], codes[:, 1:], len(self.words))
         truths = [self.words[code] for code in self.truths[places]]
-        logs = log_probabilities(np.concatenate(logits))
-        return Heard(self.name, self.title, self.data, votes.labelled(truths), logs, np.concatenate(part))
+        block_of = np.concatenate(part)
+        return Answers(self.name, self.title, self.data, votes.labelled(truths), np.concatenate(logs), block_of)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subject(Record):
-    """A model that can be asked, and its pictures."""
+    """A model that can be queried, and its pictures."""
 
     images: list[Image]
     classifier: OnnxClassifier
 
     def ask(self, block: int) -> None:
-        """Ask about one block what is not kept yet."""
-        path, views, labels = self.path(block), list[str](), np.empty((0, 0), np.int16)
+        """Query the views of one block that are not stored yet."""
+        path, views = self.path(block), list[str]()
+        rows = self.order[block * self.block : (block + 1) * self.block]
+        labels, logs = np.empty((len(rows), 0), np.int16), np.empty((len(rows), 0, len(self.words)), np.float16)
         if path.exists():
             with np.load(path) as file:
-                views, labels = list(map(str, file["views"])), file["labels"][:, 1:]
+                views, labels, logs = list(map(str, file["views"])), file["labels"][:, 1:], file["logs"][:, 1:]
         missing = Panel(tuple(view for view in self.views if str(view) not in views))
-        rows = self.order[block * self.block : (block + 1) * self.block]
         if not missing.views or not len(rows):
             return
         outputs = [self._outputs(self.images[row], missing) for row in rows]
-        said = np.stack([output.argmax(axis=1) for output in outputs]).astype(np.int16)
+        answers = np.stack([output.argmax(axis=1) for output in outputs]).astype(np.int16)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".part").open("wb") as file:
             np.savez(
                 file,
                 rows=rows,
-                labels=np.hstack([said, labels.reshape(len(rows), -1)]),
-                logits=np.stack([output[0] for output in outputs]),
+                labels=np.hstack([answers, labels]),
+                logs=np.hstack([np.stack([log_probabilities(output) for output in outputs]).astype(np.float16), logs]),
                 views=[*map(str, missing), *views],
             )
         os.replace(path.with_suffix(".part"), path)
 
     def _outputs(self, image: Image, panel: Panel) -> NDArray[np.float32]:
-        """(1 + S, K): what the model says about the picture and its views, two photos or sixteen small ones a call."""
+        """(1 + S, K): the model's output for the picture and its views, two photos or sixteen small ones a call."""
         shown = render(image, [base_question(image), *questions(image, panel, 0)])
         prepared = [self.classifier.prepare(pixels) for pixels in shown]
         together = 2 if max(prepared[0].shape) > 64 else 16
@@ -154,17 +157,40 @@ class Subject(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
-    """The answers of a model."""
+class Answers:
+    """A model's answers about its pictures under the picture itself and each view."""
 
     name: str
     title: str
     data: str
     votes: LabelledVotes
-    logs: Floats
-    """(n, K): the model's own log probabilities, which a closed classifier hides."""
+    logs: NDArray[np.float16]
+    """(n, 1 + S, K): log probabilities of all classes, which a closed classifier hides."""
     block: Rows
     """(n,): the block of each picture."""
+
+    @cached_property
+    def ranked(self) -> Evidence:
+        """The five most probable labels of every answer, with their probabilities."""
+        labels = self.votes.answers()[:, :, None]
+        rest = self.logs.copy()
+        np.put_along_axis(rest, labels, -np.inf, axis=2)
+        width = min(LISTED, rest.shape[2]) - 1
+        others = np.argpartition(-rest, width - 1, axis=2)[:, :, :width]
+        order = np.argsort(-np.take_along_axis(rest, others, axis=2), axis=2, kind="stable")
+        found = np.concatenate([labels, np.take_along_axis(others, order, axis=2)], axis=2).astype(np.int32)
+        return Evidence(found, np.exp(np.take_along_axis(self.logs, found, axis=2).astype(np.float32)))
+
+    def listing(self, labels: int) -> LabelledVotes:
+        """The votes of an API that returns so many labels with their scores, up to five; 0 is a label alone."""
+        if labels == 0:
+            return self.votes
+        evidence = Evidence(self.ranked.labels[:, :, :labels], self.ranked.scores[:, :, :labels])
+        return replace(self.votes, evidence=evidence)
+
+    def mean_logs(self, columns: Sequence[int]) -> Floats:
+        """(n, K): the mean log probabilities over the picture itself and some views."""
+        return self.logs[:, [0, *(1 + column for column in columns)]].mean(axis=1, dtype=np.float32).astype(np.float64)
 
     def split(self, seed: int) -> tuple[Rows, Rows]:
         """Pictures to fit and to test, half each; those that chose the candidates fit."""
@@ -177,32 +203,35 @@ class Heard:
         return self.votes.take(np.flatnonzero(self.block % 2 == parity))
 
     def unseen(self, parity: int, seed: int) -> tuple[Rows, Rows]:
-        """For a panel that one half of the pictures grew: half of the others to test, some of all the rest to fit."""
+        """For a panel grown on one half of the pictures: half of the others to test, some of all the rest to fit."""
         rng, others = np.random.default_rng(seed), np.flatnonzero((self.block % 2 != parity) & (self.block >= SCREENED))
         test = rng.permutation(others)[len(others) // 2 :]
         rest = np.setdiff1d(np.arange(len(self.block)), test)
         return rng.permutation(rest)[: LABELLED.get(self.data, 1000)], test
 
-    def softmax(self, fit: Rows, test: Rows) -> dict[str, float]:
-        """What the model's owner has with one query: its softmax with the temperature that suits the fitting part."""
-        return white_box(self.logs, self.votes.truths, self.votes.base, fit, test)
+    def white_box(self, columns: Sequence[int], fit: Rows, test: Rows) -> Figures:
+        """What the model's owner gets from these queries: the mean log probabilities with a temperature."""
+        return white_box(self.mean_logs(columns), self.votes.truths, self.votes.base, fit, test)
 
-    def under(self, columns: Sequence[int], fit: Rows, test: Rows) -> dict[str, float]:
-        """The jury's figures with some of the views."""
-        return jury(self.votes.under(columns), fit, test)
+    def jury(self, columns: Sequence[int], fit: Rows, test: Rows) -> Figures:
+        """The figures of a jury with some of the views."""
+        votes = self.votes.under(columns)
+        return jury_figures(Jury().fit(votes.take(fit)), votes.take(test))
 
 
-def kept(name: str, views: Panel = TRIED) -> LabelledVotes:
-    """What was kept about a model's pictures, with their truths; no picture is opened, and labels are numbers."""
-    said, rows = [], []
+def stored(name: str, views: Panel = TRIED) -> LabelledVotes:
+    """The stored answers about a model's pictures, with their truths; no picture is opened, and labels are numbers."""
+    found, rows = [], []
     for path in sorted((CACHE / "general" / name).glob("*.npz")):
         with np.load(path) as file:
-            found = list(file["views"])
-            said.append(file["labels"][:, [0, *(1 + found.index(str(view)) for view in views)]])
+            panel = list(file["views"])
+            found.append(file["labels"][:, [0, *(1 + panel.index(str(view)) for view in views)]])
             rows.append(file["rows"])
-    if not said:
-        raise DataError(f"no answers of {name} are kept in {CACHE / 'general'}; run python -m experiments.general ask")
-    labels, places = np.concatenate(said).astype(np.int32), np.concatenate(rows)
+    if not found:
+        raise DataError(
+            f"no answers of {name} are stored in {CACHE / 'general'}; run python -m experiments.general ask"
+        )
+    labels, places = np.concatenate(found).astype(np.int32), np.concatenate(rows)
     truths, _ = SOURCES[name].truths
     words = tuple(map(str, range(1 + max(int(labels.max()), int(truths.max())))))
     names = tuple(map(str, places.tolist()))
@@ -211,9 +240,16 @@ def kept(name: str, views: Panel = TRIED) -> LabelledVotes:
 
 
 def records() -> list[Record]:
-    """What was kept of the six models."""
+    """Where the answers of the six models are stored."""
     return [
-        Record(name=name, title=each.title, data=each.data, truths=truths, words=words, block=_block(each.data))
+        Record(
+            name=name,
+            title=each.title,
+            data=each.data,
+            truths=truths,
+            words=words,
+            block=50 if each.data == "photos" else 100,
+        )
         for name, each in SOURCES.items()
         for truths, words in [each.truths]
     ]
@@ -227,51 +263,44 @@ def subjects() -> list[Subject]:
     ]
 
 
-def _block(data: str) -> int:
-    return 50 if data == "photos" else 100
-
-
-def clothes(folder: Path, pictures: int = 80) -> list[Subject]:
-    """The embedded model, as two that see other pictures: enough to see that everything runs."""
-    demo = Path(str(files("looktwice") / "demo"))
-    found, classifier = labelled(demo / "pictures.npz"), connect(str(demo / "fashion.toml"))
-    assert isinstance(classifier, OnnxClassifier)
-    words = classifier.labels or ()
-    parts = {"first": found[:pictures], "second": found[pictures : 2 * pictures]}
+def clothes(folder: Path, pictures: int = 80, parts: Sequence[str] = ("first", "second")) -> list[Subject]:
+    """The embedded model, as several that see other pictures: enough to see that everything runs."""
+    images, truths, words = CLOTHES.pictures
+    rows = [slice(part * pictures, (part + 1) * pictures) for part in range(len(parts))]
     return [
         Subject(
             name=name,
             title=f"{name} clothes",
             data=name,
-            truths=np.array([words.index(str(picture.truth)) for picture in part], np.int32),
+            truths=truths[part],
             words=words,
             block=pictures // 8,
             views=Panel(TRIED.views[:12]),
             cache=folder / "cache",
-            images=[picture.image() for picture in part],
-            classifier=classifier,
+            images=images[part],
+            classifier=CLOTHES.classifier(),
         )
-        for name, part in parts.items()
+        for name, part in zip(parts, rows, strict=True)
     ]
 
 
-def small(folder: Path, pictures: int = 80) -> list[Heard]:
-    """What the embedded model says, asked anew where it is not kept in this folder."""
-    found = clothes(folder, pictures)
+def small(folder: Path, pictures: int = 80, parts: Sequence[str] = ("first", "second")) -> list[Answers]:
+    """The answers of the embedded model; those that are not stored in this folder are queried."""
+    found = clothes(folder, pictures, parts)
     for each, block in product(found, range(8)):
         each.ask(block)
-    return [each.heard() for each in found]
+    return [each.load() for each in found]
 
 
 # Growing -------------------------------------------------------------------------------------------------------------
 
 
-def grow(models: Sequence[Heard], parts: Sequence[LabelledVotes], longest: int) -> list[int]:
+def grow(models: Sequence[Answers], parts: Sequence[LabelledVotes], longest: int) -> list[int]:
     """The columns whose Brier score over some pictures of each model is least.
 
     It is taken relative to that without views, and every set of pictures counts the same, however many models see it.
-    Random views take no part, since paid answers about fixed ones are known again under any seed, and neither does what
-    only changes colours, which shows nothing new of a grey picture.
+    Random views are excluded, since paid answers about fixed ones are found again under any seed, and so are those that
+    only change colours, which show nothing new of a grey picture.
     """
     suited = [column for column, view in enumerate(models[0].votes.panel) if _suits_all(parse(view))]
     shared = Counter(each.data for each in models)
@@ -296,9 +325,6 @@ def _suits_all(view: View) -> bool:
     return not view.random and not colours
 
 
-Lines = Iterator[dict[str, str]]
-
-
 @dataclass(frozen=True, eq=False)
 class Split:
     """A model's answers under a panel that grew without it and without the tested pictures."""
@@ -311,20 +337,8 @@ class Split:
     """Which half of the pictures grew the panel."""
 
 
-def write_table(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """Print rows as they come, and write them as a CSV."""
-    lines = []
-    for row in rows:
-        print(" ".join(row.values()), flush=True)
-        lines.append(row)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
-def left_out_splits(models: Sequence[Heard], each: Heard, splits: int, longest: int = 8) -> Iterator[Split]:
-    """Panels grown on all models but one, by the even blocks and by the odd ones in turn, and whom to fit and test."""
+def left_out_splits(models: Sequence[Answers], each: Answers, splits: int, longest: int = 8) -> Iterator[Split]:
+    """Panels grown on all models but one, on even and odd blocks in turn, and which pictures fit and test."""
     others = [other for other in models if other.name != each.name]
     grown = [grow(others, [other.half(parity) for other in others], longest) for parity in (0, 1)]
     for seed in range(splits):
@@ -332,55 +346,54 @@ def left_out_splits(models: Sequence[Heard], each: Heard, splits: int, longest: 
         yield Split(each.votes.under(grown[seed % 2]), fit, test, grown[seed % 2], seed % 2)
 
 
-def left_out(models: Sequence[Heard], splits: int) -> Lines:
+def left_out(models: Sequence[Answers], splits: int) -> Iterator[Row]:
     """For each model panels grown on the others, by half of the pictures, beside the mild one, on the other half."""
     for each in models:
-        found: dict[str, list[dict[str, float]]] = {}
+        found: dict[str, list[Figures]] = {}
         for split in left_out_splits(models, each, splits):
             fit, test = split.fit, split.test
-            found.setdefault(SOFTMAX, []).append(each.softmax(fit, test))
-            found.setdefault(MILDLY, []).append(each.under(OLD, fit, test))
-            found.setdefault("grown on the others, 1+8", []).append(each.under(split.panel, fit, test))
-        yield from _lines(each, found, split.panel)
+            found.setdefault(SOFTMAX, []).append(each.white_box([], fit, test))
+            found.setdefault(MILDLY, []).append(each.jury(OLD, fit, test))
+            found.setdefault("grown on the others, 1+8", []).append(each.jury(split.panel, fit, test))
+        yield from _rows(each, found, split.panel)
 
 
-def chosen(models: Sequence[Heard], splits: int) -> Lines:
+def chosen(models: Sequence[Answers], splits: int) -> Iterator[Row]:
     """For each model a panel grown anew on the fitting half of each split, beside the mild one."""
     for each in models:
-        found: dict[str, list[dict[str, float]]] = {}
+        found: dict[str, list[Figures]] = {}
         sizes = (8, 16) if each.data == "photos" else (8,)
         counted = Counter[int]()
         for seed in range(splits):
             fit, test = each.split(seed)
-            found.setdefault(SOFTMAX, []).append(each.softmax(fit, test))
-            found.setdefault(MILDLY, []).append(each.under(OLD, fit, test))
+            found.setdefault(SOFTMAX, []).append(each.white_box([], fit, test))
+            found.setdefault(MILDLY, []).append(each.jury(OLD, fit, test))
             panel = panels.grow(each.votes.take(fit), max(sizes))
             for size in sizes:
                 counted.update(panel[:8])
-                found.setdefault(f"chosen, 1+{size}", []).append(each.under(panel[:size], fit, test))
-        yield from _lines(each, found, [column for column, _ in counted.most_common(8)])
+                found.setdefault(f"chosen, 1+{size}", []).append(each.jury(panel[:size], fit, test))
+        yield from _rows(each, found, [column for column, _ in counted.most_common(8)])
 
 
-def _lines(each: Heard, found: dict[str, list[dict[str, float]]], panel: Sequence[int]) -> Lines:
-    """One line a method: the means over the splits, and the paired difference in Brier score to the mild panel."""
+def _rows(each: Answers, found: dict[str, list[Figures]], panel: Sequence[int]) -> Iterator[Row]:
+    """One row a method: the means over the splits, and the paired difference in Brier score to the mild panel."""
     mild = np.array([figures["brier"] for figures in found[MILDLY]])
     for method, splits in found.items():
         gap = np.array([figures["brier"] for figures in splits]) - mild
+        views = " ".join(each.votes.panel[column] for column in panel)
         yield {
             "model": each.title,
             "method": method,
-            **{key: f"{np.mean([figures[key] for figures in splits]):.4f}" for key in FIGURES},
+            **means(splits, FIGURES),
             "against_mild": f"{gap.mean():+.4f}",
             "splits_better": str(int((gap < 0).sum())),
             "splits": str(len(splits)),
             "pictures": str(len(each.votes)),
-            "panel": " ".join(each.votes.panel[column] for column in panel)
-            if method.startswith(("grown", "chosen"))
-            else "",
+            "panel": views if method.startswith(("grown", "chosen")) else "",
         }
 
 
-def severities(models: Sequence[Heard]) -> Lines:
+def severities(models: Sequence[Answers]) -> Iterator[Row]:
     """How often each view changes the label, on each model: what is mild and what is hard."""
     for column, view in enumerate(models[0].votes.panel):
         moved = {each.title: f"{(each.votes.views[:, column] != each.votes.base).mean():.3f}" for each in models}
@@ -390,7 +403,7 @@ def severities(models: Sequence[Heard]) -> Lines:
 # The files -----------------------------------------------------------------------------------------------------------
 
 
-def measure(models: Sequence[Heard], results: Path, splits: int = SPLITS) -> Panel:
+def measure(models: Sequence[Answers], results: Path, splits: int = SPLITS) -> Panel:
     """Write all CSVs; gives the general panel of sixteen views."""
     write(results / "general_moved.csv", severities(models))
     panel = Panel.parse(
@@ -401,16 +414,6 @@ def measure(models: Sequence[Heard], results: Path, splits: int = SPLITS) -> Pan
     write(results / "general.csv", left_out(models, splits))
     write(results / "general_chosen.csv", chosen(models, splits))
     return panel
-
-
-def write(path: Path, lines: Iterable[dict[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    told = list(lines)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(told[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(told)
-    print(f"{path}: {len(told)} lines", flush=True)
 
 
 def regenerate(panel: Panel, source: Path = SOURCE) -> None:
@@ -432,19 +435,12 @@ SHOWN = {
 
 def page(results: Path = RESULTS, path: Path = PAGE) -> None:
     """The tables of docs/views.md, between their marks."""
-    text = path.read_text("utf-8")
+    heading = ["model", "", *SHOWN.values(), "Brier, against the mild panel", "pictures"]
     for name in ("general", "general_chosen"):
-        with (results / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-            rows = [_cells(row) for row in csv.DictReader(file)]
-        heading = ["model", "", *SHOWN.values(), "Brier, against the mild panel", "pictures"]
-        table = ["| " + " | ".join(row) + " |" for row in (heading, ["---"] * len(heading), *rows)]
-        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        before, rest = text.split(begin)
-        text = before + begin + "\n".join([*table, end]) + rest.split(end)[1]
-    path.write_text(text, "utf-8")
+        fill(path, name, markdown(heading, map(_cells, read(results / f"{name}.csv"))))
 
 
-def _cells(row: dict[str, str]) -> list[str]:
+def _cells(row: Row) -> list[str]:
     better = f"{row['against_mild']} ({row['splits_better']} of {row['splits']} splits better)"
     figures = [row[key].lstrip("0") for key in SHOWN]
     return [row["model"], row["method"], *figures, "" if row["method"] == MILDLY else better, row["pictures"]]
@@ -463,7 +459,7 @@ def main(words: Sequence[str]) -> None:
         case ["quick", folder]:
             measure(small(Path(folder)), Path(folder), splits=2)
         case []:
-            regenerate(measure([each.heard() for each in records()], RESULTS))
+            regenerate(measure([each.load() for each in records()], RESULTS))
         case _:
             sys.exit(__doc__)
 

@@ -10,14 +10,14 @@ chance of drawing these tested pictures explains (exact binomial test, p < .05).
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import binom
 
-from experiments.general import Heard, left_out_splits
+from experiments.general import Answers, left_out_splits
+from experiments.writing import Row, write
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
@@ -32,7 +32,7 @@ DRAWN = "resnet20"
 """The model whose first split is drawn."""
 
 
-def splits_of(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[tuple[HeldOut, Outcome]]:
+def splits_of(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[tuple[HeldOut, Outcome]]:
     """What a profile's guarantees rest on, and how its jury fares on the tested pictures, for each split."""
     for split in left_out_splits(models, each, splits):
         train, tested = split.votes.take(split.fit), split.votes.take(split.test)
@@ -41,7 +41,7 @@ def splits_of(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[tup
         yield rests, crossfit.outcome(jury, tested)
 
 
-def measured(each: Heard, found: Sequence[tuple[HeldOut, Outcome]]) -> Iterator[dict[str, str]]:
+def measured(each: Answers, found: Sequence[tuple[HeldOut, Outcome]]) -> Iterator[Row]:
     """One line for each allowed error."""
     for error in ERRORS:
         wrong, accepted, tested = [], [], []
@@ -75,17 +75,15 @@ def draw(outcome: Outcome, figures: Path) -> None:
         (figures / f"jury-{name}-{DRAWN}.svg").write_text(svg, "utf-8")
 
 
-def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
-    """Measure every model, write results/guarantees.csv, and draw one of them."""
-    lines: list[dict[str, str]] = []
+def rows(models: Sequence[Answers], splits: int, figures: Path) -> Iterator[Row]:
+    """The lines of every model; one of them is drawn."""
     for each in models:
         found = list(splits_of(models, each, splits))
         if each.name == DRAWN:
-            draw(found[0][1], FIGURES if results == RESULTS else results)
-        for line in measured(each, found):
-            print(" ".join(line.values()), flush=True)
-            lines.append(line)
-    with (results / "guarantees.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+            draw(found[0][1], figures)
+        yield from measured(each, found)
+
+
+def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
+    """Measure every model, write results/guarantees.csv, and draw one of them."""
+    write(results / "guarantees.csv", rows(models, splits, FIGURES if results == RESULTS else results))

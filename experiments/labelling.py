@@ -16,13 +16,13 @@ Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for ea
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from experiments import general
+from experiments.writing import cells, merge
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Floats
@@ -42,7 +42,7 @@ Told = tuple[float, bool]
 
 def study(name: str, threshold: float) -> list[dict[str, object]]:
     """One row for the random choice, and one for strata at each number of labels; none where too few are accepted."""
-    votes, labels = general.kept(name, GENERAL), LABELS
+    votes, labels = general.stored(name, GENERAL), LABELS
     steps = range(STEP * 2, labels + 1, STEP)
     random, strata, shares, errors, bounds = list[Told](), {step: list[Told]() for step in steps}, [], [], []
     for draw in range(DRAWS):
@@ -102,19 +102,13 @@ def _told(found: list[Told]) -> dict[str, object]:
 
 def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these models; those of others stay."""
-    kept = []
-    if results.exists():
-        with results.open(newline="") as file:
-            kept = [row for row in csv.DictReader(file) if row["model"] not in names]
     for name in names:
+        found = []
         for threshold in THRESHOLDS:
             rows = study(name, threshold)
-            kept += [{k: f"{v:.4f}" if isinstance(v, float) else str(v) for k, v in row.items()} for row in rows]
+            found += [cells({column: row[column] for column in COLUMNS}, ".4f") for row in rows]
             print(name, threshold, f"ratio {rows[-1]['ratio']:.2f}" if rows else "too few are accepted", flush=True)
-            with results.open("w", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(kept)
+        merge(results, found, ("model",))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the encoding and the working size of photos change: how often a label moves, and how often it is right.
 
-    python experiments/photos.py [PHOTOS]      results/photos.csv, a line for each way to show the photos
+    python -m experiments.photos [PHOTOS]      results/photos.csv, a line for each way to show the photos
 
 *Encoding*: the labels of photos as PNG beside those of the same photos as JPEG, at their own size and enlarged to
 1,024 px, and beside those of photos of 1,024 px that are scaled to the working size. *Margin*: how many times its input
@@ -10,16 +10,16 @@ model gets them at half of what it takes, enlarged again: it then has as much de
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
-from collected import MODELS
 from numpy.typing import NDArray
 
+from experiments.collected import MODELS
+from experiments.writing import write
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
@@ -49,7 +49,7 @@ def default(pixels: Pixels) -> Pixels:
 
 
 def _decoded(data: NDArray[np.generic]) -> Pixels:
-    pixels = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    pixels = cv2.imdecode(np.asarray(data, np.uint8), cv2.IMREAD_COLOR)
     assert pixels is not None
     return np.ascontiguousarray(pixels[:, :, ::-1]).astype(np.uint8)
 
@@ -98,9 +98,9 @@ def margin_rows(
     labels: Callable[[Iterator[Pixels]], Labels], photos: list[Pixels]
 ) -> Iterator[tuple[str, str, Labels, Labels]]:
     """The same for each margin, over all views that enlarge or turn."""
-    said = {margin: labels(_enlarging(photos, margin)) for margin in (*MARGINS, 100.0)}
+    found = {margin: labels(_enlarging(photos, margin)) for margin in (*MARGINS, 100.0)}
     for margin in MARGINS:
-        yield "margin", f"{margin:g}", said[100.0], said[margin]
+        yield "margin", f"{margin:g}", found[100.0], found[margin]
 
 
 def _enlarging(photos: list[Pixels], margin: float) -> Iterator[Pixels]:
@@ -127,9 +127,7 @@ def main() -> None:
                 right = after.reshape(len(truths), -1) == truths[:, None]
                 figures = (f"{(before != after).mean():.4f}", f"{right.mean():.4f}")
                 rows.append((model.title, str(count), what, shown, *figures))
-                print(*rows[-1], flush=True)
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
+    write(RESULTS, (dict(zip(COLUMNS, row, strict=True)) for row in rows))
 
 
 if __name__ == "__main__":

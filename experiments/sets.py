@@ -3,10 +3,9 @@
 python -m experiments sets        results/sets.csv, one line for each model and kind of set
 
 Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
-growing the panel. The jury is fitted on the labelled part of a split; what the sets rest on are the probabilities of
-its held-out folds. MAPIE gets the same probabilities as full tables, in which the classes that nobody named share what
-is left evenly. `least_bin` is the least coverage of an agreement bin with 100 tested pictures or more, each averaged
-over the splits.
+growing the panel. The jury is fitted on the labelled part of a split; the sets rest on the probabilities of its
+held-out folds. MAPIE gets the same probabilities as full tables, in which the unnamed classes share the rest evenly.
+`least_bin` is the least coverage of an agreement bin with 100 tested pictures or more, each averaged over the splits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from experiments.general import Heard, left_out_splits, write_table
+from experiments.general import Answers, left_out_splits
+from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -32,12 +32,11 @@ RESULTS = Path(__file__).parent / "results"
 SPLITS, COVERAGE, IN_BIN = 20, 0.9, 100
 PEERS = {"MAPIE, APS": "aps", "MAPIE, LAC": "lac"}
 """Its RAPS needs two pictures of every class, which photos do not have."""
-Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
 class Covered:
-    """How the sets of one kind fared on one split."""
+    """The sets of one kind on one split."""
 
     kind: str
     hold: Bools
@@ -49,8 +48,8 @@ class Covered:
     agree: NDArray[np.int64]
 
 
-class Told(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier whose pictures are their own probabilities."""
+class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose inputs are the probabilities themselves."""
 
     def __init__(self, classes: int = 2) -> None:
         self.classes = classes
@@ -59,7 +58,7 @@ class Told(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def fit(self, X: Floats, y: Codes) -> Told:
+    def fit(self, X: Floats, y: Codes) -> Given:
         return self
 
     def predict_proba(self, X: Floats) -> Floats:
@@ -96,8 +95,7 @@ def peers(jury: Jury, train: LabelledVotes, tested: LabelledVotes) -> Iterator[C
     size = len(train.vocabulary)
     table, known = jury.distribution(tested).dense(size), held_out(train).named
     for name, score in PEERS.items():
-        told = Told(size)
-        maker = SplitConformalClassifier(told, COVERAGE, conformity_score=score, prefit=True, random_state=0)
+        maker = SplitConformalClassifier(Given(size), COVERAGE, conformity_score=score, prefit=True, random_state=0)
         maker.conformalize(_normal(known), train.truths)
         _, sets = maker.predict_set(_normal(table))
         inside = sets[:, :, 0]
@@ -109,7 +107,7 @@ def _normal(table: Floats) -> Floats:
     return table / table.sum(axis=1, keepdims=True)
 
 
-def measured(models: Sequence[Heard], model: Heard, splits: int) -> Iterator[dict[str, str]]:
+def measured(models: Sequence[Answers], model: Answers, splits: int) -> Iterator[Row]:
     """One line for each kind: means over the splits."""
     found: dict[str, list[Covered]] = {}
     for split in left_out_splits(models, model, splits):
@@ -145,6 +143,6 @@ def least_bin(each: Sequence[Covered]) -> float:
     return min((float(np.mean(held)) for held in bins.values()), default=float("nan"))
 
 
-def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
+def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/sets.csv."""
-    write_table(results / "sets.csv", (line for each in models for line in measured(models, each, splits)))
+    write(results / "sets.csv", (row for each in models for row in measured(models, each, splits)))

@@ -1,10 +1,10 @@
-"""Where the probability goes that is left for classes nobody named: evenly, or by which labels are said together.
+"""How the probability of the unnamed class is spread: evenly, or by which labels occur together.
 
 python -m experiments spread      results/spread.csv, one line for each model and way
 
 Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
-growing the panel. Labels that are said together are counted over the labelled pictures, as `fit` does, or over all that
-are not tested. Sets are adaptive ones for 0.9; `listed` is how often they hold the truth by its name.
+growing the panel. Co-occurring labels are counted over the labelled pictures, as `fit` does, or over all that are not
+tested. Sets are adaptive ones for 0.9; `listed` is how often they list the truth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.general import Heard, left_out_splits, write_table
+from experiments.general import Answers, left_out_splits
+from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes, Votes
@@ -35,7 +36,7 @@ def ways(train: LabelledVotes, others: Votes) -> dict[str, Jury]:
 
 
 def figures(train: LabelledVotes, tested: LabelledVotes, others: Votes) -> Iterator[tuple[str, dict[str, float]]]:
-    """What each way comes to on one split."""
+    """The figures of each way on one split."""
     folds = [(ways(train.take(rows), others), test) for rows, test in crossfit.folds(len(train), 0, 0)]
     for name, jury in ways(train, others).items():
         held_out = crossfit.joined([(crossfit.outcome(fold[name], train.take(test)), test) for fold, test in folds])
@@ -54,18 +55,18 @@ def figures(train: LabelledVotes, tested: LabelledVotes, others: Votes) -> Itera
         )
 
 
-def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[dict[str, str]]:
+def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:
     """One line for each way: means over the splits."""
     found: dict[str, list[dict[str, float]]] = {}
     for split in left_out_splits(models, each, splits):
         others = split.votes.take(np.setdiff1d(np.arange(len(split.votes)), split.test))
-        for name, told in figures(split.votes.take(split.fit), split.votes.take(split.test), others):
-            found.setdefault(name, []).append(told)
+        for name, one in figures(split.votes.take(split.fit), split.votes.take(split.test), others):
+            found.setdefault(name, []).append(one)
     for name, each_split in found.items():
         means = {key: f"{np.mean([one[key] for one in each_split]):.{digits}f}" for key, digits in DIGITS.items()}
         yield {"model": each.title, "spread": name, **means, "splits": str(len(each_split))}
 
 
-def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
+def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/spread.csv."""
-    write_table(results / "spread.csv", (line for each in models for line in measured(models, each, splits)))
+    write(results / "spread.csv", (row for each in models for row in measured(models, each, splits)))

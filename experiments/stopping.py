@@ -13,14 +13,14 @@ the others. The last line of a model stops within the eight views, with the aim 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
-from experiments.general import Heard, Split, left_out_splits
+from experiments.general import Answers, Split, left_out_splits
+from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.verdicts import stopping
@@ -31,7 +31,6 @@ SPLITS, FIXED, AT_HAND = 20, 8, 16
 AIMS = {f"{aim:g}": aim for aim in (0.0, 0.005, 0.01)}
 WITHIN = {f"within the eight, {stopping.WITHOUT:g}": stopping.WITHOUT}
 FIGURES = ("brier", "queries", "expected", "low", "high", "inside")
-Row = dict[str, str]
 
 
 def stopped(split: Split, views: int, aims: dict[str, float]) -> Iterator[tuple[str, tuple[float, ...]]]:
@@ -54,7 +53,7 @@ def stopped(split: Split, views: int, aims: dict[str, float]) -> Iterator[tuple[
         yield name, (seen.brier, seen.queries, expected.brier, expected.low, expected.high, inside)
 
 
-def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[Row]:
+def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:
     """One line for each aim: means over the splits."""
     found: dict[str, list[tuple[float, ...]]] = {}
     for split in left_out_splits(models, each, splits, AT_HAND):
@@ -62,9 +61,9 @@ def measured(models: Sequence[Heard], each: Heard, splits: int) -> Iterator[Row]
         for name, figures in (*stopped(split, views, AIMS), *stopped(split, min(FIXED, views), WITHIN)):
             found.setdefault(name, []).append(figures)
     for aim, rows in found.items():
-        told = {name: f"{value:.4f}" for name, value in zip(FIGURES, np.mean(rows, axis=0), strict=True)}
+        shown = {name: f"{value:.4f}" for name, value in zip(FIGURES, np.mean(rows, axis=0), strict=True)}
         worst = np.percentile([row[0] for row in rows], 97.5)
-        yield {"model": each.title, "aim": aim, **told, "brier_high": f"{worst:.4f}", "splits": str(splits)}
+        yield {"model": each.title, "aim": aim, **shown, "brier_high": f"{worst:.4f}", "splits": str(splits)}
 
 
 def left_out(rows: Sequence[Row]) -> Iterator[Row]:
@@ -77,14 +76,16 @@ def left_out(rows: Sequence[Row]) -> Iterator[Row]:
         yield {**row, "aim": f"left out, {chosen}"}
 
 
-def main(models: Sequence[Heard], results: Path = RESULTS, splits: int = SPLITS) -> None:
-    """Measure every model, and write results/stopping.csv."""
-    rows: list[Row] = []
+def rows(models: Sequence[Answers], splits: int) -> Iterator[Row]:
+    """The lines of every model, and those of the aims that the others choose."""
+    found = []
     for each in models:
         for row in measured(models, each, splits):
-            print(" ".join(row.values()), flush=True)
-            rows.append(row)
-    with (results / "stopping.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*rows, *left_out(rows)])
+            found.append(row)
+            yield row
+    yield from left_out(found)
+
+
+def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
+    """Measure every model, and write results/stopping.csv."""
+    write(results / "stopping.csv", rows(models, splits))

@@ -1,19 +1,18 @@
 """What transfers from an open model to a closed one: the noise in latent space, its cumulative, the jury's weights.
 
-python experiments/transfer.py settings     the best setting of each transform, on ResNet-20's pilot pictures
-python experiments/transfer.py noise        Var, KS and the propositions on ResNet-20 and ResNet-32
-python experiments/transfer.py cumulatives  F_n of Gaussian views on ResNet-20, for `closed`
-python experiments/transfer.py shapes       how close the noise of ResNet-32 is to that of ResNet-20, after `noise`
-python experiments/transfer.py closed       Φ and F_n on three closed models, as in the paper's Table 3
-python experiments/transfer.py jury         a jury's weights from an open model, with 0 to 1,000 labels, 20 splits
+python -m experiments.transfer settings     the best setting of each transform, on ResNet-20's pilot pictures
+python -m experiments.transfer noise        Var, KS and the propositions on ResNet-20 and ResNet-32
+python -m experiments.transfer cumulatives  F_n of Gaussian views on ResNet-20, for `closed`
+python -m experiments.transfer shapes       how close the noise of ResNet-32 is to that of ResNet-20, after `noise`
+python -m experiments.transfer closed       Φ and F_n on three closed models, as in the paper's Table 3
+python -m experiments.transfer jury         a jury's weights from an open model, with 0 to 1,000 labels, 20 splits
 
-Tables go to experiments/results, figures to docs/figures. Answers are kept where `collected` keeps them. All models
-are on this machine; *closed* ones are asked for labels alone.
+Tables go to experiments/results, figures to docs/figures. Answers are cached by experiments/collected.py. All models
+run on this machine; *closed* ones are asked for labels only.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 import time
@@ -22,11 +21,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from collected import CACHE, MILD, MODELS, Model, votes
 from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
+from experiments import writing
+from experiments.collected import CACHE, MILD, MODELS, Model, votes
+from experiments.writing import read
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.base import Ballot
 from looktwice.calibration.crossfit import Outcome
@@ -36,7 +37,7 @@ from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Floats, LabelledVotes
 from looktwice.plots.figures import points_svg
 from looktwice.transfer.borrow import fit_towards
-from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, normal, probes, transferred
+from looktwice.transfer.noise import Measured, NoiseFile, Probe, drawn, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
 from looktwice.views import GRIDS, Panel, View, parse
 
@@ -80,8 +81,7 @@ def _pilot_loss(model: Model, view: View) -> float:
 
 
 def _chosen() -> list[View]:
-    with (RESULTS / "transfer_settings.csv").open(newline="") as file:
-        return [parse(row["view"]) for row in csv.DictReader(file) if row["best"] == "1"]
+    return [parse(row["view"]) for row in read(RESULTS / "transfer_settings.csv") if row["best"] == "1"]
 
 
 # Var, KS and the propositions ----------------------------------------------------------------------------------------
@@ -123,14 +123,14 @@ def _margins(found: Sequence[Probe], place: int) -> tuple[Floats, Floats]:
 
 def _agreement(measured: Measured, found: Sequence[Probe], place: int) -> dict[str, float]:
     own, share = _margins(found, place)
-    told = {
-        "transfer": transferred(measured.noise, share),
-        "centred": transferred(measured.centred, share),
-        "gaussian": normal(measured.noise, share),
-        "centred_gaussian": normal(measured.centred, share),
+    estimates = {
+        "transfer": Transfer(1.0, noise=measured.noise.cumulative).curve(share),
+        "centred": Transfer(1.0, noise=measured.centred.cumulative).curve(share),
+        "gaussian": Gaussian(measured.noise.normal.a).curve(share),
+        "centred_gaussian": Gaussian(measured.centred.normal.a).curve(share),
         "share": share,
     }
-    row = {f"rms_{name}": float(np.sqrt(((y - own) ** 2).mean())) for name, y in told.items()}
+    row = {f"rms_{name}": float(np.sqrt(((y - own) ** 2).mean())) for name, y in estimates.items()}
     return row | {"spearman": float(spearmanr(share, own).statistic)}
 
 
@@ -143,10 +143,10 @@ def _draw(model: Model, measured: Measured, found: Sequence[Probe], place: int) 
     own, share = _margins(found, place)
     figure = points_svg(
         own,
-        transferred(measured.noise, share),
+        Transfer(1.0, noise=measured.noise.cumulative).curve(share),
         title=f"{title}: Proposition 2 on a real model",
         x_label="the model's own probability of A against B",
-        y_label="told by the views",
+        y_label="estimated from the views",
         remarks=[f"root mean square difference {measured.transfer_error:.3f}, S = {DRAWS}, {len(own):,} pictures"],
     )
     (FIGURES / f"{stem}-proposition.svg").write_text(figure, "utf-8")
@@ -294,12 +294,8 @@ def _summary(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 def write(name: str, rows: Iterable[dict[str, object]]) -> None:
     """A table as CSV, with six decimals."""
-    rows = list(rows)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / name).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    rounded = ({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    writing.write(RESULTS / name, ({k: str(v) for k, v in row.items()} for row in rounded))
 
 
 if __name__ == "__main__":

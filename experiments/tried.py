@@ -2,7 +2,8 @@
 
 python -m experiments.tried            results/tried.csv, a line for each model, trial and setting
 python -m experiments.tried columns    results/tried_columns.csv, more columns of the jury, under the general panel
-python -m experiments.tried page       the table of docs/method.md, from that CSV
+python -m experiments.tried votes      results/tried_votes.csv, the jury with and without the log of the number of votes
+python -m experiments.tried page       the tables of docs/method.md, from these CSVs
 python -m experiments.tried quick DIR  all of it, small, on the embedded clothes
 
 Weights and offsets are tried with the panel that grew on the other models, on 1,000 labelled pictures (1,250
@@ -16,7 +17,6 @@ pictures, and about each of these over the others.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,16 +29,18 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
-from experiments.general import OLD, RESULTS, Heard, Split, left_out_splits, records, small, write
+from experiments.evaluation import Figures, jury_figures
+from experiments.general import OLD, RESULTS, Answers, Split, left_out_splits, records, small
+from experiments.writing import Row, fill, markdown, read, write
 from looktwice.calibration import crossfit, logit, metrics, panels
-from looktwice.calibration.companions import Companions
-from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.distribution import Companions, Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.logit import Offsets, Patterns
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes
 from looktwice.views import GENERAL
 
-SPLITS, COLUMN_SPLITS = 6, 10
+SPLITS, COLUMN_SPLITS, VOTE_SPLITS = 6, 10, 10
+FIGURES = ("brier", "nll", "ece", "base_auroc")
 SHRINKAGES = (1000.0, 100.0, 30.0, 10.0, 3.0)
 STRENGTHS = (100.0, 30.0, 10.0)
 BEGUN = (4, 6, 8)
@@ -47,23 +49,14 @@ BRANCH = 2
 """Views after which a ladder parts unanimous pictures from the others."""
 BAGS = 10
 """Bootstrap samples of the labelled pictures whose juries are averaged."""
-RIDGE = 1.0
+RIDGE = logit.SATURATION
 """How strongly the weight of a further column is drawn to zero."""
 PAIRS, PICTURES = 30.0, 3.0
 """What an average label counts beside those seen: in pairs of answers, and in pictures."""
 PAGE = Path(__file__).parents[1] / "docs" / "method.md"
-Figures = dict[str, float]
 Fold = tuple[NDArray[np.bool_], Floats]
 """The pictures of a fold, and the parameters that the others teach."""
-Told = Iterator[tuple[str, str, Figures]]
-
-
-def figures(calibrator: Jury, tested: LabelledVotes) -> Figures:
-    """What a jury comes to on pictures that it was not fitted on."""
-    scores = crossfit.outcome(calibrator, tested).scores()
-    own = replace(calibrator, ballot="base").confidence(tested)
-    base = metrics.auroc(own, tested.base == tested.truths) or 0.5
-    return {"brier": scores.brier, "nll": scores.nll, "ece": scores.ece, "base_auroc": base}
+Trial = Iterator[tuple[str, str, Figures]]
 
 
 def fitted(train: LabelledVotes, shrinkage: float, offsets: Offsets = Offsets()) -> Jury:  # noqa: B008  # it is frozen
@@ -72,7 +65,7 @@ def fitted(train: LabelledVotes, shrinkage: float, offsets: Offsets = Offsets())
     return Jury(shrinkage=shrinkage)._holding(patterns, logit.descend(patterns, shrinkage), offsets)
 
 
-def weights(_: Heard, split: Split) -> Told:
+def weights(_: Answers, split: Split) -> Trial:
     """How strongly the views' weights are drawn together, with all labels and with 100."""
     train, tested = split.votes.take(split.fit), split.votes.take(split.test)
     for labels in (100, len(train)):
@@ -81,21 +74,21 @@ def weights(_: Heard, split: Split) -> Told:
             yield (
                 f"shrinkage, {'100' if labels == 100 else 'all'} labels",
                 f"{shrinkage:g}",
-                figures(calibrator, tested),
+                jury_figures(calibrator, tested),
             )
 
 
-def offsets(_: Heard, split: Split) -> Told:
+def offsets(_: Answers, split: Split) -> Trial:
     """Offsets for the class of the base label, drawn to zero more or less."""
     train, tested = split.votes.take(split.fit), split.votes.take(split.test)
-    yield "offsets", "none", figures(fitted(train, logit.SHRINKAGE), tested)
+    yield "offsets", "none", jury_figures(fitted(train, logit.SHRINKAGE), tested)
     for strength in STRENGTHS:
         classes = Offsets(logit.frequent_classes(train), strength)
-        yield "offsets", f"{strength:g}", figures(fitted(train, logit.SHRINKAGE, classes), tested)
-    yield "offsets", "as shipped", figures(Jury().fit(train), tested)
+        yield "offsets", f"{strength:g}", jury_figures(fitted(train, logit.SHRINKAGE, classes), tested)
+    yield "offsets", "as shipped", jury_figures(Jury().fit(train), tested)
 
 
-def tempering(each: Heard, split: Split) -> Told:
+def tempering(each: Answers, split: Split) -> Trial:
     """All parameters times one figure that suits held-out folds best, with the panel grown on others and one chosen."""
     train, tested = each.votes.take(split.fit), each.votes.take(split.test)
     for name, panel in {"grown": split.panel, "chosen": panels.grow(train, 8)}.items():
@@ -108,21 +101,21 @@ def tempering(each: Heard, split: Split) -> Told:
 
         for setting, share in {"as fitted": 1.0, "by folds": minimize_scalar(held, bounds=(0.3, 1.5)).x}.items():
             calibrator = Jury()._holding(patterns, share * theta, Offsets())
-            yield f"temperature, {name} panel", setting, figures(calibrator, tested.under(panel))
+            yield f"temperature, {name} panel", setting, jury_figures(calibrator, tested.under(panel))
 
 
-def choosing(each: Heard, split: Split) -> Told:
+def choosing(each: Answers, split: Split) -> Trial:
     """Eight views chosen on the labelled pictures by either loss, in sample or on held-out folds."""
     train = each.votes.take(split.fit)
     found = {name: panels.grow(train, 8, loss) for name, loss in panels.LOSSES.items()}
     for name, panel in found.items():
-        yield "chosen by", name, figures(Jury().fit(train.under(panel)), each.votes.under(panel).take(split.test))
+        yield "chosen by", name, jury_figures(Jury().fit(train.under(panel)), each.votes.under(panel).take(split.test))
     mild = each.votes.under(OLD)
-    yield "chosen by", "nobody: the mild panel", figures(Jury().fit(mild.take(split.fit)), mild.take(split.test))
+    yield "chosen by", "nobody: the mild panel", jury_figures(Jury().fit(mild.take(split.fit)), mild.take(split.test))
     for begun in BEGUN:
         panel = extended(train, split.panel[:begun], 8)
         tested = each.votes.under(panel).take(split.test)
-        yield "chosen by", f"log-loss, after {begun} general ones", figures(Jury().fit(train.under(panel)), tested)
+        yield "chosen by", f"log-loss, after {begun} general ones", jury_figures(Jury().fit(train.under(panel)), tested)
     yield from ladder(each, split, found["log-loss"])
 
 
@@ -135,7 +128,7 @@ def extended(votes: LabelledVotes, begun: Sequence[int], size: int) -> list[int]
     return panel
 
 
-def ladder(each: Heard, split: Split, panel: Sequence[int]) -> Told:
+def ladder(each: Answers, split: Split, panel: Sequence[int]) -> Trial:
     """After two views, unanimous pictures are asked under views chosen on such, and so are the others; 1+4 and 1+8."""
     train, tested = each.votes.take(split.fit), each.votes.take(split.test)
     for size in (4, 8):
@@ -149,8 +142,8 @@ def ladder(each: Heard, split: Split, panel: Sequence[int]) -> Told:
             float(np.concatenate([getattr(part, name) for part in parts]).mean()) for name in ("brier", "nll")
         )
         fixed = list(panel[:size])
-        yield f"order, 1+{size}", "fixed", figures(Jury().fit(train.under(fixed)), tested.under(fixed))
-        yield f"order, 1+{size}", "ladder", {"brier": brier, "nll": nll, "ece": np.nan, "base_auroc": np.nan}
+        yield f"order, 1+{size}", "fixed", jury_figures(Jury().fit(train.under(fixed)), tested.under(fixed))
+        yield f"order, 1+{size}", "ladder", {"brier": brier, "nll": nll}
 
 
 def _agreed(votes: LabelledVotes, panel: Sequence[int]) -> Floats:
@@ -190,7 +183,7 @@ class Said:
         return sum(np.eye(self.votes.classes)[column] for column in self.others.answers().T)
 
     def log_count(self) -> Floats:
-        return np.log1p(self.count)
+        return np.log(np.maximum(self.count, 1.0))
 
     def twice(self) -> Floats:
         return (self.count >= 2).astype(np.float64)
@@ -225,9 +218,8 @@ class Said:
 
 
 Column = Callable[[Said], Floats]
-SHIPPED, TOGETHER = "as shipped", "said twice, confusions and reliability"
+SHIPPED, PLAIN, TOGETHER = "as shipped", "without the log of the count", "said twice, confusions and reliability"
 COLUMNS: dict[str, tuple[Column, ...]] = {
-    "log of the count": (Said.log_count,),
     "said at least twice": (Said.twice,),
     "plurality": (Said.plurality,),
     "attractors": (Said.attraction,),
@@ -262,8 +254,8 @@ class Options:
             np.column_stack([np.where(named, 0.0, -np.inf), np.where(count < said.votes.classes, left, -np.inf)]),
         )
 
-    def table(self, labelled: LabelledVotes, ridge: tuple[float, ...]) -> Patterns:
-        """Options and truths as the patterns that a fit works on: one a picture."""
+    def table(self, labelled: LabelledVotes, ridge: tuple[float, ...], counts: bool = True) -> Patterns:
+        """Options and truths as the patterns that a fit works on, one a picture; the first further column is γ's."""
         possible = np.isfinite(self.left)
         column = logit.truth_columns(self.labels, labelled.truths)
         owner, place = np.nonzero(possible)[0], np.cumsum(possible.ravel()).reshape(possible.shape) - 1
@@ -277,6 +269,7 @@ class Options:
             column,
             np.log(np.maximum(others, 1)),
             ridge,
+            counts,
             limits,
         )
         return logit.settle(table, labelled, self.labels, possible, place)
@@ -289,15 +282,16 @@ class Options:
         return softmax(self.features @ theta + self.left, axis=1)[:, :-1]
 
 
-def columns(_: Heard, split: Split) -> Told:
+def columns(_: Answers, split: Split) -> Trial:
     """The jury with further columns, each with one weight, and the mean of juries of bootstrap samples."""
     train, tested = split.votes.take(split.fit), split.votes.take(split.test)
     offsets = logit.choose_offsets(train, logit.tabulate(train), logit.SHRINKAGE)
     held: dict[str, Floats] = {}
     found: dict[str, Figures] = {}
-    for name, tried in {SHIPPED: (), **COLUMNS}.items():
+    for name, added in {SHIPPED: (), PLAIN: (), **COLUMNS}.items():
+        tried = added if name == PLAIN else (Said.log_count, *added)
         known, new = (Options.of(Said(votes, train), tried, offsets) for votes in (train, tested))
-        table = known.table(train, (RIDGE,) * len(tried) + (offsets.strength,) * len(offsets.classes))
+        table = known.table(train, (RIDGE,) * len(tried) + (offsets.strength,) * len(offsets.classes), name != PLAIN)
         thetas = [logit.descend(table, logit.SHRINKAGE)]
         found[name] = spread_figures(train, tested, known, new, thetas)
         if name in (SHIPPED, TOGETHER):
@@ -311,7 +305,7 @@ def columns(_: Heard, split: Split) -> Told:
     gain = held[SHIPPED] - held[TOGETHER]
     pays = logit.pays(gain[0]) and gain[1].mean() >= 0
     found[f"{TOGETHER}, where they pay on held-out folds"] = found[TOGETHER if pays else SHIPPED]
-    yield from (("columns", name, told) for name, told in found.items())
+    yield from (("columns", name, figures) for name, figures in found.items())
 
 
 def held_out(table: Patterns, classes: int, start: Floats) -> Floats:
@@ -326,11 +320,11 @@ def spread_figures(
     train: LabelledVotes, tested: LabelledVotes, known: Options, new: Options, thetas: list[Floats]
 ) -> Figures:
     """The figures of the mean over some parameters, with the unnamed class spread as in the product."""
-    told, named = (
+    labelled, named = (
         Distribution(part.labels, np.mean([part.chances(theta) for theta in thetas], axis=0), train.classes)
         for part in (known, new)
     )
-    companions = Companions.learn(train, train, told)
+    companions = Companions.learn(train, train, labelled)
     spread = companions.spread(named, len(tested.vocabulary)) if companions else named
     confidence = named.named.max(axis=1)
     return {
@@ -341,7 +335,7 @@ def spread_figures(
     }
 
 
-def drawn(each: Heard, seed: int, numbers: Callable[[np.random.Generator, int], NDArray[np.int64]]) -> Heard:
+def drawn(each: Answers, seed: int, numbers: Callable[[np.random.Generator, int], NDArray[np.int64]]) -> Answers:
     """The same with so many pictures of each class, or as many as there are."""
     rng, truths = np.random.default_rng(seed), each.votes.truths
     mixed = rng.permutation(len(truths))
@@ -358,7 +352,7 @@ NUMBERS = {
 """How many photos of each class there may be. All hold two or three, so that a label that others have is used up."""
 
 
-def generally(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:
+def generally(models: Sequence[Answers], splits: int) -> Iterator[Row]:
     """One line for each model and column: the paired differences to the jury as shipped, on halves of its pictures."""
     for each in models:
         yield from _differences(each.title, [each] * splits)
@@ -367,59 +361,98 @@ def generally(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:
         yield from _differences(f"{each.title}, {name}", [drawn(each, seed, numbers) for seed in range(splits)])
 
 
-def _differences(title: str, heard: Sequence[Heard]) -> Iterator[dict[str, str]]:
+def _differences(title: str, samples: Sequence[Answers]) -> Iterator[Row]:
     found: dict[str, list[Figures]] = {}
-    for seed, each in enumerate(heard):
+    for seed, each in enumerate(samples):
         split = Split(each.votes, *each.split(seed), list(range(len(each.votes.panel))), 0)
-        for _, setting, told in columns(each, split):
-            found.setdefault(setting, []).append(told)
+        for _, setting, figures in columns(each, split):
+            found.setdefault(setting, []).append(figures)
     usual = found[SHIPPED]
-    for setting, told_of in found.items():
-        gaps = {key: np.array([told[key] for told in told_of]) for key in usual[0]}
+    for setting, of_splits in found.items():
+        gaps = {key: np.array([figures[key] for figures in of_splits]) for key in usual[0]}
         if setting != SHIPPED:
-            gaps = {key: gap - [told[key] for told in usual] for key, gap in gaps.items()}
+            gaps = {key: gap - [figures[key] for figures in usual] for key, gap in gaps.items()}
         yield {
             "model": title,
             "column": setting,
             **{key: f"{gap.mean():.4f}" for key, gap in gaps.items()},
             "splits_better": "" if setting == SHIPPED else str(int((gaps["brier"] < 0).sum())),
-            "splits": str(len(heard)),
-            "pictures": f"{np.mean([len(each.votes) for each in heard]):.0f}",
+            "splits": str(len(samples)),
+            "pictures": f"{np.mean([len(each.votes) for each in samples]):.0f}",
         }
 
 
+def without_log_votes(train: LabelledVotes) -> Jury:
+    """The jury whose votes for a label add up, however many they are: γ is 0."""
+    offsets = logit.choose_offsets(train, logit.tabulate(train), logit.SHRINKAGE)
+    patterns, place = logit.tabulate(train, offsets), 1 + len(train.panel)
+    others = [column for column in range(patterns.options.shape[1]) if column != place]
+    plain = replace(patterns.under(others, patterns.ridge[1:]), counts=False)
+    theta = np.insert(logit.descend(plain, logit.SHRINKAGE), place, 0.0)
+    return Jury()._holding(patterns, theta, offsets).beside(train, train)
+
+
+def log_votes(models: Sequence[Answers], splits: int) -> Iterator[Row]:
+    """One line for each model and panel: the jury with the log of the number of votes, and the change by it.
+
+    Panels are those grown on the other models, and for photos those chosen on the labelled part, too.
+    """
+    for each in models:
+        found: dict[tuple[str, int], list[tuple[Figures, Figures]]] = {}
+        for split in left_out_splits(models, each, splits, 16):
+            tried = {"grown on the others": split.panel}
+            if each.data == "photos":
+                tried["chosen"] = panels.grow(each.votes.take(split.fit), 16)
+            for (name, panel), size in product(tried.items(), (8, 16)):
+                votes = each.votes.under(panel[:size])
+                train, tested = votes.take(split.fit), votes.take(split.test)
+                juries = without_log_votes(train), Jury().fit(train)
+                plain, shipped = (jury_figures(jury, tested) for jury in juries)
+                found.setdefault((name, size), []).append((plain, shipped))
+        for (name, size), pairs in found.items():
+            change = np.array([shipped["brier"] - plain["brier"] for plain, shipped in pairs])
+            yield {
+                "model": each.title,
+                "panel": f"{name}, 1+{size}",
+                "brier": f"{np.mean([shipped['brier'] for _, shipped in pairs]):.4f}",
+                "change": f"{change.mean():+.4f}",
+                "splits_better": str(int((change < 0).sum())),
+                "ece_without": f"{np.mean([plain['ece'] for plain, _ in pairs]):.4f}",
+                "ece": f"{np.mean([shipped['ece'] for _, shipped in pairs]):.4f}",
+                "splits": str(len(pairs)),
+            }
+
+
 def page(results: Path = RESULTS, path: Path = PAGE) -> None:
-    """The table of docs/method.md, between its marks: the change of the Brier score, a line for each model."""
-    with (results / "tried_columns.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    names = list(dict.fromkeys(row["column"] for row in rows))
-    table = [["", "pictures", "Brier score as shipped", *names[1:]], ["---"] * (2 + len(names))]
+    """The tables of docs/method.md, between their marks: the change of the Brier score, a line for each model."""
+    if (results / "tried_votes.csv").exists():
+        heading = ["", "panel", "Brier score", "change", "splits better", "ECE without", "ECE", "splits"]
+        fill(path, "votes", markdown(heading, [list(row.values()) for row in read(results / "tried_votes.csv")]))
+    rows = read(results / "tried_columns.csv")
+    names, lines = list(dict.fromkeys(row["column"] for row in rows)), []
     for model in dict.fromkeys(row["model"] for row in rows):
         shipped, *tried = (row for row in rows if row["model"] == model)
         gaps = [f"{float(row['brier']):+.4f} ({row['splits_better']})" for row in tried]
         cells = [shipped["brier"].lstrip("0"), *(gap.replace("0.", ".").replace("-", "−") for gap in gaps)]
-        table.append([model, shipped["pictures"], *cells])
-    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
-    before, rest = path.read_text("utf-8").split("<!-- columns -->\n")
-    after = rest.split("<!-- /columns -->")[1]
-    path.write_text(f"{before}<!-- columns -->\n{lines}\n<!-- /columns -->{after}", "utf-8")
+        lines.append([model, shipped["pictures"], *cells])
+    fill(path, "columns", markdown(["", "pictures", "Brier score as shipped", *names[1:]], lines))
 
 
 TRIALS = (weights, offsets, tempering, choosing)
 
 
-def measured(models: Sequence[Heard], splits: int) -> Iterator[dict[str, str]]:
+def measured(models: Sequence[Answers], splits: int) -> Iterator[Row]:
     """One line for each model, trial and setting: the means over the splits."""
     for each in models:
         found: dict[tuple[str, str], list[Figures]] = {}
         for split in left_out_splits(models, each, splits):
             for trial in TRIALS:
-                for what, setting, told in trial(each, split):
-                    found.setdefault((what, setting), []).append(told)
-        for (what, setting), told_of in found.items():
-            means = {key: np.mean([told[key] for told in told_of]) for key in told_of[0]}
-            shown = {key: "" if np.isnan(mean) else f"{mean:.4f}" for key, mean in means.items()}
-            yield {"model": each.title, "tried": what, "setting": setting, **shown, "splits": str(len(told_of))}
+                for what, setting, figures in trial(each, split):
+                    found.setdefault((what, setting), []).append(figures)
+        for (what, setting), of_splits in found.items():
+            mean = {key: np.mean([figures.get(key, np.nan) for figures in of_splits]) for key in FIGURES}
+            shown = {key: "" if np.isnan(value) else f"{value:.4f}" for key, value in mean.items()}
+            yield {"model": each.title, "tried": what, "setting": setting, **shown, "splits": str(len(of_splits))}
 
 
 def main(words: Sequence[str]) -> None:
@@ -428,13 +461,16 @@ def main(words: Sequence[str]) -> None:
             models = small(Path(folder), 240)
             write(Path(folder) / "tried.csv", measured(models, splits=1))
             write(Path(folder) / "tried_columns.csv", generally(models, splits=1))
+            write(Path(folder) / "tried_votes.csv", log_votes(models, splits=1))
         case ["columns"]:
-            heard = [replace(record, views=GENERAL).heard() for record in records()]
+            heard = [replace(record, views=GENERAL).load() for record in records()]
             write(RESULTS / "tried_columns.csv", generally(heard, COLUMN_SPLITS))
+        case ["votes"]:
+            write(RESULTS / "tried_votes.csv", log_votes([each.load() for each in records()], VOTE_SPLITS))
         case ["page"]:
             page()
         case []:
-            write(RESULTS / "tried.csv", measured([each.heard() for each in records()], SPLITS))
+            write(RESULTS / "tried.csv", measured([each.load() for each in records()], SPLITS))
         case _:
             sys.exit(__doc__)
 

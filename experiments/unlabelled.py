@@ -10,13 +10,13 @@ the same mean width. Votes are those that `python -m experiments.general ask` ke
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from experiments import general
+from experiments.writing import cells, write
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import prediction_powered, wilson
 from looktwice.views import GENERAL
@@ -24,23 +24,11 @@ from looktwice.views import GENERAL
 RESULTS = Path(__file__).parent / "results" / "unlabelled.csv"
 MODELS = ("resnet8", "resnet20", "resnet32", "resnet56", "mobilenetv2", "efficientnet")
 DRAWS, FIT, LABELS = 100, 500, (50, 100, 200, 400)
-COLUMNS = (
-    "model",
-    "labels",
-    "unlabelled",
-    "draws",
-    "accuracy",
-    "plain",
-    "ppi",
-    "plain_covered",
-    "ppi_covered",
-    "saved",
-)
 
 
 def study(name: str) -> list[dict[str, object]]:
     """One row for each number of labels."""
-    votes = general.kept(name, GENERAL)
+    votes = general.stored(name, GENERAL)
     found: dict[int, list[tuple[float, float, bool, bool, float]]] = {labels: [] for labels in LABELS}
     for draw in range(DRAWS):
         mixed = np.random.default_rng(draw).permutation(len(votes))
@@ -63,12 +51,7 @@ def study(name: str) -> list[dict[str, object]]:
 
 def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these models."""
-    rows = [row for name in names for row in study(name)]
-    with results.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+    write(results, (cells(row, ".4g") for name in names for row in study(name)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Votes are those that `python -m experiments.general ask` kept. Set OPENBLAS_NUM_
 
 from __future__ import annotations
 
-import csv
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import general
+from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import Floats, LabelledVotes, Places, Votes, base_tally
@@ -41,7 +41,7 @@ COLUMNS = ("subject", "chosen", "method", "splits", "labels", "counted", "guaran
 @cache
 def subject(name: str) -> LabelledVotes:
     """The votes about a population of pictures."""
-    return simulated(np.random.default_rng(0), 4000) if name == "simulated" else general.kept(name, GENERAL)
+    return simulated(np.random.default_rng(0), 4000) if name == "simulated" else general.stored(name, GENERAL)
 
 
 def simulated(rng: np.random.Generator, pictures: int) -> LabelledVotes:
@@ -124,18 +124,10 @@ def _means(found: list[Told]) -> dict[str, object]:
 
 def main(names: list[str], results: Path = RESULTS) -> None:
     """Write the rows of these subjects; those of others stay."""
-    kept = []
-    if results.exists():
-        with results.open(newline="", encoding="utf-8") as file:
-            kept = [row for row in csv.DictReader(file) if row["subject"] not in names]
     for name in names:
-        for row in study(name):
-            kept.append({key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in row.items()})
-            print(*kept[-1].values(), flush=True)
-    with results.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(kept)
+        rows = [cells(row, ".4g") for row in study(name)]
+        print(*(" ".join(row.values()) for row in rows), sep="\n", flush=True)
+        merge(results, rows, ("subject",))
 
 
 if __name__ == "__main__":

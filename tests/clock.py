@@ -25,8 +25,8 @@ from looktwice.asking.ledger.operations import (
     Return,
     Surrender,
 )
+from looktwice.asking.ledger.protocol import Session
 from looktwice.asking.ledger.queue import Reader
-from looktwice.asking.ledger.sessions import Session
 from looktwice.asking.ledger.sqlite import SqliteTables, readable, writable
 from looktwice.classifiers.base import Answer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 # Machines are shared: a slow moment must not fail a test of what is right.
 settings.register_profile("looktwice", deadline=None, derandomize=True)
 settings.load_profile("looktwice")
+
+# Whoever runs the tests in the background or under nohup ignores these signals, and so would every run that they start.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key, open_at
+from looktwice.asking.ledger import Budget, Entry, Grant, Ledger, SqliteLedger, key
+from looktwice.asking.session import open_ledger
 from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
 
@@ -84,7 +85,7 @@ def heard(pipe: Connection) -> list[tuple[str, list[bytes]]]:
 def asks_until_killed(pipe: Connection, where: Path | str, seed: int) -> None:
     """Sends and answers for ever; tells of each grant and of each answer once it is on disk."""
     rng = random.Random(seed)
-    ledger = open_at(str(where))
+    ledger = open_ledger(str(where))
     ahead = 0
     while True:
         size = rng.randint(1, 40)
@@ -101,7 +102,7 @@ def asks_all(pipe: Connection, where: Path | str, numbers: Sequence[int], budget
     rng = random.Random(seed)
     todo = list(numbers)
     rng.shuffle(todo)
-    with closing(open_at(str(where))) as ledger:
+    with closing(open_ledger(str(where))) as ledger:
         while todo:
             part, todo = todo[:13], todo[13:]
             grant = intend(ledger, part, budget)
@@ -112,14 +113,14 @@ def asks_all(pipe: Connection, where: Path | str, numbers: Sequence[int], budget
 
 def sends_and_stays(pipe: Connection, where: Path | str, numbers: Sequence[int]) -> None:
     """Sends, and waits to be killed."""
-    ledger = open_at(str(where))
+    ledger = open_ledger(str(where))
     pipe.send(("granted", intend(ledger, numbers).granted))
     signal.pause()
 
 
 def sends_and_leaves(pipe: Connection, where: Path | str, numbers: Sequence[int]) -> None:
     """Sends, and is gone without an answer, having closed its ledger."""
-    with closing(open_at(str(where))) as ledger:
+    with closing(open_ledger(str(where))) as ledger:
         pipe.send(("granted", intend(ledger, numbers).granted))
 
 

@@ -27,7 +27,7 @@ from looktwice.calibration import storage
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers import http
 from looktwice.classifiers.registry import connect
-from looktwice.errors import DataError, ImageError, PassingError
+from looktwice.errors import DataError, ImageError, TransientError
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import encode_png
 from looktwice.views import Panel
@@ -147,7 +147,7 @@ async def test_a_server_whose_headers_never_end_is_left(endless: bytes) -> None:
 
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
     classifier = connect(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-    with pytest.raises(PassingError):
+    with pytest.raises(TransientError):
         await classifier.label([b"picture"])
     await classifier.close()
     server.close()
@@ -167,7 +167,7 @@ async def test_a_server_that_says_continue_for_ever_is_left_when_the_time_is_up(
     classifier = http.connect("", {"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", "timeout": 1.0})
     tracemalloc.start()
     try:
-        with pytest.raises(PassingError, match="did not reply within 1 s"):
+        with pytest.raises(TransientError, match="did not reply within 1 s"):
             await classifier.label([b"picture"])
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:

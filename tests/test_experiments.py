@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import csv
+import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments import closed, familiarity, general, labelling, scores, tried, unlabelled, weighted
-from experiments.__main__ import main
+from experiments.__main__ import main, parse
 from experiments.collected import SHARED
-from experiments.outputs import CLOTHES
+from experiments.evaluation import ece_by_chance, jury_figures
 from experiments.paper import claims, drawings, grids, jacobian, pages, prescription, published, subjects, tables
-from experiments.paper.answers import DIRECTIONS, Answers, Meter, Readings
+from experiments.paper.answers import DIRECTIONS, UNASKED, Answers, Meter, Readings, draws_of
 from experiments.paper.grids import Normalised
 from experiments.paper.subjects import RESNET56, known, scale
 from experiments.paper.tables import Study
-from experiments.paper.writing import read, write
+from experiments.writing import merge, read
 from looktwice.calibration import metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
@@ -147,6 +150,50 @@ def test_more_draws_leave_the_first_ones_as_they_are(tmp_path: Path) -> None:
     assert (fresh.base == more.base).all()
 
 
+def test_an_interrupted_run_keeps_its_answers_and_asks_only_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, view = known("clothes"), Panel.parse("rotation:30").views[0]
+    answers, rows, whole = Answers(subject, tmp_path, Meter("", 1)), subject.order[:40], Answers._answer
+    monkeypatch.setattr("experiments.paper.answers.PIECE", 8)
+    asked = list[Any]()
+
+    def interrupted(self: Answers, *work: Any) -> Any:
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(work)
+        return whole(self, *work)
+
+    monkeypatch.setattr(Answers, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        answers.votes(draws_of(view, 4), rows)
+    kept = (answers._sheet(view, 4)[:4, rows] != UNASKED).sum()
+    assert 0 < kept <= 24
+    fresh = list[Any]()
+
+    def counted(self: Answers, *work: Any) -> Any:
+        fresh.append(work)
+        return whole(self, *work)
+
+    monkeypatch.setattr(Answers, "_answer", counted)
+    resumed = Answers(subject, tmp_path, Meter("", 1)).votes(draws_of(view, 4), rows)
+    assert sum(len(indices) for _, work in fresh for _, indices in work) == 160 - kept
+    at_once = Answers(subject, tmp_path / "other", Meter("", 1)).votes(draws_of(view, 4), rows)
+    assert (resumed.views == at_once.views).all()
+
+
+def test_draws_whose_noise_was_measured_are_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, view = known("clothes"), Panel.parse("rotation:30").views[0]
+    rows = subject.order[:30]
+    at_once = Answers(subject, tmp_path / "other", Meter("", 1)).votes(draws_of(view, 6), rows)
+    answers = Answers(subject, tmp_path, Meter("", 1))
+    found = answers.noise(view, rows, 6)
+    monkeypatch.setattr(Answers, "_answer", None)
+    votes = answers.votes(draws_of(view, 6), rows)
+    assert (votes.views == at_once.views).all()
+    assert found.share == pytest.approx((votes.views == votes.base[:, None]).mean(axis=1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -205,13 +252,13 @@ def test_no_picture_that_grew_the_panel_is_tested(tmp_path: Path) -> None:
     (subject, _) = general.clothes(tmp_path, pictures=40)
     for block in range(8):
         subject.ask(block)
-    heard = subject.heard()
+    answers = subject.load()
     for parity, seed in product((0, 1), range(3)):
-        fit, test = heard.unseen(parity, seed)
-        grew = {*heard.half(parity).names, *heard.votes.take(np.flatnonzero(heard.block < 3)).names}
-        assert grew.isdisjoint(heard.votes.names[row] for row in test)
+        fit, test = answers.unseen(parity, seed)
+        grew = {*answers.half(parity).names, *answers.votes.take(np.flatnonzero(answers.block < 3)).names}
+        assert grew.isdisjoint(answers.votes.names[row] for row in test)
         assert set(fit).isdisjoint(test)
-        assert len(fit) + len(test) == len(heard.votes) == 40
+        assert len(fit) + len(test) == len(answers.votes) == 40
         assert len(test) > 0
 
 
@@ -369,8 +416,8 @@ def test_the_second_reading_has_the_same_grids_as_torchvision_draws_them() -> No
 
 def test_a_second_reading_is_asked_and_kept_beside_the_first(tmp_path: Path) -> None:
     told = ["--views", "gaussian:0.1 rotation:30", "--draws", "3", "--noise", "20", *_quick(tmp_path)]
-    for reading in ("looktwice", "torchvision"):
-        assert main(["table1", "--reading", reading, *told]) == 0
+    for task, reading in product(("table1", "figure2", "figure4"), ("looktwice", "torchvision")):
+        assert main([task, "--reading", reading, *told]) == 0
     kept = [row for row in read(tmp_path / "table1.csv") if row["calibrator"] != "probit"]
     rows = {(row["reading"], row["method"], row["ballot"]): row for row in kept}
     one, two = (rows[reading, "Gaussian", "base"] for reading in ("looktwice", "torchvision"))
@@ -378,6 +425,25 @@ def test_a_second_reading_is_asked_and_kept_beside_the_first(tmp_path: Path) -> 
     assert one["acc"] == two["acc"]
     assert float(one["centred_var"]) > 0
     assert ("torchvision", "Naive", "base") not in rows
+    for figure in ("figure2", "figure4"):
+        assert {row["reading"] for row in read(tmp_path / f"{figure}.csv")} == {"looktwice", "torchvision"}
+        assert (tmp_path / f"paper-{figure}-clothes-torchvision.svg").exists()
+
+
+def test_a_network_that_takes_pixels_as_they_are_has_no_noise_after_normalisation(tmp_path: Path) -> None:
+    subject = known("clothes")
+    settings = Path(subject.description).read_text("utf-8").replace("scale = 255.0", "scale = 1.0")
+    for line in ("mean = [0.286]\n", "std = [0.353]\n"):
+        settings = settings.replace(line, "")
+    (tmp_path / "raw.toml").write_text(settings, "utf-8")
+    shutil.copy(Path(subject.description).with_name("fashion.onnx"), tmp_path)
+    raw = replace(subject, description=str(tmp_path / "raw.toml"))
+    assert subject.normalised
+    assert not raw.normalised
+    _, options = parse(["table1", *_quick(tmp_path)])
+    assert "gaussian" in options.study(raw).size.settings
+    assert "gaussian" in options.study(subject, "torchvision").size.settings
+    assert {"affine", "elastic", "rotation"} == set(options.study(raw, "torchvision").size.settings)
 
 
 def test_naive_is_judged_on_all_pictures_too_where_views_are_asked_about_some(tmp_path: Path, ran: Path) -> None:
@@ -475,11 +541,12 @@ def test_cifar_100_stands_beside_the_papers_own_network(tmp_path: Path) -> None:
 
 def test_rows_of_other_models_stay_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    write(path, [{"dataset": "d", "model": "one", "x": 1}, {"dataset": "d", "model": "two", "x": 2}])
-    write(path, [{"dataset": "d", "model": "two", "x": 3.14159265}])
+    keys = ("dataset", "model")
+    merge(path, [{"dataset": "d", "model": "one", "x": 1}, {"dataset": "d", "model": "two", "x": 2}], keys)
+    merge(path, [{"dataset": "d", "model": "two", "x": 3.14159265}], keys)
     assert [(row["model"], row["x"]) for row in read(path)] == [("one", "1"), ("two", "3.1416")]
     with pytest.raises(DataError, match="other columns"):
-        write(path, [{"dataset": "d", "model": "three", "y": 1}])
+        merge(path, [{"dataset": "d", "model": "three", "y": 1}], keys)
 
 
 def test_a_correlation_of_something_constant_or_of_few_runs_is_left_open() -> None:
@@ -559,18 +626,17 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
         assert (row["told"] == "True") == (row["drift"] == row["shift"] == "False")
 
 
-def test_answers_that_are_not_kept_are_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_are_not_stored_are_reported_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(general, "CACHE", tmp_path)
-    with pytest.raises(DataError, match=r"no answers of resnet20 are kept .* run python -m experiments\.general ask"):
-        general.kept("resnet20")
+    with pytest.raises(DataError, match=r"no answers of resnet20 are stored .* run python -m experiments\.general ask"):
+        general.stored("resnet20")
 
 
 @pytest.fixture
-def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The votes about the embedded pictures stand for those that are kept of any model."""
-    said, (truths, _) = CLOTHES.logs().argmax(axis=2), CLOTHES.truths
-    votes = Votes.from_labels(said[:, 0], said[:, 1:], truths, vocabulary=np.arange(10))
-    monkeypatch.setattr(general, "kept", lambda *_: votes)
+def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The votes about the embedded pictures stand for those that are stored of any model."""
+    (answers,) = general.small(tmp_path_factory.getbasetemp() / "embedded", 2000, ["embedded"])
+    monkeypatch.setattr(general, "stored", lambda *_: answers.votes.under(range(8)))
 
 
 @pytest.mark.usefixtures("embedded")
@@ -622,8 +688,11 @@ def test_uneven_labels_are_measured_on_simulated_votes(tmp_path: Path, monkeypat
         assert float(even["covered"]) > 0.85
 
 
-@pytest.mark.parametrize("task", ["baselines", "spread", "sets", "stopping", "guarantees"])
-def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["scores", "baselines", "spread", "sets", "stopping", "guarantees"])
+def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "VIEWS", (0, 2))
     assert main([task, "--quick", "--results", str(tmp_path)]) == 0
     rows = read(tmp_path / f"{task}.csv")
     assert {row["model"] for row in rows} == {"first clothes", "second clothes"}
@@ -631,6 +700,12 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(task: str
         brier = {row["method"]: float(row["brier"]) for row in rows}
         assert brier["jury"] < brier["majority share"]
         assert {row["queries"] for row in rows} == {"1", "9"}
+    elif task == "scores":
+        found = {(row["model"], row["answers"], row["queries"]): float(row["brier"]) for row in rows}
+        for model in ("first clothes", "second clothes"):
+            assert found[model, "score", "1+0"] < found[model, "label", "1+0"]
+            assert found[model, "top five", "1+2"] < found[model, "label", "1+2"]
+            assert found[model, "constant score", "1+2"] == found[model, "label", "1+2"]
     elif task == "spread":
         assert {row["spread"] for row in rows} == {"evenly", "labelled pictures", "all pictures"}
         assert all(float(row["listed"]) <= float(row["coverage"]) for row in rows)
@@ -660,16 +735,16 @@ def test_a_perfect_forecast_has_the_ece_that_chance_gives() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.beta(4, 2, 2000)
     found = [metrics.ece(confidence, rng.random(2000) < confidence) for _ in range(200)]
-    assert closed.ece_by_chance(confidence) == pytest.approx(np.mean(found), rel=0.05)
+    assert ece_by_chance(confidence) == pytest.approx(np.mean(found), rel=0.05)
 
 
 def test_without_a_further_column_the_tried_jury_is_the_one_that_ships(tmp_path: Path) -> None:
     each = general.small(tmp_path, 160)[0]
     split = general.Split(each.votes, *each.split(0), list(range(len(each.votes.panel))), 0)
-    told = {setting: figures for _, setting, figures in tried.columns(each, split)}
-    shipped = Jury().fit(each.votes.take(split.fit))
-    assert told[tried.SHIPPED] == pytest.approx(tried.figures(shipped, each.votes.take(split.test)), abs=1e-6)
-    assert {*tried.COLUMNS} < {*told}
+    found = {setting: figures for _, setting, figures in tried.columns(each, split)}
+    shipped = jury_figures(Jury().fit(each.votes.take(split.fit)), each.votes.take(split.test))
+    assert found[tried.SHIPPED] == pytest.approx({key: shipped[key] for key in tried.FIGURES}, abs=1e-6)
+    assert {*tried.COLUMNS} < {*found}
 
 
 def test_columns_count_other_pictures_alone() -> None:

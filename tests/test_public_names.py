@@ -1,10 +1,13 @@
-"""The public door stays light, keeps its names and signatures, and has types that checkers accept."""
+"""The public door stays light and keeps its names and signatures."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import public_api
+import pytest
+
+from looktwice.errors import TransientError
 
 HEAVY = {
     "cv2",
@@ -46,18 +49,7 @@ def test_public_names_and_signatures_are_those_on_record() -> None:
     assert list(public_api.lines()) == record, "run: python tests/public_api.py > tests/public_api.txt"
 
 
-USERS_SCRIPT = Path(__file__).parent / "users_script.py"
-
-
-def test_mypy_accepts_a_users_script_in_strict_mode(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(USERS_SCRIPT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_pyright_accepts_a_users_script_in_strict_mode(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_bytes(USERS_SCRIPT.read_bytes())
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
-    command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "script.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_connectors_that_raise_an_error_by_its_old_name_still_work() -> None:
+    with pytest.warns(DeprecationWarning, match="called TransientError now"):
+        from looktwice.errors import PassingError
+    assert PassingError is TransientError

@@ -157,7 +157,7 @@ def test_evaluation_and_report_say_whether_one_query_suffices(place: Path, tmp_p
 def test_a_check_tells_of_scores(place: Path) -> None:
     told = run("check", place / "scored.toml")
     assert "a ranked list of 5 labels" in told.stdout, told.stderr
-    assert "no score" in run("check", DEMO / "fashion.toml").stdout
+    assert "none: fit learns from labels alone" in run("check", DEMO / "fashion.toml").stdout
 
 
 def test_the_service_replies_with_score_and_evidence(place: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a user writes, as mypy and pyright see it in strict mode; it is checked and not run."""
+"""What a user writes; `make check` has mypy and pyright accept it in strict mode, and nobody runs it."""
 
 from pathlib import Path
 

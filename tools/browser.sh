@@ -18,7 +18,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "installing Debian's chromium ..."
 log=$(mktemp)
-if ! { $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends chromium; } >"$log" 2>&1; then
+if ! { $as_root apt-get update -qq -o DPkg::Lock::Timeout=300 && $as_root apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends chromium; } >"$log" 2>&1; then
   tail -n 5 "$log" >&2
   echo "Chromium could not be installed: the tests of the page will be skipped." >&2
 fi

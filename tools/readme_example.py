@@ -1,7 +1,8 @@
 """Runs the Python example of the README in a folder with what it takes for granted: python tools/readme_example.py
 
-An API at a port of this machine answers with the embedded classifier; labelled/, others/, photos/ and cat.jpg hold
-embedded pictures. It needs what the README's install line installs, and nothing else.
+The README's description of an API is used as it is, but for the address: there the embedded classifier answers.
+labelled/, others/, photos/ and cat.jpg hold embedded pictures. It needs what the README's install line installs, and
+nothing else.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
@@ -22,19 +24,23 @@ from looktwice.pictures.decode import decode
 from looktwice.pictures.image import encode_png
 
 DEMO = Path(str(files("looktwice") / "demo"))
+DESCRIPTION = re.compile(r"^    connector = .*?(?=^\S)", re.DOTALL | re.MULTILINE)
 EXAMPLE = re.compile(r"^In Python:\n\n```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 MODEL = connect(DEMO / "fashion.toml")
 
 
 class Api(BaseHTTPRequestHandler):
-    """Takes a PNG and answers with a label."""
+    """Takes a PNG and a key, and answers with a label."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         picture = decode(self.rfile.read(int(self.headers["content-length"])), "upload")
         (answer,) = asyncio.run(MODEL.label([MODEL.prepare(picture.pixels)]))
-        reply = json.dumps({"label": names_of(MODEL).label(answer.label)}).encode()
+        if self.headers["authorization"] != f"Bearer {os.environ['MY_KEY']}":
+            raise PermissionError("the key of the description was not sent")
+        prediction = {"name": names_of(MODEL).label(answer.label), "score": 0.9}
+        reply = json.dumps({"predictions": [prediction]}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(reply)))
         self.end_headers()
@@ -44,7 +50,7 @@ class Api(BaseHTTPRequestHandler):
         pass
 
 
-def furnish(port: int) -> None:
+def furnish(description: str, port: int) -> None:
     """Put what the example names into the current folder."""
     pictures = labelled(DEMO / "pictures.npz")
     for folder, some in {"labelled": pictures[:60], "others": pictures[60:100], "photos": pictures[100:110]}.items():
@@ -55,16 +61,19 @@ def furnish(port: int) -> None:
         if folder != "photos":
             (Path(folder) / "labels.csv").write_text("\n".join(rows) + "\n")
     Path("cat.jpg").write_bytes(encode_png(pictures[200].image().pixels))
-    Path("my-api.toml").write_text(f'connector = "http"\nurl = "http://127.0.0.1:{port}/"\nlabel = "label"\n')
+    address = f'url = "http://127.0.0.1:{port}/"'
+    Path("my-api.toml").write_text(re.sub(r'url = "[^"]*"', address, textwrap.dedent(description)), "utf-8")
+    os.environ["MY_KEY"] = "a key of the README"
 
 
 def main(readme: Path) -> None:
-    (code,) = EXAMPLE.findall(readme.read_text("utf-8"))
+    text = readme.read_text("utf-8")
+    (code,), (description,) = EXAMPLE.findall(text), DESCRIPTION.findall(text)
     with tempfile.TemporaryDirectory() as folder, ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         os.chdir(folder)
         os.environ["XDG_DATA_HOME"] = folder
-        furnish(server.server_address[1])
+        furnish(description, server.server_address[1])
         names: dict[str, object] = {"__name__": "example"}
         exec(compile(code, "README.md", "exec"), names)
         names["model"].close()  # type: ignore[attr-defined]

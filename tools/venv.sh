@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes a virtual environment and installs this project into it with a dependency group: tools/venv.sh .venv dev
-# LOCK=requirements-dev.lock installs the very versions that are named there.
+# LOCK=requirements-dev.lock installs the very versions that are named there. It is uv that installs, from the index that pip is
+# set to; where uv cannot, pip does.
 set -eu
 folder=$1
 group=$2
@@ -12,11 +13,29 @@ python=${PYTHON:-python3}
 }
 if ! "$python" -m venv "$folder" 2>/dev/null; then
   echo "This Python cannot make virtual environments yet; installing Debian's python3-venv ..."
+  wait='-o DPkg::Lock::Timeout=300' # for tools/browser.sh, which may be at it
   as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-  $as_root apt-get update -qq && $as_root apt-get install -y -qq python3-venv
+  $as_root apt-get update -qq $wait && $as_root apt-get install -y -qq $wait python3-venv
   "$python" -m venv "$folder"
 fi
-install="$folder/bin/python -m pip install --quiet --disable-pip-version-check"
-$install 'pip>=25.1' # the first that knows dependency groups
-$install ${LOCK:+--constraint "$LOCK"} --editable . --group "$group"
+pip="$folder/bin/python -m pip --disable-pip-version-check"
+wanted="${LOCK:+--constraint $LOCK} --editable . --group $group"
+
+setting() { # what pip is told by its files or the environment
+  $pip config list | sed -n "s/^[a-z:]*\.$1='\(.*\)'$/\1/p" | tail -n 1
+}
+with_uv() {
+  $pip install --quiet uv || return
+  index=$(setting index-url)
+  links=$(setting find-links)
+  cert=$(setting cert)
+  # shellcheck disable=SC2086
+  env ${cert:+SSL_CERT_FILE="$cert"} "$folder/bin/uv" pip install --quiet --no-config --python "$folder/bin/python" ${index:+--default-index "$index"} \
+    ${links:+--find-links "$links"} $wanted
+}
+with_pip() {
+  # shellcheck disable=SC2086
+  $pip install --quiet 'pip>=25.1' && $pip install --quiet $wanted # the first pip that knows dependency groups
+}
+with_uv || with_pip
 touch "$folder/.installed-$group"

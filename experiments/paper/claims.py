@@ -1,10 +1,9 @@
-"""The paper's claims, put to the tables: seen, not seen or unclear, with the numbers.
+"""The paper's claims, judged by our tables: seen, not seen or unclear, with the numbers.
 
-A comparison speaks for or against a claim only where its interval over pictures excludes zero after Holm's correction
-for all comparisons of its ballot and reading. A claim is *seen* where all its comparisons speak for it, *not seen*
-where one speaks against it, and *unclear* otherwise. Brier scores are compared picture by picture. ECE and AUROC are
-compared by the intervals of the two rows as if these were independent; they are on the same pictures, so this errs
-on the wide side.
+A comparison counts for or against a claim only where its interval over pictures excludes zero after Holm's correction
+for all comparisons of its ballot and reading. A claim is *seen* if all its comparisons are for it, *not seen* if one is
+against it, and *unclear* otherwise. Brier scores are compared picture by picture. ECE and AUROC are compared by the
+intervals of the two rows as if these were independent; both are on the same pictures, so this is conservative.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ PAPER = "paper"
 
 
 class Case(NamedTuple):
-    """One comparison: by how much it speaks for the claim, and how likely that much either way is by chance."""
+    """One comparison: the gain that the claim asserts, and the two-sided p-value of a gain of zero."""
 
     name: str
     gain: float
@@ -85,11 +84,18 @@ def cases(found: Mapping[str, Rows], reading: str, ballot: str) -> Claims:
         claims[f"F_n improves Gaussian's {'ECE' if metric == 'ece' else 'Brier'}"] = _transferred(
             [row for row in mine["table3"] if row["objective"] == "ece"], metric
         )
+    for metric in ("ece", "brier"):
+        learned = [row for row in mine["table3"] if row["objective"] == "ece" and row["cumulative"] == "F_n"]
+        claims[f"Gaussian with F_n beats every natural transform, {metric}"] = [
+            _compared(metric, {**row, "method": f"{row['open']}, {other['method'].lower()}"}, other, "")
+            for row, other in product(learned, runs)
+            if other["model"] == row["model"] and other["method"] in NATURAL
+        ]
     return claims
 
 
 def corrected(p: Sequence[float | None]) -> list[bool]:
-    """Holm's step-down test of all that have a p, in their order: which of them chance hardly explains."""
+    """Which of the p-values Holm's step-down test rejects at LEVEL; None is never rejected."""
     ranked = sorted((value, place) for place, value in enumerate(p) if value is not None)
     passed = [False] * len(p)
     for rank, (value, place) in enumerate(ranked):
@@ -101,8 +107,8 @@ def corrected(p: Sequence[float | None]) -> list[bool]:
 
 def _verdict(claim: str, reading: str, ballot: str, part: Sequence[Case], sure: Sequence[bool] | None) -> Row:
     marks: Counter[Mark] = Counter(
-        "unclear" if not told else "for" if case.gain > 0 else "against"
-        for case, told in zip(part, sure if sure is not None else [case.gain != 0 for case in part], strict=True)
+        "unclear" if not decided else "for" if case.gain > 0 else "against"
+        for case, decided in zip(part, sure if sure is not None else [case.gain != 0 for case in part], strict=True)
     )
     if not part:
         verdict, worst, best = "not judged", "no run that it could be judged by", ""
@@ -129,18 +135,23 @@ def _verdict(claim: str, reading: str, ballot: str, part: Sequence[Case], sure: 
 
 def _compared(metric: str, row: Line, other: Line, name: str) -> Case:
     """How much better a row is than another of its model, paired by picture where that was kept."""
-    told = f"{row['model']}, {row['method'].lower()}"
+    title = f"{row['model']}, {row['method'].lower()}"
     for one, rival, way in ((row, name, -1), (other, row["method"].lower(), 1)):
         if gap := one.get(f"{metric}_less_{rival}"):
-            return _case(told, way * float(gap), _width(one, f"less_{rival}"))
+            return _case(title, way * float(gap), _width(one, f"less_{rival}"))
     sign = 1 if metric == "auroc" else -1
     return _case(
-        told, sign * (float(row[metric]) - float(other[metric])), hypot(_width(row, metric), _width(other, metric))
+        title, sign * (float(row[metric]) - float(other[metric])), hypot(_width(row, metric), _width(other, metric))
     )
 
 
 def _case(name: str, gain: float, width: float) -> Case:
-    return Case(name, gain, 2.0 * float(ndtr(-abs(gain) * WIDTH / width)) if width else None)
+    return Case(name, gain, p_value(gain, width))
+
+
+def p_value(gain: float, width: float) -> float | None:
+    """Two-sided p of a gain of zero, from the width of the gain's 95 % interval; None where that is zero."""
+    return 2.0 * float(ndtr(-abs(gain) * WIDTH / width)) if width else None
 
 
 def _width(row: Line, metric: str) -> float:
@@ -198,7 +209,7 @@ def printed() -> dict[str, Rows]:
     by = {(row["model"], row["cumulative"]): row for row in tables["table3"]}
     for row, metric in product(tables["table3"], ("ece", "brier")):
         row[f"{metric}_less_phi"] = str(float(row[metric]) - float(by[row["model"], "Φ"][metric]))
-    for told in published.correlations():
-        about = {"reading": PAPER, "ballot": PAPER, "runs": "its", "statistic": told["statistic"].lower()}
-        tables["table4"].append({**told, **about})
+    for found in published.correlations():
+        about = {"reading": PAPER, "ballot": PAPER, "runs": "its", "statistic": found["statistic"].lower()}
+        tables["table4"].append({**found, **about})
     return dict(tables)

@@ -27,7 +27,8 @@ def brier_svg(rows: Sequence[Row], ballot: str) -> str:
     for transform, group in groupby(mine, key=lambda row: str(row["transform"])):
         part = list(group)
         lines.append(Line(transform, _floats(part, "S"), _floats(part, "brier")))
-    title = f"{mine[0]['model']}: Brier score, {ballot} ballot, {mine[0]['tested']:,} pictures"
+    first = mine[0]
+    title = f"{first['model']}, {first['reading']}: Brier score, {ballot} ballot, {first['tested']:,} pictures"
     return lines_svg(lines, title=title, x_label="S, draws a picture", y_label="Brier score")
 
 
@@ -38,21 +39,22 @@ def cumulatives(study: Study) -> Iterator[Row]:
         for kind, noise in (("plain", readings.plain), ("centred", readings.centred)):
             x, mean, low, high = _curves(noise)
             for values in zip(x, mean, low, high, ndtr(x / noise.normal.a), strict=True):
-                told = dict(zip(("x", "mean", "low", "high", "phi"), map(float, values), strict=True))
+                point = dict(zip(("x", "mean", "low", "high", "phi"), map(float, values), strict=True))
                 yield {
                     "dataset": study.subject.dataset,
                     "model": study.subject.title,
+                    "reading": study.size.reading,
                     "transform": family,
                     "view": str(view),
                     "kind": kind,
                     "a": noise.normal.a,
-                    **told,
+                    **point,
                 }
 
 
 def cumulatives_svg(study: Study) -> str:
     """Figure 4: one chart a transform."""
-    title = study.subject.title
+    title = f"{study.subject.title}, {study.size.reading}"
     charts = [drawn(study.noise(view).plain, f"{title}, {view}") for view in study.settings.values()]
     return column_svg(charts, f"{title}: empirical cumulatives")
 
@@ -72,13 +74,13 @@ def first_error_svg(readings: Readings, title: str) -> str:
     one, two = reversal(readings)
     lines = [_margins(readings, place, name) for place, name in ((one, "picture 1"), (two, "picture 2"))]
     lines.append(Line("the boundary", np.zeros(2), np.array([0.0, 1.0])))
-    told = ", ".join(
+    numbers = ", ".join(
         f"{name}: margin {readings.margin[place]:.1f}, p_A {readings.share[place]:.2f}"
         for place, name in ((one, "1"), (two, "2"))
     )
     return lines_svg(
         lines,
-        title=f"{title}: the noise depends on the picture. {told}",
+        title=f"{title}: the noise depends on the picture. {numbers}",
         x_label="margin after the view",
         y_label="share of views up to here",
         y_range=(0, 1),
@@ -122,7 +124,7 @@ def second_error_svg(found: dict[str, Readings], title: str) -> str:
     lines = [Line(name, *second_error(readings)) for name, readings in found.items()]
     return lines_svg(
         lines,
-        title=f"{title}: what p_A says of the margin depends on the noise",
+        title=f"{title}: the margin that p_A implies depends on the noise",
         x_label="margin of the picture",
         y_label="p_A",
         y_range=(0, 1),
@@ -164,8 +166,8 @@ def illustrated(study: Study) -> Iterator[Row]:
     about = {"dataset": study.subject.dataset, "model": study.subject.title}
     turned = study.noise(study.settings["rotation"])
     for name, place in zip(("picture 1", "picture 2"), reversal(turned), strict=True):
-        told = {"margin": float(turned.margin[place]), "share": float(turned.share[place])}
-        yield about | {"what": "error 1", "line": name, **told}
+        point = {"margin": float(turned.margin[place]), "share": float(turned.share[place])}
+        yield about | {"what": "error 1", "line": name, **point}
     for view in study.settings.values():
         for margin, share in zip(*second_error(study.noise(view)), strict=True):
             yield about | {"what": "error 2", "line": str(view), "margin": float(margin), "share": float(share)}

@@ -1,9 +1,9 @@
 """The paper's grids of settings, in two readings of its text.
 
-The text does not say whether Gaussian noise is added to pixels or to the normalised numbers that a network takes, nor
-what a turned picture shows beyond its border. `looktwice` adds noise to pixels, mirrors at the border and interpolates
-linearly. `torchvision` does what its transforms do by default: noise after normalisation, black beyond the border,
-the nearest pixel (elastic fields: linear).
+The text does not say whether Gaussian noise is added to pixels or to the normalised input of a network, nor what a
+rotated picture shows beyond its border. `looktwice` adds noise to pixels, reflects at the border and interpolates
+linearly. `torchvision` follows the defaults of its transforms: noise after normalisation, black beyond the border,
+nearest neighbour (elastic fields: linear).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Tensor = NDArray[np.float32]
 @register
 @dataclass(frozen=True)
 class Normalised(View):
-    """Normal noise of deviation sigma on the numbers that a network takes, where 1 is the deviation of the data.
+    """Normal noise of standard deviation sigma on the normalised input of a network.
 
-    It is neither rounded nor cut at black and white; `added` draws it, since it is no change of pixels.
+    It is neither rounded nor clipped. `added` draws it, because it does not change pixels.
     """
 
     random: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class Normalised(View):
     sigma: Annotated[float, Between(0, 1)]
 
     def draw(self, part: int, questions: Sequence[Question], picture: Pixels, out: Pixels) -> None:
-        raise ViewError(f"{self} changes the numbers that a network takes, not pixels; experiments alone can ask it")
+        raise ViewError(f"{self} changes the normalised input of a network, not pixels; only experiments can ask it")
 
     def added(self, image: Image, tensor: Tensor, draws: Sequence[int]) -> Tensor:
         """(n, …): the picture's tensor with the noise of each draw."""

@@ -1,8 +1,8 @@
-"""Proposition 1 with its Jacobian: what σ_*·‖J_h(x)w‖ of Equation 1 says of each picture, beside one common a.
+"""Proposition 1 with its Jacobian: σ_*·‖J_h(x)w‖ of Equation 1 for each picture, compared with one common a.
 
-‖J_h(x)w‖ is the slope of the margin wᵀh(x) along noise of deviation 1, the root mean square over random directions u:
-central differences (wᵀh(x + εu) − wᵀh(x − εu)) / 2ε on the ONNX graph. So the norm of a gradient of 3,072 numbers takes
-2 × 64 answers a picture and has a relative standard error of 1/√128, about 9 %.
+‖J_h(x)w‖ is the slope of the margin wᵀh(x) along noise of standard deviation 1: the root mean square, over random
+directions u, of the central differences (wᵀh(x + εu) − wᵀh(x − εu)) / 2ε on the ONNX graph. The norm of a gradient of
+3,072 numbers thus takes 2 × 64 answers per picture and has a relative standard error of 1/√128, about 9 %.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 
 from experiments.paper.answers import Readings
 from experiments.paper.tables import Row, Study
+from looktwice.calibration import metrics
 from looktwice.calibration.votes import Floats
 from looktwice.transfer.latent import Cumulatives, describe
 
@@ -27,7 +28,7 @@ def proposition1(study: Study) -> Iterator[Row]:
     """One row for each strength of noise: Equation 1 with each picture's own slope, and with one a for all."""
     rows = study.subject.labelled(study.size)[:PICTURES]
     slope = study.answers.slopes(rows, study.size.reading)
-    for view in study.size.settings["gaussian"]:
+    for view in study.size.settings.get("gaussian", ()):
         sigma = float(str(view).partition(":")[2])
         if sigma not in SIGMAS:
             continue
@@ -43,10 +44,16 @@ def proposition1(study: Study) -> Iterator[Row]:
 
 
 def compared(found: Readings, scale: Floats) -> Row:
-    """What the scale of each picture's noise, σ_*·‖J_h(x)w‖ (n,), explains of p_A, of the softmax and of Var."""
+    """How well σ_*·‖J_h(x)w‖ (n,), the scale of each picture's noise, explains p_A, the softmax and Var.
+
+    `share_less_common` is the mean squared error of p_A with the Jacobian minus that with one a, with its interval over
+    pictures.
+    """
     common = found.plain.normal.a
     deviation = found.noise.std(axis=1, ddof=1)
     softmax, probit = expit(found.margin), ndtri((found.share * DRAWS + 0.5) / (DRAWS + 1))
+    jacobian, one_a = ndtr(found.margin / scale), ndtr(found.margin / common)
+    gap = metrics.paired_difference((jacobian - found.share) ** 2, (one_a - found.share) ** 2)
     alike = np.random.default_rng(0).normal(size=found.noise.shape)
     return {
         "scale": float(np.median(scale)),
@@ -54,8 +61,11 @@ def compared(found: Readings, scale: Floats) -> Row:
         "scale_deviation_spearman": float(spearmanr(scale, deviation).statistic),
         "a": common,
         "share": float(found.share.mean()),
-        "share_rms_jacobian": _rms(ndtr(found.margin / scale), found.share),
-        "share_rms_common": _rms(ndtr(found.margin / common), found.share),
+        "share_rms_jacobian": _rms(jacobian, found.share),
+        "share_rms_common": _rms(one_a, found.share),
+        "share_less_common": gap.mean,
+        "share_less_common_low": gap.low,
+        "share_less_common_high": gap.high,
         "softmax_rms_jacobian": _rms(expit(scale * probit), softmax),
         "softmax_rms_common": _rms(expit(common * probit), softmax),
         "var": found.plain.var,

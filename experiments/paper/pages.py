@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments.paper.index import entries
-from experiments.paper.writing import read
-from looktwice.errors import DataError
+from experiments.writing import fill as fill_marks
+from experiments.writing import markdown, read
 
 Line = dict[str, str]
 Rows = Sequence[Line]
@@ -31,7 +31,7 @@ def results(rows: Rows) -> str:
             body.append([f"*paper, {row['paper_model']}*", f"*{method}*", "", "", row["paper_S"], "", *theirs])
         about = [row[name] for name in ("reading", "ballot", "S", "tested")]
         body.append([row["model"], _method(row), *about, *(_beside(row, metric) for metric in METRICS)])
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _cifar100(rows: Rows) -> str:
@@ -64,13 +64,18 @@ def ballots(rows: Rows) -> str:
         part = [row for row in mine if tuple(row[k] for k in ("model", "paper_model", "reading", "ballot")) == key]
         gaps = [[abs(float(r[m]) - float(r[f"paper_{m}"])) for r in part if r[m]] for m in METRICS]
         body.append([*key, *(_short(str(sum(gap) / len(gap))) if gap else "" for gap in gaps)])
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _method(row: Line) -> str:
-    setting = re.sub(r",?(border|interpolation)=\w+", "", row["view"].partition(":")[2])
+    setting = _setting(row)
     name = row["method"] if row["calibrator"] != "probit" else f"{row['method']}, Probit"
     return f"{name} {setting}" if setting and row["calibrator"] == "gaussian" else name
+
+
+def _setting(row: Line) -> str:
+    """The numbers of a view, without the border and the interpolation that its reading implies."""
+    return re.sub(r",?(border|interpolation)=\w+", "", row["view"].partition(":")[2])
 
 
 def _beside(row: Line, metric: str) -> str:
@@ -86,7 +91,7 @@ def _beside(row: Line, metric: str) -> str:
 def transfer(rows: Rows) -> str:
     """Table 3."""
     head = ("open", "closed", "reading", "objective", "ballot", "cumulative", "σ", "a", "tested")
-    return _table(
+    return markdown(
         (*head, "Acc", "ECE", "AUROC", "Brier", "KS", "ECE less that of Φ"),
         [
             [
@@ -120,7 +125,7 @@ def correlations(rows: Rows) -> str:
         ]
         for row in rows
     ]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _together(rows: Rows) -> str:
@@ -148,14 +153,15 @@ def _correlation(row: Line, metric: str) -> str:
 def growth(rows: Rows) -> str:
     """Figure 2 as a table: the Brier score at each S, and what the largest S brings over the smallest."""
     steps = sorted({int(row["S"]) for row in rows})
-    head = ("model", "transform", "ballot", *(f"S = {step}" for step in steps), "last less first")
-    cases = dict.fromkeys((row["model"], row["view"], row["ballot"]) for row in rows)
+    about = ("model", "reading", "transform", "ballot", "tested")
     body = []
-    for case in cases:
-        mine = [row for row in rows if (row["model"], row["view"], row["ballot"]) == case]
+    for case in dict.fromkeys(tuple(row[name] for name in about) for row in rows):
+        mine = [row for row in rows if tuple(row[name] for name in about) == case]
         known = {int(row["S"]): _short(row["brier"], 4) for row in mine}
-        body.append([*case, *(known.get(step, "") for step in steps), _gap(mine[-1], "less_first", 4)])
-    return _table(head, body)
+        model, reading, transform, ballot, tested = case
+        shown = [model, reading, f"{transform} {_setting(mine[0])}", ballot, tested]
+        body.append([*shown, *(known.get(step, "") for step in steps), _gap(mine[-1], "less_first", 4)])
+    return markdown((*about, *(f"S = {step}" for step in steps), "last less first"), body)
 
 
 def _grown(rows: Rows) -> str:
@@ -186,7 +192,7 @@ def proposition1(rows: Rows) -> str:
         [row["model"], row["reading"], row["view"].partition(":")[2], *(_short(row[name]) for name in columns.values())]
         for row in rows
     ]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def prescription(rows: Rows) -> str:
@@ -201,7 +207,7 @@ def prescription(rows: Rows) -> str:
             low, high = float(row["less_open_low"]), float(row["less_open_high"])
             apart = f"{float(row['brier_less_open']):+.4f} ({low:+.4f} to {high:+.4f})"
         body.append([row["closed"], row["calibrator"], row["labels"], *figures, apart])
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def claims(rows: Rows) -> str:
@@ -218,7 +224,7 @@ def claims(rows: Rows) -> str:
         ]
         for row in rows
     ]
-    return _table(head, body)
+    return markdown(head, body)
 
 
 def _verdicts(rows: Rows) -> str:
@@ -237,7 +243,7 @@ def _verdicts(rows: Rows) -> str:
             counts = f"{row['for']}–{row['against']}–{row['unclear']}"
             cells.append(counts if key[0] == "paper" else f"{row['verdict']} {counts}")
         body.append([claim, *cells])
-    return _table(head, body)
+    return markdown(head, body)
 
 
 # The pages -----------------------------------------------------------------------------------------------------------
@@ -278,26 +284,18 @@ def fill(docs: Path, folder: Path) -> None:
         if not path.exists():
             continue
         rows = read(path)
-        _between(docs / block.page, name, block.screen(rows))
+        fill_marks(docs / block.page, name, block.screen(rows))
         if block.whole:
-            told = f"Made from experiments/results/{path.name} by `python -m experiments page`."
-            whole = f"# {block.title}\n\n{told} [The reproduction](../{block.page}) says how it was run.\n"
+            made = f"Made from experiments/results/{path.name} by `python -m experiments page`."
+            whole = f"# {block.title}\n\n{made} [The reproduction](../{block.page}) says how it was run.\n"
             (docs / "tables" / f"paper-{name}.md").write_text(f"{whole}\n{block.whole(rows)}\n", "utf-8")
 
 
 def _fill_index(page: Path, folder: Path) -> None:
     names = ("table1", "table2", "table3", "table4", "figure2", "proposition1", "claims")
     found = {name: read(folder / f"{name}.csv") if (folder / f"{name}.csv").exists() else [] for name in names}
-    made = _table(("what", "where", "paper", "ours", "verdict"), entries(found))
-    _between(page, "index", made)
-
-
-def _between(page: Path, name: str, made: str) -> None:
-    text = page.read_text("utf-8")
-    found = re.search(rf"<!-- {name} -->.*?<!-- /{name} -->", text, re.DOTALL)
-    if found is None:
-        raise DataError(f"{str(page)!r} has no marks for {name}; write <!-- {name} --> and <!-- /{name} -->")
-    page.write_text(f"{text[: found.start()]}<!-- {name} -->\n{made}\n<!-- /{name} -->{text[found.end() :]}", "utf-8")
+    made = markdown(("what", "where", "paper", "ours", "verdict"), entries(found))
+    fill_marks(page, "index", made)
 
 
 def _interval(row: Line, metric: str) -> str:
@@ -324,7 +322,3 @@ def _signed(value: float, places: int = 3) -> str:
 
 def _short(value: str | None, places: int = 3) -> str:
     return f"{float(value):.{places}f}".replace("0.", ".", 1) if value else ""
-
-
-def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))

@@ -1,9 +1,9 @@
-"""The paper's advice to practitioners, followed: (T, F_n) from an open model, against labels of one's own.
+"""The paper's advice to practitioners: (T, F_n) of an open model, compared with labels of one's own.
 
 T, a transform with its setting, is the one with the least Brier score on labelled pictures of the open model. F_n is
-its noise there, and a is fitted there. The closed model is asked S draws of T and needs no label. Beside it stand
-calibrators that were fitted on 50, 200 and 1,000 labels of the closed model, on the same votes, and the jury on as many
-queries of mild views; fewer labels than there are were drawn 20 times.
+its noise there, and a is fitted there. The closed model is asked S draws of T and needs no label. This is compared
+with calibrators fitted on 50, 200 and 1,000 labels of the closed model, on the same votes, and with the jury on as many
+queries of mild views; subsets of the labels were drawn 20 times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = 24
 
 @dataclass(frozen=True, eq=False)
 class Fits:
-    """How one calibrator fares on the tested pictures, fitted several times."""
+    """The scores of one calibrator on the tested pictures, fitted several times."""
 
     ece: Floats
     """(r,): of each fit."""
@@ -69,8 +69,8 @@ def tested(source: Study) -> View:
     rows = source.subject.labelled(source.size)[: source.size.grid]
 
     def loss(view: View) -> float:
-        said = source.answers.votes(draws_of(view, source.size.grid_draws), rows)
-        return crossfit.outcome(Gaussian().fit(said), said).scores().brier
+        votes = source.answers.votes(draws_of(view, source.size.grid_draws), rows)
+        return crossfit.outcome(Gaussian().fit(votes), votes).scores().brier
 
     return min(source.settings.values(), key=loss)
 

@@ -1,4 +1,4 @@
-"""What an experiment is about: a model, its labelled pictures, and how much is asked of it."""
+"""The subject of an experiment: a model, its labelled pictures, and how many questions it is asked."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Subject:
     title: str
     description: str
     pictures: Sequence[Picture]
-    lender: Model | None = None
-    """Where answers to the same questions may lie already."""
+    collected: Model | None = None
+    """The model of experiments/collected.py whose cached answers are taken as well."""
 
     @cached_property
     def classifier(self) -> OnnxClassifier:
@@ -119,9 +119,16 @@ class Subject:
     @property
     def dataset(self) -> str:
         """The name of the data: the paper's where the number of classes tells it."""
-        if self.lender is not None and self.lender.name == DEMO:
+        if self.collected is not None and self.collected.name == DEMO:
             return "Fashion-MNIST"
         return DATASETS.get(len(self.labels), f"{len(self.labels)} classes")
+
+    @cached_property
+    def normalised(self) -> bool:
+        """Whether the input is scaled; for a network that takes pixels as they are, noise after that has no meaning."""
+        pixels = self.classifier.prepare(self.pictures[0].image().pixels)
+        black, white = self.classifier.tensor([np.full_like(pixels, level) for level in (0, 255)])
+        return bool((white - black).max() < 255)
 
     @cached_property
     def truths(self) -> Codes:
@@ -148,7 +155,7 @@ class Subject:
 
 
 def known(name: str) -> Subject:
-    """One of the models that these experiments were made with."""
+    """One of the models of KNOWN."""
     model = KNOWN[name]
     if not at_hand(name):
         raise DataError(
@@ -171,8 +178,8 @@ def own(description: str, pictures: Sequence[Picture]) -> Subject:
     if description not in KNOWN:
         need(path, "a description of an ONNX model (docs/connectors.md says how to write one)")
     title = KNOWN[description].title if description in KNOWN else path.stem
-    told = KNOWN[description].description() if description in KNOWN else description
-    return Subject(re.sub(r"[^A-Za-z0-9]+", "-", title.lower()), title, told, pictures)
+    path_or_address = KNOWN[description].description() if description in KNOWN else description
+    return Subject(re.sub(r"[^A-Za-z0-9]+", "-", title.lower()), title, path_or_address, pictures)
 
 
 def chosen(
@@ -192,7 +199,7 @@ def chosen(
 
 
 def need(path: Path, what: str) -> None:
-    """An error that names what was looked for, where it is not there."""
+    """Raise an error that names what was looked for if it is missing."""
     if not path.exists():
         raise DataError(
             f"{str(path)!r} is not there: looked for {what}; give --data and --model, or run with --quick on the "

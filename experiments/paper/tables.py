@@ -1,4 +1,4 @@
-"""The paper's Tables 1 to 4 for models of ours: rows of plain values, each beside the paper's."""
+"""The rows of the paper's Tables 1 to 4 for our models, each with the paper's own values beside it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Cumulative, Gaussian, Naive, Objective, Transfer
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes
+from looktwice.errors import DataError
 from looktwice.views import Panel, View
 
 Row = dict[str, object]
@@ -46,7 +47,7 @@ class Parts:
     test: LabelledVotes
 
     def outcome(self, calibrator: Calibrator) -> tuple[Calibrator, Outcome]:
-        """The calibrator as fitted on one part, and how it fares on the other."""
+        """The calibrator fitted on one part, and its outcome on the other."""
         fitted = calibrator.fit(self.fit)
         return fitted, crossfit.outcome(fitted, self.test)
 
@@ -78,14 +79,14 @@ class Study:
         return min(ranked[:RACE], key=lambda view: self._loss(view, rows))
 
     def _loss(self, view: View, rows: Rows) -> float:
-        said = self.answers.votes(draws_of(view, self.size.grid_draws), rows)
-        return crossfit.outcome(Gaussian().fit(said), said).scores().brier
+        votes = self.answers.votes(draws_of(view, self.size.grid_draws), rows)
+        return crossfit.outcome(Gaussian().fit(votes), votes).scores().brier
 
     def parts(self, panel: Panel) -> Parts:
         """The answers about labelled and tested pictures, asked together."""
         fit, test = self.subject.labelled(self.size), self.subject.tested(self.size)
-        said = self.answers.votes(panel, np.concatenate([fit, test]))
-        return Parts(said.take(slice(len(fit))), said.take(slice(len(fit), None)))
+        votes = self.answers.votes(panel, np.concatenate([fit, test]))
+        return Parts(votes.take(slice(len(fit))), votes.take(slice(len(fit), None)))
 
     def drawn(self, family: str) -> Parts:
         """The answers to S draws of a transform in its best setting."""
@@ -101,7 +102,7 @@ class Study:
 def results(study: Study) -> Iterator[Row]:
     """The rows of one model and reading: the paper's four transforms by three ballots, and Probit beside each.
 
-    What no reading of the transforms changes comes with the first: naive, jury and the white box.
+    Naive, jury and softmax do not depend on the reading of the transforms and come with the first one.
     """
     naive = study.parts(Panel(())).outcome(Naive())[1]
     make, ours = _Maker(study, naive), study.size.reading == "looktwice"
@@ -109,19 +110,20 @@ def results(study: Study) -> Iterator[Row]:
         yield make.row("Naive", "naive", "base", naive)
         yield from _all_unlabelled(study, make)
     families = [family for family in TRANSFORMS if family in study.settings]
+    # Noise first: its draws are among those of the ballots.
+    noise = {family: _noise(study.noise(study.settings[family])) if study.size.noise else {} for family in families}
     found = {family: _ballots(study.drawn(family)) for family in families}
     for family in families:
         view = study.settings[family]
-        noise = _noise(study.noise(view)) if study.size.noise else {}
         for ballot, (a, outcome) in found[family].items():
-            told = {"view": str(view), "a": a, **noise}
+            more = {"view": str(view), "a": a, **noise[family]}
             for other in ("gaussian", "rotation"):
-                told |= _gap(other, outcome, found[other][ballot][1]) if other in found else {}
-            yield make.row(family.title(), "gaussian", ballot, outcome, told)
+                more |= _gap(other, outcome, found[other][ballot][1]) if other in found else {}
+            yield make.row(family.title(), "gaussian", ballot, outcome, more)
         for vote in BALLOTS:
             fitted, outcome = study.drawn(family).outcome(Probit(ballot=vote))
-            told = {"view": str(view), "a": getattr(fitted, "a", None)}
-            yield make.row(family.title(), "probit", vote, outcome, told)
+            more = {"view": str(view), "a": getattr(fitted, "a", None)}
+            yield make.row(family.title(), "probit", vote, outcome, more)
     if ours:
         yield from _jury(study, make)
         yield from _white_box(study, make)
@@ -189,9 +191,9 @@ def _temperature(output: Floats, truths: Codes) -> float:
 def dense(probability: Floats, truths: Codes) -> Outcome:
     """A full table of probabilities (n, K) as an outcome."""
     labels = np.broadcast_to(np.arange(probability.shape[1], dtype=np.int32), probability.shape)
-    told = Distribution(labels, probability, probability.shape[1])
+    distribution = Distribution(labels, probability, probability.shape[1])
     label = probability.argmax(axis=1).astype(np.int32)
-    return Outcome.of("softmax", 1, label, probability.max(axis=1), told, truths)
+    return Outcome.of("softmax", 1, label, probability.max(axis=1), distribution, truths)
 
 
 def _noise(readings: Readings) -> Row:
@@ -251,7 +253,7 @@ class _Maker:
         if ballot != ARGMAX:  # whose Brier score is that of the distribution, evenly spread already
             even = metrics.brier_even_losses(found.confidence, found.correct, len(subject.labels))
             found = replace(found, brier=even)
-        told: Row = {
+        row: Row = {
             "dataset": subject.dataset,
             "model": subject.title,
             "reading": size.reading,
@@ -265,8 +267,8 @@ class _Maker:
             "brier_full": full,
         }
         same = self.naive if len(found.correct) == len(self.naive.correct) else None
-        told |= _figures(found) | _gap("naive", found, same) | self._paper(method, calibrator) | (more or {})
-        return {column: told.get(column, "") for column in COLUMNS}
+        row |= _figures(found) | _gap("naive", found, same) | self._paper(method, calibrator) | (more or {})
+        return {column: row.get(column, "") for column in COLUMNS}
 
     def _paper(self, method: str, calibrator: str) -> Row:
         if calibrator not in ("naive", "gaussian"):
@@ -282,11 +284,11 @@ class _Maker:
 
 def _figures(found: Outcome) -> Row:
     scores, ends = found.scores(), found.intervals()
-    told: Row = {}
+    row: Row = {}
     for short, name in (("acc", "accuracy"), ("ece", "ece"), ("auroc", "auroc"), ("brier", "brier")):
         low, high = getattr(ends, name) or ("", "")
-        told |= {short: getattr(scores, name), f"{short}_low": low, f"{short}_high": high}
-    return told
+        row |= {short: getattr(scores, name), f"{short}_low": low, f"{short}_high": high}
+    return row
 
 
 # Figure 2 ------------------------------------------------------------------------------------------------------------
@@ -334,6 +336,11 @@ def transfer(source: Study, target: Study) -> Iterator[Row]:
 
     Setting and a are chosen together on labelled pictures of the target, the setting by the base ballot.
     """
+    for study in (source, target):
+        if "gaussian" not in study.size.settings:
+            raise DataError(
+                f"{study.subject.title} takes pixels as they are, so noise after normalisation has no meaning"
+            )
     objectives: tuple[Objective, ...] = ("ece", "brier")
     for objective in objectives:
         chosen = {cumulative: _transferable(source, target, objective, cumulative) for cumulative in ("Φ", "F_n")}
@@ -374,8 +381,8 @@ def _transferable(source: Study, target: Study, objective: Objective, cumulative
     rows = target.subject.labelled(target.size)[: target.size.grid]
 
     def loss(view: View) -> float:
-        said = target.answers.votes(draws_of(view, TRANSFERRED), rows)
-        scores = crossfit.outcome(_cumulative(source, view, cumulative, "base", objective).fit(said), said).scores()
+        votes = target.answers.votes(draws_of(view, TRANSFERRED), rows)
+        scores = crossfit.outcome(_cumulative(source, view, cumulative, "base", objective).fit(votes), votes).scores()
         return scores.ece if objective == "ece" else scores.brier
 
     return min(target.size.settings["gaussian"], key=loss)
@@ -443,7 +450,7 @@ def gap(one: Cumulative, other: Cumulative) -> float:
 
 
 LEAST_RUNS = 8
-"""Fewer say nothing: of four runs that have nothing to do with each other, one in ten has |r| > .9."""
+"""Fewer runs mean nothing: four unrelated ones have |r| > .9 one time in ten."""
 
 
 def correlations(rows: Iterable[dict[str, str]]) -> Iterator[Row]:
@@ -471,17 +478,17 @@ def recomputed() -> Iterator[Row]:
 def printed() -> Iterator[Row]:
     """The paper's Table 4 as printed."""
     for line in published.correlations():
-        told: Row = {"source": "paper, printed", "reading": "", "ballot": "", "dataset": line["dataset"]}
-        told |= {"statistic": line["statistic"].lower(), "runs": ""}
-        yield told | {f"{m}_{x}": float(line[f"{m}_{x}"]) for m in ("ece", "auroc", "brier") for x in "rp"}
+        row: Row = {"source": "paper, printed", "reading": "", "ballot": "", "dataset": line["dataset"]}
+        row |= {"statistic": line["statistic"].lower(), "runs": ""}
+        yield row | {f"{m}_{x}": float(line[f"{m}_{x}"]) for m in ("ece", "auroc", "brier") for x in "rp"}
 
 
 def _correlated(dataset: str, statistic: str, runs: Sequence[dict[str, str]]) -> Row:
-    told: Row = {"dataset": dataset, "statistic": statistic, "runs": len(runs)}
+    row: Row = {"dataset": dataset, "statistic": statistic, "runs": len(runs)}
     x = np.array([float(row[statistic]) for row in runs])
     for metric in ("ece", "auroc", "brier"):
         y = np.array([float(row[metric]) for row in runs])
         flat = len(runs) < LEAST_RUNS or np.ptp(x) == 0 or np.ptp(y) == 0
         r, p = ("", "") if flat else pearsonr(x, y)
-        told |= {f"{metric}_r": r if flat else float(r), f"{metric}_p": p if flat else float(p)}
-    return told
+        row |= {f"{metric}_r": r if flat else float(r), f"{metric}_p": p if flat else float(p)}
+    return row

@@ -12,7 +12,7 @@ LookTwiceError
 ├── MissingExtra          an optional part that is not installed
 ├── FleetError            machines that did not do their part
 └── ClassifierError       the classifier did not give an answer
-    ├── PassingError      it may answer if asked again later
+    ├── TransientError    it may answer if asked again later
     ├── PermanentError    it will not answer this, however often it is asked
     ├── QuotaError        it will not answer anyone until somebody pays or waits for long
     └── ChangedError      it answers, but no longer as it used to
@@ -20,6 +20,7 @@ LookTwiceError
 Each message says what happened, with which value, and what to do now, in one line.
 """
 
+import warnings
 from typing import Self
 
 
@@ -91,7 +92,7 @@ class ClassifierError(LookTwiceError):
         self.billed = sent and billed
 
 
-class PassingError(ClassifierError):
+class TransientError(ClassifierError):
     """It may answer if asked again, soon or after `retry_after` seconds.
 
     `garbled` is True if it replied but not with what it promised, which, like a status of 500, is rarely worth more
@@ -129,3 +130,11 @@ class QuotaError(ClassifierError):
 
 class ChangedError(ClassifierError):
     """It answers, but no longer as it used to."""
+
+
+def __getattr__(name: str) -> object:
+    """Connectors that were written for an older version raise `PassingError`."""
+    if name == "PassingError":
+        warnings.warn("PassingError is called TransientError now; raise that", DeprecationWarning, stacklevel=2)
+        return TransientError
+    raise AttributeError(f"looktwice.errors has no {name!r}")

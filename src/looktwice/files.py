@@ -9,6 +9,7 @@ import csv
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -34,8 +35,13 @@ Kind = Literal["text", "texts", "whole", "number"]
 Columns = Mapping[str, Kind]
 """The name of each column and what it holds, in their order."""
 Rows = Iterable[Sequence[object]]
+DATABASE = b"SQLite format 3\0"
+"""How a database begins."""
 UNKNOWN = "backslashreplace"
 """What stands for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+"""How a cell begins that a spreadsheet would run as a formula, also behind quotation marks of ours."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 BLOCK = 10_000
 """Rows that are written to a Parquet file at a time."""
 
@@ -53,6 +59,7 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
         raise DataError(f"{str(path)!r} is a folder; name a file in it")
     if path.exists() and not path.is_file():  # a device or a pipe takes what comes
         return
+    _spare_databases(path)
     if not path.parent.is_dir():
         raise DataError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first")
     try:
@@ -87,6 +94,13 @@ def arrow() -> tuple[ModuleType, ModuleType]:
     return pa, pq
 
 
+def _spare_databases(path: Path) -> None:
+    """Refuse to replace a ledger, whose answers were paid for, or any other SQLite database."""
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(DATABASE)) == DATABASE:
+            raise DataError(f"{str(path)!r} is a ledger or another database, which is not replaced; name another file")
+
+
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Where to write a file that is moved into place once it is complete (atomic replacement)."""
@@ -94,6 +108,7 @@ def atomic(path: Path) -> Iterator[Path]:
     if place.exists() and not place.is_file():
         yield place
         return
+    _spare_databases(place)
     part = place.with_name(f".{place.name[:40]}.{uuid4().hex[:12]}.part")
     try:
         yield part
@@ -202,10 +217,23 @@ def _write_csv(path: Path, columns: Columns, rows: Rows) -> int:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for count, row in enumerate(rows, 1):  # noqa: B007
-            writer.writerow(
-                [json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value for value in row]
-            )
+            cells = [json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value for value in row]
+            writer.writerow([to_cell(cell) if isinstance(cell, str) else cell for cell in cells])
     return count
+
+
+def to_cell(text: str) -> str:
+    """A text as it stands in a CSV file: what a spreadsheet would run gets a quotation mark before it.
+
+    >>> [to_cell(text) for text in ("=1+1", "-1", "cat", "'=1+1")]
+    ["'=1+1", '-1', 'cat', "''=1+1"]
+    """
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text
+
+
+def from_cell(cell: str) -> str:
+    """The text that stands in a CSV file as this cell: the inverse of `to_cell`."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def _write_jsonl(path: Path, columns: Columns, rows: Rows) -> int:

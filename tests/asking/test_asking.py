@@ -6,19 +6,20 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
+import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import numpy as np
 import pytest
-from faults import fault_server
+from faults import Running, fault_server
 from ledger_players import told
 from storms import counted, storm
-from workshop import HURRY, PANEL, answers, command, run, start, write_pictures, write_profile
+from workshop import HURRY, PANEL, answers, run, start, write_pictures, write_profile
 
 from looktwice.asking.asker import Asker
 from looktwice.asking.jobs import Rounds
@@ -28,7 +29,7 @@ from looktwice.asking.pace import RetryPolicy
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, Terms
 from looktwice.classifiers.registry import connect
-from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, LedgerError, PermanentError, QuotaError, TransientError
 from looktwice.pictures.collection import Picture, find
 
 KILLS = int(os.environ.get("LOOKTWICE_KILLS", "6"))
@@ -175,7 +176,7 @@ async def everything(asker: Asker, pictures: Iterable[Picture], rounds: Rounds |
 async def test_a_process_that_was_stopped_buys_nothing_that_another_has_bought_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.asking.ledger.sessions.DEAD", 0.1)
+    monkeypatch.setattr("looktwice.asking.ledger.protocol.DEAD", 0.1)
     monkeypatch.setattr("looktwice.asking.sender.STALL", 0.2)
     pictures, calls = write_pictures(tmp_path / "pictures.npz", 4), 0
 
@@ -209,7 +210,7 @@ async def test_a_process_that_was_stopped_buys_nothing_that_another_has_bought_m
 async def test_many_failures_in_a_row_stop_the_run(tmp_path: Path) -> None:
     class Dead(Labelling):
         async def label(self, batch: Sequence[object]) -> list[Answer]:
-            raise PassingError("connection refused", sent=False)
+            raise TransientError("connection refused", sent=False)
 
     asker = Asker(Dead(), retry=RetryPolicy(backoff=0.001, breaker=25), budget=Budget(queries=1000))
     with pytest.raises(ClassifierError, match="25 attempts in a row failed"):
@@ -226,7 +227,7 @@ async def test_where_everything_is_refused_all_wait_as_long_as_they_are_asked_to
             calls.append(time.monotonic())
             await asyncio.sleep(0.001)
             if len(calls) > 60 and calls[-1] < calls[60] + 1.0:
-                raise PassingError("slow down", status=429, retry_after=1.0, billed=False)
+                raise TransientError("slow down", status=429, retry_after=1.0, billed=False)
             return [Answer("ant")]
 
     rows = await everything(Asker(Full()), write_pictures(tmp_path / "pictures.npz", 30))
@@ -241,7 +242,7 @@ async def test_a_wait_that_is_longer_than_allowed_stops_the_run_and_says_when_to
         async def label(self, batch: Sequence[object]) -> list[Answer]:
             self.calls += 1
             if self.calls > 20:
-                raise PassingError("closed", status=429, retry_after=3600.0, billed=False)
+                raise TransientError("closed", status=429, retry_after=3600.0, billed=False)
             return [Answer("ant")]
 
     closed = Closed()
@@ -270,7 +271,7 @@ async def test_a_wait_that_is_allowed_is_waited_for_and_not_paid_for(tmp_path: P
         async def label(self, batch: Sequence[object]) -> list[Answer]:
             self.calls += 1
             if self.calls == 3:
-                raise PassingError("busy", status=429, retry_after=0.5, billed=False)
+                raise TransientError("busy", status=429, retry_after=0.5, billed=False)
             return [Answer("ant")]
 
     began = time.monotonic()
@@ -323,7 +324,7 @@ async def test_what_a_run_leaves_without_an_answer_is_free_for_others_at_once(tm
     """A budget that ends before a retry, a failure for good, and a run that breaks: nothing stays held."""
 
     class Failing(Labelling):
-        error: Exception = PassingError("lost")
+        error: Exception = TransientError("lost")
 
         async def label(self, batch: Sequence[object]) -> list[Answer]:
             await asyncio.sleep(0.001)
@@ -355,12 +356,39 @@ async def test_a_ledger_that_fails_ends_the_run_and_hangs_nobody(tmp_path: Path)
             await asyncio.sleep(0.001)
             if number == 20:
                 await asyncio.to_thread(ledger.close)
-            raise PassingError("lost")
+            raise TransientError("lost")
 
     ledger, patient = SqliteLedger(tmp_path / "ledger.db"), replace(HURRY, breaker=100_000)
     with pytest.raises(LedgerError, match="is closed"):
         async with asyncio.timeout(120):
             await everything(Asker(Closing(), ledger, patient), write_pictures(tmp_path / "pictures.npz", 50))
+
+
+async def test_a_ledger_that_another_program_locks_in_the_midst_of_a_run_costs_no_paid_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.sqlite.PATIENCE", 0.1)
+    pictures, path = write_pictures(tmp_path / "pictures.npz", 100), tmp_path / "ledger.db"
+
+    async def lock(server: Running) -> None:
+        while server.stats()["requests"] < 100:
+            await asyncio.sleep(0.01)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            while "wait in memory" not in caplog.text:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)
+
+    with fault_server(delay=0.02) as server:
+        locking = asyncio.create_task(lock(server))
+        with suppress(LedgerError):  # of a question that was to be entered meanwhile
+            await answers(server.describe(tmp_path), pictures, path)
+        await locking
+        rows, asker = await answers(server.describe(tmp_path), pictures, path)
+        count = counted(server, str(path))
+    assert len(scored(rows)) == 100
+    assert asker.progress.hits >= 100
+    assert (count.requests, count.counted, count.answered, count.unknown) == (500, 500, 500, 0)
 
 
 async def test_views_can_be_asked_in_rounds_until_there_are_enough(tmp_path: Path) -> None:
@@ -522,11 +550,12 @@ def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> N
     write_pictures(tmp_path / "pictures.npz", 400)
     with fault_server(delay=0.02) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
-        process = subprocess.Popen(command(*score(tmp_path)), stderr=subprocess.PIPE, text=True)
-        while server.stats()["requests"] < 100 and process.poll() is None:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        with (tmp_path / "said").open("w") as err, start(*score(tmp_path), err=err.fileno()) as process:
+            while server.stats()["requests"] < 100 and process.poll() is None:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            process.wait(120)
+            said = (tmp_path / "said").read_text()
         interrupted = server.stats()["requests"]
         assert process.returncode == 3
         assert "run the same command again" in said

@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Service, started
-from workshop import command, run
+from workshop import run, start
 
 from looktwice.asking.outcome import Cause
 from looktwice.service.dispatcher import REFUSALS
@@ -178,9 +178,9 @@ def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subpro
     place.classifier.slow.clear()
     place.classifier.release.clear()
     shutil.copy(place.folder / "ledger.db", tmp_path / "ledger.db")
-    own = command(*words, "--ledger", tmp_path / "ledger.db")  # the last one counts
+    own = (*words, "--ledger", tmp_path / "ledger.db")  # the last one counts
     said = tmp_path / "said"
-    with said.open("w") as stderr, subprocess.Popen(own, stdout=subprocess.DEVNULL, stderr=stderr) as process:
+    with said.open("w") as stderr, start(*own, err=stderr.fileno()) as process:
         assert place.classifier.slow.wait(60)
         process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + 60
@@ -188,8 +188,8 @@ def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subpro
             assert time.monotonic() < deadline, "it did not hear the signal"
             time.sleep(0.02)
         place.classifier.release.set()
-        process.wait(60)
-    return subprocess.CompletedProcess(own, process.returncode, "", said.read_text())
+        code = process.wait(60)
+    return subprocess.CompletedProcess([str(word) for word in own], code, "", said.read_text())
 
 
 @pytest.mark.parametrize("name", ["fit", "evaluate"])

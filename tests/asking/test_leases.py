@@ -23,12 +23,12 @@ from ledger_players import entry, told
 
 from looktwice.asking.jobs import Job
 from looktwice.asking.ledger import Budget, verify
-from looktwice.asking.ledger.sessions import DEAD
+from looktwice.asking.ledger.protocol import DEAD
 from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import AdaptiveRate, RetryPolicy
 from looktwice.asking.sender import Sender
 from looktwice.classifiers.base import Answer, Terms
-from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.errors import ClassifierError, PermanentError, TransientError
 from looktwice.views import Question, parse
 
 NOON = 20_000 * 86_400 + 43_200.0
@@ -63,12 +63,12 @@ class Waiting:
     async def close(self) -> None: ...
 
 
-LOST = PassingError("lost", sent=True)
-SLOW_DOWN = PassingError("slow down", status=429, retry_after=5.0, billed=False)
+LOST = TransientError("lost", sent=True)
+SLOW_DOWN = TransientError("slow down", status=429, retry_after=5.0, billed=False)
 FAILURES: tuple[ClassifierError, ...] = (
-    PassingError("not reached", sent=False),
-    PassingError("slow down", status=429, retry_after=3600.0, billed=True),
-    PassingError("internal trouble", status=500),
+    TransientError("not reached", sent=False),
+    TransientError("slow down", status=429, retry_after=3600.0, billed=True),
+    TransientError("internal trouble", status=500),
     PermanentError("the key was refused", status=401, billed=False),
 )
 

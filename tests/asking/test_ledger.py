@@ -39,20 +39,9 @@ from ledger_players import (
     told,
 )
 
-from looktwice.asking.ledger import (
-    Account,
-    Budget,
-    Ledger,
-    Outcome,
-    Spend,
-    SqliteLedger,
-    Unrecorded,
-    key,
-    open_at,
-    verify,
-)
-from looktwice.asking.ledger.protocol import MICRO, BatchLedger, Bill, Grant, Settled
-from looktwice.asking.ledger.sessions import LEASE
+from looktwice.asking.ledger import Account, Budget, Ledger, Outcome, Spend, SqliteLedger, Unrecorded, key, verify
+from looktwice.asking.ledger.protocol import LEASE, MICRO, BatchLedger, Bill, Grant, Settled
+from looktwice.asking.session import open_ledger
 from looktwice.classifiers.base import Answer, Option, Tokens
 from looktwice.errors import LedgerError
 
@@ -82,7 +71,7 @@ class Opened:
         self.ledgers: list[Ledger] = []
 
     def __call__(self) -> Ledger:
-        self.ledgers.append(open_at(self.where))
+        self.ledgers.append(open_ledger(self.where))
         return self.ledgers[-1]
 
 
@@ -505,7 +494,7 @@ class AccountingInPostgres(Accounting):
 
     def new(self) -> Ledger:
         told(self.address, "TRUNCATE questions, spend, replies, checks, classifiers")
-        return open_at(self.address)
+        return open_ledger(self.address)
 
     def check(self) -> None:
         super().check()
@@ -519,7 +508,7 @@ class AccountingInPostgres(Accounting):
 
 
 def test_any_sequence_of_operations_is_counted_right_in_postgres(database: str) -> None:
-    open_at(database).close()
+    open_ledger(database).close()
     machine = type("Accounting", (AccountingInPostgres,), {"address": database})
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=15))
 
@@ -699,7 +688,7 @@ def test_a_batch_is_cut_to_the_budget_and_held_by_its_living_session(opened: Ope
 
 def test_spend_is_kept_by_the_command_that_a_session_was_opened_for(where: str) -> None:
     for command, numbers in (("fit", range(3)), ("score", range(5)), (None, range(5, 9))):
-        with closing(open_at(where, command)) as ledger:
+        with closing(open_ledger(where, command)) as ledger:
             answer(ledger, intend(ledger, numbers).granted)
     spent = "SELECT command, queries, answered FROM spend ORDER BY queries"
     assert told(where, spent) == [("score", 2, 2), ("fit", 3, 3), (None, 4, 4)]
@@ -720,7 +709,7 @@ def test_after_a_kill_what_was_on_disk_is_there_and_nothing_is_uncounted(where: 
     said = killed_when(1 + seed * 2, where, seed)
     granted = [name for kind, names in said if kind == "granted" for name in names]
     answered = [name for kind, names in said if kind == "answered" for name in names]
-    with closing(open_at(where)) as ledger:
+    with closing(open_ledger(where)) as ledger:
         found = ledger.find(granted)
         assert {name: found[name].label for name in answered} == {name: label(name) for name in answered}
         spent = ledger.spent(WHO)
@@ -738,7 +727,7 @@ def test_two_processes_share_a_budget_to_the_last_query_and_ask_nothing_twice(wh
         process.join()
     assert counts.total() == 1000
     assert set(counts.values()) == {1}
-    with closing(open_at(where)) as ledger:
+    with closing(open_ledger(where)) as ledger:
         assert ledger.spent(WHO) == Account(1000, 1000 * PRICE, 1000, 1000 * PRICE, 1000, 0)
 
 
@@ -754,7 +743,7 @@ def test_many_processes_can_make_the_same_new_ledger(where: str) -> None:
 def test_questions_of_a_killed_process_are_granted_again_and_of_a_living_one_held(where: str) -> None:
     process, pipe = start(sends_and_stays, where, range(3))
     _, sent = pipe.recv()
-    with closing(open_at(where)) as ledger:
+    with closing(open_ledger(where)) as ledger:
         assert intend(ledger, range(3)).held == sent
         process.kill()
         process.join()
@@ -766,13 +755,13 @@ def test_questions_of_a_process_that_left_are_granted_again(where: str) -> None:
     process, pipe = start(sends_and_leaves, where, range(3))
     [(_, sent)] = heard(pipe)
     process.join()
-    with closing(open_at(where)) as ledger:
+    with closing(open_ledger(where)) as ledger:
         assert intend(ledger, range(3)).granted == sent
 
 
 @pytest.mark.parametrize("change", ["beat = beat - 60", "born = '1'", "host = 'elsewhere', beat = beat - 60"])
 def test_a_session_is_dead_if_it_is_silent_or_its_process_id_has_a_new_owner(where: str, change: str) -> None:
-    with closing(open_at(where)) as theirs, closing(open_at(where)) as ours:
+    with closing(open_ledger(where)) as theirs, closing(open_ledger(where)) as ours:
         intend(theirs, range(2))
         assert len(intend(ours, range(2)).held) == 2
         told(where, f"UPDATE sessions SET {change}")
@@ -780,14 +769,14 @@ def test_a_session_is_dead_if_it_is_silent_or_its_process_id_has_a_new_owner(whe
 
 
 def test_a_session_elsewhere_is_alive_while_it_beats(where: str) -> None:
-    with closing(open_at(where)) as theirs, closing(open_at(where)) as ours:
+    with closing(open_ledger(where)) as theirs, closing(open_ledger(where)) as ours:
         intend(theirs, range(2))
         told(where, "UPDATE sessions SET host = 'elsewhere', pid = 999999999")
         assert len(intend(ours, range(2)).held) == 2
 
 
 def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) -> None:
-    with closing(open_at(where)) as slept, closing(open_at(where)) as ours:
+    with closing(open_ledger(where)) as slept, closing(open_ledger(where)) as ours:
         granted = intend(slept, range(2)).granted
         told(where, "DELETE FROM sessions")
         assert intend(ours, range(2)).granted == granted
@@ -801,7 +790,7 @@ def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) 
 def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("looktwice.asking.ledger.queue.BEAT", 0.02)
     monkeypatch.setattr("looktwice.asking.ledger.books.BEAT", 0.02)
-    with closing(open_at(where)) as ledger:
+    with closing(open_ledger(where)) as ledger:
         granted = intend(ledger, [1]).granted
         first = told(where, "SELECT beat FROM sessions")
         until = time.monotonic() + 60

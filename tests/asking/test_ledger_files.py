@@ -67,6 +67,12 @@ def keep(path: Path, numbers: range) -> list[bytes]:
     return granted
 
 
+def record(ledger: SqliteLedger, granted: Iterable[bytes]) -> None:
+    """Queue answers, and do not wait until they are on disk."""
+    for name in granted:
+        ledger.record(name, Answer(label(name)), 0.01, 1)
+
+
 def tamper(path: Path, statement: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(statement)
@@ -280,19 +286,51 @@ def test_reading_a_ledger_that_is_not_there_makes_none(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_ledger_that_another_program_keeps_locked_is_an_error_in_time(
+def test_a_ledger_that_another_program_keeps_locked_asks_nothing_and_works_again_afterwards(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(path, range(3))
     monkeypatch.setattr("looktwice.asking.ledger.sqlite.PATIENCE", 0.05)
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        ledger = SqliteLedger(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db, SqliteLedger(path) as ledger:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="was locked by another program"):
             intend(ledger, [7])
-        with pytest.raises(LedgerError, match="was locked by another program"):
-            ledger.flush()
-        with pytest.raises(LedgerError, match="was locked by another program"):
+        db.execute("ROLLBACK")
+        assert len(intend(ledger, [7]).granted) == 1
+        assert ledger.spent(WHO).queries == 4
+
+
+def test_answers_wait_in_memory_while_another_program_keeps_the_ledger_locked(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.sqlite.PATIENCE", 0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db, SqliteLedger(path) as ledger:
+        granted = intend(ledger, range(4)).granted
+        db.execute("BEGIN IMMEDIATE")
+        record(ledger, granted[:2])
+        flushed = ledger.flush()
+        while len(caplog.messages) < 3:  # it was tried so often
+            time.sleep(0.01)
+        record(ledger, granted[2:])
+        assert not flushed.done()
+        assert "locked by another program" in caplog.text
+        assert "2 answers wait in memory" in caplog.text
+        db.execute("ROLLBACK")
+        flushed.result(30)
+        ledger.flush().result(30)
+        assert len(ledger.find(granted)) == 4
+
+
+def test_who_closes_a_locked_ledger_is_told_how_many_answers_are_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.sqlite.PATIENCE", 0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        ledger = SqliteLedger(path)
+        granted = intend(ledger, range(3)).granted
+        db.execute("BEGIN IMMEDIATE")
+        record(ledger, granted)
+        with pytest.raises(LedgerError, match=r"locked by .*; 3 answers that had come in were not saved"):
             ledger.close()
         ledger.close()
 

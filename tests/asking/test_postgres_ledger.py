@@ -122,23 +122,28 @@ def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(server: Server,
         assert ledger.spent(WHO) == Account(50, 50 * PRICE, 50, 50 * PRICE, 50, 0)
 
 
-def test_a_server_that_stays_away_is_one_line_that_says_how_many_answers_are_lost(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+def test_answers_wait_for_a_server_that_stays_away_and_who_gives_up_is_told_how_many_are_lost(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
-    ledger = PostgresLedger(server.emptied())
-    [name] = intend(ledger, [1]).granted
+    ledger, impatient = PostgresLedger(server.emptied()), PostgresLedger(server.address)
+    [name], [other] = intend(ledger, [1]).granted, intend(impatient, [2]).granted
     server.stop()
     try:
         ledger.record(name, Answer("cat"), 0.01, 1)
+        impatient.record(other, Answer("dog"), 0.01, 1)
+        flushed = ledger.flush()
         with pytest.raises(LedgerError, match=r"cannot be reached: .*; 1 answers that had come in were not saved"):
-            ledger.flush().result(30)
-        with pytest.raises(LedgerError, match="cannot be reached"):
-            ledger.close()
+            impatient.close()
         with pytest.raises(LedgerError, match=r"^ledger postgresql://[^\n]*/postgres cannot be reached: [^\n]*$"):
             PostgresLedger(server.address)
+        assert not flushed.done()
+        assert "1 answers wait in memory" in caplog.text
     finally:
         server.restart()
+    with ledger:
+        flushed.result(60)
+        assert ledger.find([name, other]) == {name: Answer("cat")}
 
 
 def test_a_session_that_vanishes_in_a_transaction_does_not_stop_the_others(

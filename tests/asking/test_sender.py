@@ -17,29 +17,27 @@ import pytest
 from clock import timeless
 
 from looktwice.asking import sender as module
-from looktwice.asking.jobs import Job, Round
+from looktwice.asking.jobs import Job, Meter, Quote, Round
 from looktwice.asking.ledger.memory import Memory, MemoryLedger
-from looktwice.asking.ledger.protocol import Account, Bill, Booked, Budget, Entry, Grant, Outcome
-from looktwice.asking.ledger.sessions import LEASE
-from looktwice.asking.meter import Meter, Quote
+from looktwice.asking.ledger.protocol import LEASE, Account, Bill, Booked, Budget, Entry, Grant, Outcome
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import Rate, RetryPolicy
 from looktwice.asking.sender import IN_A_BATCH, LONGEST_HOLD, RENEWAL, STALL, Sender
 from looktwice.classifiers.base import Answer, Terms, Tokens
-from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, LedgerError, PermanentError, QuotaError, TransientError
 from looktwice.pictures.image import WorkingSize
 from looktwice.views import Mirror, Question
 
 CAT = Answer("cat")
-LOST = PassingError("lost")
-UNREACHED = PassingError("not reached", sent=False)
-BROKEN = PassingError("broken", status=500)
-GARBLED = PassingError("garbled", status=200, garbled=True)
+LOST = TransientError("lost")
+UNREACHED = TransientError("not reached", sent=False)
+BROKEN = TransientError("broken", status=500)
+GARBLED = TransientError("garbled", status=200, garbled=True)
 STOP = Failure(Cause.STOPPED, "enough")
 
 
-def slow_down(seconds: float | None = None, billed: bool = False, status: int = 429) -> PassingError:
-    return PassingError("slow down", status=status, retry_after=seconds, billed=billed)
+def slow_down(seconds: float | None = None, billed: bool = False, status: int = 429) -> TransientError:
+    return TransientError("slow down", status=status, retry_after=seconds, billed=billed)
 
 
 class Scripted:
@@ -331,7 +329,7 @@ def test_waits_are_jittered_down_to_half_and_have_a_longest(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("failure", [BROKEN, GARBLED])
-def test_what_seldom_passes_gets_few_attempts(failure: PassingError) -> None:
+def test_what_seldom_passes_gets_few_attempts(failure: TransientError) -> None:
     classifier = Scripted({"a": [failure] * 9, "b": [failure, failure]})
     came, _ = asking("a", "b", classifier=classifier, terms=TWO)
     assert came == [Failure(Cause.CLASSIFIER, str(failure)), CAT]
@@ -378,11 +376,11 @@ def test_refusals_are_not_attempts_but_have_an_end_of_their_own() -> None:
         (LOST, "give up", 2),
         (UNREACHED, "release", 1),
         (BROKEN, "billed", 2),
-        (PassingError("busy", status=503, billed=True), "billed", 2),
+        (TransientError("busy", status=503, billed=True), "billed", 2),
         (slow_down(), "waived", 1),
     ],
 )
-def test_the_ledger_is_told_what_became_of_a_call(failure: PassingError, told: str, counted: int) -> None:
+def test_the_ledger_is_told_what_became_of_a_call(failure: TransientError, told: str, counted: int) -> None:
     ledger = Noting()
     _, sender = asking("a", "b", classifier=Scripted({"a": [failure]}), ledger=ledger, terms=replace(ONE, batch=2))
     assert ledger.notes[0] == (told, "a", "b")
@@ -452,7 +450,7 @@ def test_failures_of_what_was_sent_before_a_pause_do_not_count() -> None:
         (slow_down(901.0), [900.0]),
     ],
 )
-def test_what_tells_of_a_busy_server_slows_everybody_down(failure: PassingError, asked_for: list[float]) -> None:
+def test_what_tells_of_a_busy_server_slows_everybody_down(failure: TransientError, asked_for: list[float]) -> None:
     heard: list[float | None] = []
 
     async def work() -> None:

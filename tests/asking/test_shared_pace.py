@@ -14,14 +14,15 @@ from clock import Clock, Direct, timeless
 from ledger_players import WHO, entry, told
 
 from looktwice.asking.jobs import Job
-from looktwice.asking.ledger import Budget, open_at
+from looktwice.asking.ledger import Budget
+from looktwice.asking.ledger.protocol import FADE
 from looktwice.asking.ledger.queue import QueuedLedger
-from looktwice.asking.ledger.sessions import FADE
 from looktwice.asking.outcome import Cause, Failure
 from looktwice.asking.pace import LearnedPaces, RetryPolicy, SharedAdaptiveRate
 from looktwice.asking.sender import Sender
+from looktwice.asking.session import open_ledger
 from looktwice.classifiers.base import Answer, Terms
-from looktwice.errors import PassingError
+from looktwice.errors import TransientError
 from looktwice.views import Mirror, Question
 
 LIMIT, RETRY_AFTER = 50.0, 1.0
@@ -35,7 +36,7 @@ class Paces:
         self.ledgers: list[QueuedLedger] = []
 
     def __call__(self) -> QueuedLedger:
-        ledger = open_at(self.where)
+        ledger = open_ledger(self.where)
         assert isinstance(ledger, QueuedLedger)
         self.ledgers.append(ledger)
         return ledger
@@ -112,7 +113,7 @@ class Limited:
         await asyncio.sleep(0.01)
         if not taken:
             self.refused[who] += 1
-            raise PassingError("slow down", status=429, retry_after=RETRY_AFTER, billed=False)
+            raise TransientError("slow down", status=429, retry_after=RETRY_AFTER, billed=False)
         self.answered[who] += 1
         return [Answer("ant")]
 

@@ -34,6 +34,7 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
         weight = [theta[0], *(theta[1 + s] for s, v in enumerate(votes.views[row]) if v >= 0)]
         named = sorted(set(said))
         scores = {c: sum(w for w, v in zip(weight, said, strict=True) if v == c) for c in named}
+        scores = {c: score + theta[-3] * np.log(said.count(c)) for c, score in scores.items()}
         if len(named) < votes.classes:
             share = (votes.classes - len(named)) / (votes.classes - 1)
             scores[OUTSIDE] = np.log(share) + theta[-2] - theta[-1] / len(named)
@@ -47,7 +48,7 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
         else:
             true = powers[int(votes.truths[row]) if votes.truths[row] in powers else OUTSIDE]
         total -= np.log(true / sum(powers.values()))
-    pull = logit._pull(len(theta), shrinkage)
+    pull = logit._pull(len(theta), shrinkage, (logit.SATURATION,))
     return float(total + theta @ pull @ theta / 2) + smoothing(patterns, theta)
 
 
@@ -65,10 +66,11 @@ def smoothing(patterns: logit.Patterns, theta: Floats) -> float:
 def test_losses_are_those_of_the_definition() -> None:
     votes = doubted(simulated(60, 3, 6, seed=3), 1.0)
     assert votes.doubtful().any()
-    theta = np.array([1.0, 0.6, 0.4, 0.7, -0.5, 0.3])
+    theta = np.array([1.0, 0.6, 0.4, 0.7, 0.8, -0.5, 0.3])
     patterns = logit.tabulate(votes)
     known = replace(patterns, spread=np.zeros(len(votes)))
-    plain = brute_loss(votes, 0.0, theta) - smoothing(patterns, theta) - theta @ logit._pull(6, 0.0) @ theta / 2
+    penalty = theta @ logit._pull(7, 0.0, (logit.SATURATION,)) @ theta / 2
+    plain = brute_loss(votes, 0.0, theta) - smoothing(patterns, theta) - penalty
     assert logit.losses(known, theta).sum() == pytest.approx(plain)
 
 
@@ -76,7 +78,7 @@ def test_losses_are_those_of_the_definition() -> None:
 def test_the_fit_is_a_lowest_point_of_the_marginal_likelihood(seed: int) -> None:
     votes = doubted(simulated(80, 3, 5, seed=seed), 0.7, seed)
     theta = logit.descend(logit.tabulate(votes), 3.0)
-    bounds = [(0.0, None)] * 4 + [(None, np.log(4)), (0.0, None)]
+    bounds = [(0.0, None)] * 5 + [(None, np.log(4)), (0.0, None)]
 
     def lowest(start: Floats) -> OptimizeResult:
         return minimize(lambda t: brute_loss(votes, 3.0, t), start, method="L-BFGS-B", bounds=bounds, tol=1e-8)
@@ -109,7 +111,7 @@ def test_excluding_all_but_one_label_is_the_same_as_knowing_it() -> None:
         ["?"] * 99 + [votes.words[99]], [tuple({0, 1, 2, 3} - {int(truth)}) for truth in votes.truths[:99]] + [()]
     )
     one, other = logit.tabulate(votes), logit.tabulate(told)
-    theta = np.array([1.0, 0.6, 0.4, 0.7, -0.5, 0.3])
+    theta = np.array([1.0, 0.6, 0.4, 0.7, 0.8, -0.5, 0.3])
     np.testing.assert_allclose(other.hits(theta=theta), one.hits(), atol=1e-12)
     np.testing.assert_allclose(logit.losses(other, theta), logit.losses(one, theta))
     np.testing.assert_allclose(panels.brier(other, theta, 4), panels.brier(one, theta, 4))

@@ -61,11 +61,16 @@ def learned() -> tuple[Jury, LabelledVotes]:
     return Jury().fit(votes), votes
 
 
+def jury_of(theta: Floats) -> Jury:
+    """The jury with these parameters: the weights, γ, b₀ and b₁."""
+    return Jury(tuple(theta[:-3]), (theta[-2], theta[-1]), log_votes=theta[-3])
+
+
 def by_hand(theta: Floats, row: list[int], classes: int) -> dict[int | None, float]:
     """The jury's formula, written out for one picture; None is someone else."""
     named = sorted({label for label in row if label != MISSING})
-    weight = {c: sum(w for w, label in zip(theta[:-2], row, strict=True) if label == c) for c in named}
-    power: dict[int | None, float] = {c: float(np.exp(w)) for c, w in weight.items()}
+    weight = {c: sum(w for w, label in zip(theta[:-3], row, strict=True) if label == c) for c in named}
+    power: dict[int | None, float] = {c: float(np.exp(w)) * row.count(c) ** theta[-3] for c, w in weight.items()}
     if len(named) < classes:
         share, (*only,) = (classes - len(named)) / (classes - 1), set(range(classes)) - set(named)
         power[only[0] if len(only) == 1 else None] = share * float(np.exp(theta[-2] - theta[-1] / len(named)))
@@ -75,8 +80,8 @@ def by_hand(theta: Floats, row: list[int], classes: int) -> dict[int | None, flo
 @given(any_votes(), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_distribution_is_the_formula(votes: LabelledVotes, seed: int) -> None:
-    theta = np.random.default_rng(seed).normal(size=len(votes.panel) + 3)
-    calibrator = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
+    theta = np.random.default_rng(seed).normal(size=len(votes.panel) + 4)
+    calibrator = jury_of(theta)
     distribution = calibrator.distribution(votes)
     for i in range(len(votes)):
         expected = by_hand(theta, [int(votes.base[i]), *votes.views[i].tolist()], votes.classes)
@@ -92,7 +97,7 @@ def test_every_fit_is_finite_and_its_parts_agree(votes: LabelledVotes) -> None:
     low, high = calibrator.interval(votes)
     confidence = calibrator.confidence(votes)
     distribution = calibrator.distribution(votes)
-    assert np.isfinite(np.array([*calibrator.weights, *calibrator.unnamed])).all()
+    assert np.isfinite(np.array([*calibrator.weights, calibrator.log_votes, *calibrator.unnamed])).all()
     assert (np.diff([np.zeros(len(votes)), low, confidence, high, np.ones(len(votes))], axis=0) >= 0).all()
     np.testing.assert_allclose(distribution.of(calibrator.predict(votes)), confidence, atol=1e-12)
     assert (distribution.top() == calibrator.predict(votes)).all()
@@ -112,10 +117,10 @@ def test_names_of_the_labels_do_not_matter(votes: LabelledVotes, seed: int) -> N
 def test_gradient_and_curvature_are_exact() -> None:
     votes = simulated(80, 4, 6, seed=3)
     bowl = logit.Bowl.of(patterns := logit.tabulate(votes), 5.0, patterns.hits())
-    theta = np.random.default_rng(0).normal(size=7)
+    theta = np.random.default_rng(0).normal(size=8)
     (_, gradient), curvature = bowl.at(theta), bowl.curvature(theta)
     step = 1e-5
-    for i, e in enumerate(np.eye(7) * step):
+    for i, e in enumerate(np.eye(8) * step):
         up, down = bowl.at(theta + e), bowl.at(theta - e)
         assert (up[0] - down[0]) / (2 * step) == pytest.approx(gradient[i], rel=1e-5, abs=1e-6)
         np.testing.assert_allclose((up[1] - down[1]) / (2 * step), curvature[i], rtol=1e-5, atol=1e-6)
@@ -127,8 +132,8 @@ def test_no_other_parameters_have_a_lower_loss() -> None:
     votes = simulated(150, 5, 10, seed=4)
     patterns = logit.tabulate(votes)
     bowl = logit.Bowl.of(patterns, 3.0, patterns.hits())
-    bounds = [(0.0, None)] * 6 + [(None, np.log(9)), (0.0, None)]
-    best = minimize(bowl.at, np.zeros(8), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
+    bounds = [(0.0, None)] * 7 + [(None, np.log(9)), (0.0, None)]
+    best = minimize(bowl.at, np.zeros(9), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(logit.descend(patterns, 3.0), best.x, atol=1e-3)
 
 
@@ -159,7 +164,7 @@ def test_with_few_labels_all_views_weigh_nearly_the_same(seed: int) -> None:
 def drawn_from(theta: Floats, votes: Votes, seed: int) -> LabelledVotes:
     """Truths drawn from a jury with these parameters; OUTSIDE stands for someone else."""
     rng = np.random.default_rng(seed)
-    distribution = Jury(tuple(theta[:-2]), (theta[-2], theta[-1])).distribution(votes)
+    distribution = jury_of(theta).distribution(votes)
     edges = distribution.named.cumsum(axis=1)
     column = (rng.random(len(votes))[:, None] > edges).sum(axis=1)
     padded = np.column_stack([distribution.labels, np.full(len(votes), OUTSIDE, np.int32)])
@@ -168,17 +173,17 @@ def drawn_from(theta: Floats, votes: Votes, seed: int) -> LabelledVotes:
 
 def test_weights_that_made_the_truths_are_found_again() -> None:
     votes = simulated(20_000, 3, 10, seed=5)
-    theta = np.array([0.8, 1.6, 0.4, 1.0, -0.5, 1.2])
+    theta = np.array([0.8, 1.6, 0.4, 1.0, 0.7, -0.5, 1.2])
     calibrator = Jury().fit(drawn_from(theta, votes, seed=6))
-    gap = np.array([*calibrator.weights, *calibrator.unnamed]) - theta
+    gap = np.array([*calibrator.weights, calibrator.log_votes, *calibrator.unnamed]) - theta
     assert (np.abs(gap) < 4 * np.sqrt(np.diag(calibrator.covariance))).all()
-    assert np.abs(gap[:-2]).max() < 0.1
+    assert np.abs(gap[:-3]).max() < 0.2
 
 
 def test_interval_holds_the_true_probability_about_as_often_as_it_says() -> None:
     votes = simulated(300, 3, 10, seed=7)
-    theta = np.array([0.8, 1.2, 0.9, 1.0, -0.5, 1.2])
-    truth = Jury(tuple(theta[:-2]), (theta[-2], theta[-1]))
+    theta = np.array([0.8, 1.2, 0.9, 1.0, 0.5, -0.5, 1.2])
+    truth = jury_of(theta)
     held = []
     for seed in range(60):
         calibrator = Jury(ballot="base").fit(drawn_from(theta, votes, seed))
@@ -270,8 +275,8 @@ def test_a_jury_with_offsets_pools_and_prefixes_like_any_other() -> None:
     assert prefixes.juries[-1].classes == calibrator.classes
     np.testing.assert_allclose(prefixes.confidence(odd), calibrator.confidence(odd), atol=1e-3)
     assert calibrator.pooled(4).offsets == calibrator.offsets
-    assert np.array(calibrator.pooled(2).covariance).shape == (5 + len(calibrator.offsets),) * 2
-    assert np.array(calibrator.without_offsets().covariance).shape == (7, 7)
+    assert np.array(calibrator.pooled(2).covariance).shape == (6 + len(calibrator.offsets),) * 2
+    assert np.array(calibrator.without_offsets().covariance).shape == (8, 8)
     with pytest.raises(DataError, match="offsets do not hold together"):
         replace(calibrator, offsets=()).confidence(odd)
 
@@ -292,12 +297,34 @@ def test_views_that_were_not_asked_add_nothing(learned: tuple[Jury, LabelledVote
 def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:
     votes = simulated(500, 6, 10, seed=9)
     theta = logit.descend(logit.tabulate(votes), 1e7)
-    assert np.ptp(theta[1:-2]) < 1e-3
-    assert theta[1:-2].mean() > 0.2
+    assert np.ptp(theta[1:-3]) < 1e-3
+    assert theta[1:-3].mean() > 0.1
+
+
+def test_a_jury_from_before_the_log_of_the_votes_gives_the_same_answers(learned: tuple[Jury, LabelledVotes]) -> None:
+    """Its covariance has no row for γ, which was 0."""
+    calibrator, votes = learned
+    place = len(calibrator.weights)
+    kept = np.delete(np.delete(np.array(calibrator.covariance), place, axis=0), place, axis=1)
+    before = Jury(calibrator.weights, calibrator.unnamed, covariance=tuple(map(tuple, kept.tolist())))
+    zeroed = np.array(calibrator.covariance)
+    zeroed[place], zeroed[:, place] = 0.0, 0.0
+    expected = replace(before, covariance=tuple(map(tuple, zeroed.tolist())))
+    np.testing.assert_allclose(before.interval(votes), expected.interval(votes))
+    assert before.pooled(3).confidence(votes.under(range(3))) == pytest.approx(
+        expected.pooled(3).confidence(votes.under(range(3)))
+    )
+
+
+def test_each_further_vote_for_a_label_counts_less() -> None:
+    jury = Jury((0.0,) * 5, (0.0, 0.0), log_votes=1.0)
+    said = votes_of([0], [[0, 1, 1, 1]], 100)
+    of = jury.distribution(said).of
+    assert of(np.array([1], np.int32)) / of(np.array([0], np.int32)) == pytest.approx(3 / 2)
 
 
 def test_with_many_labels_a_view_that_tells_more_weighs_more() -> None:
-    theta = np.array([0.3, 1.5, 0.1, 0.1, 0.1, 0.1, 0.1, -0.5, 1.0])
+    theta = np.array([0.3, 1.5, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0, -0.5, 1.0])
     few, many = (
         Jury().fit(drawn_from(theta, simulated(pictures, 6, 10, seed=11), seed=1)).weights for pictures in (30, 3000)
     )
@@ -312,7 +339,7 @@ def test_held_out_losses_are_those_of_a_jury_that_never_saw_the_picture() -> Non
     for part in range(3):
         rest, own = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
         theta = logit.descend(logit.tabulate(votes.take(rest)), 10.0)
-        nll = Jury(tuple(theta[:-2]), (theta[-2], theta[-1])).distribution(votes.take(own)).nll(votes.truths[own])
+        nll = jury_of(theta).distribution(votes.take(own)).nll(votes.truths[own])
         np.testing.assert_allclose(held[own], nll, atol=1e-5)
 
 

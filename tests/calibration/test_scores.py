@@ -13,8 +13,8 @@ from conformance.replica import DEMO, Replica, model, pictures
 
 from looktwice import Model
 from looktwice.calibration import storage
-from looktwice.calibration.evidence import UNLISTED, Evidence, Scale, useless
-from looktwice.calibration.votes import LabelledVotes, Row, Votes
+from looktwice.calibration.scales import Scale, useless
+from looktwice.calibration.votes import UNLISTED, Evidence, LabelledVotes, Row, Votes
 from looktwice.classifiers.base import MOST_OPTIONS, Answer, Names, merged
 from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.onnx import OnnxClassifier

@@ -32,7 +32,7 @@ from looktwice.classifiers.aws import connect_rekognition, connect_sagemaker
 from looktwice.classifiers.base import NO_LABEL, Answer, AnyClassifier, Classifier, Pixels, Settings
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.registry import Connect, connect
-from looktwice.errors import ClassifierError, ImageError, MissingExtra, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, ImageError, MissingExtra, PermanentError, QuotaError, TransientError
 
 ARN = "arn:aws:rekognition:eu-west-1:123456789012:project/fashion/version/fashion.1/1234567890123"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -198,9 +198,9 @@ def refusing(status: int, code: str, **more: object) -> web.RouteTableDef:
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
-        ("ThrottlingException", 400, PassingError),
-        ("ProvisionedThroughputExceededException", 400, PassingError),
-        ("InternalServerError", 500, PassingError),
+        ("ThrottlingException", 400, TransientError),
+        ("ProvisionedThroughputExceededException", 400, TransientError),
+        ("InternalServerError", 500, TransientError),
         ("LimitExceededException", 400, QuotaError),
         ("AccessDeniedException", 400, PermanentError),
         ("InvalidImageFormatException", 400, PermanentError),
@@ -225,10 +225,10 @@ async def test_errors_of_rekognition_are_of_their_kind_and_show_no_key(
 @pytest.mark.parametrize(
     ("code", "status", "behind", "kind"),
     [
-        ("ModelError", 424, 500, PassingError),
+        ("ModelError", 424, 500, TransientError),
         ("ModelError", 424, 400, PermanentError),
-        ("ModelNotReadyException", 429, None, PassingError),
-        ("ServiceUnavailable", 503, None, PassingError),
+        ("ModelNotReadyException", 429, None, TransientError),
+        ("ServiceUnavailable", 503, None, TransientError),
         ("ValidationError", 400, None, PermanentError),
     ],
 )
@@ -251,7 +251,7 @@ async def test_what_is_not_a_list_of_labels_is_garbled(body: str) -> None:
         return web.Response(text=body, content_type="application/x-amz-json-1.1")
 
     async with opened("rekognition", table) as (classifier, _):
-        with pytest.raises(PassingError) as caught:
+        with pytest.raises(TransientError) as caught:
             await ask(classifier)
     assert caught.value.garbled
 
@@ -266,7 +266,7 @@ async def test_a_reply_of_a_model_that_does_not_fit_its_description_is_garbled(b
         return web.Response(text=body)
 
     async with opened("sagemaker", table, score="predictions") as (classifier, _):
-        with pytest.raises(PassingError) as caught:
+        with pytest.raises(TransientError) as caught:
             await ask(classifier)
     assert caught.value.garbled
 
@@ -286,7 +286,7 @@ async def test_a_huge_reply_of_a_model_is_not_read_to_its_end() -> None:
 
 async def test_a_service_that_is_not_there_was_surely_not_asked() -> None:
     classifier = connect_rekognition("", {"endpoint_url": "http://127.0.0.1:9"})
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         await ask(classifier)
     await classifier.close()
     assert caught.value.sent is False

@@ -6,19 +6,23 @@ import asyncio
 import base64
 import io
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cv2
 import numpy as np
 import pytest
-from conformance.batch_replica import BatchReplica, Faults
+from aiohttp import web
+from conformance.batch_replica import BatchReplica, Faults, Handler
 from conformance.vendors import HOUSES, LABELS, description, served
 
-from looktwice.classifiers.chat.batching import Fate, Line, Sought
+from looktwice.classifiers.chat.batching import BatchApi, Fate, Line, Sought
 from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.errors import ClassifierError, TransientError
 
 VENDORS = ("openai", "anthropic", "gemini")
 WHY = "no vendor's package here; pip install openai anthropic google-genai"
@@ -159,3 +163,115 @@ def test_a_batch_is_sent_found_watched_and_read(
     assert Fate.TRANSIENT in fates
     assert fates <= {Fate.ANSWERED, Fate.TRANSIENT, Fate.EXPIRED}
     assert all(json.loads(line.body) for line in found if line.fate is Fate.ANSWERED)
+
+
+ODD: tuple[object, ...] = (None, "", "x", -1, 10**400, 1e308, [], {}, [[]], {"id": 7}, True)
+
+
+def mangled(value: Any, dice: random.Random) -> Any:
+    """The value with about one in six of its parts replaced by something that has no business there."""
+    if dice.random() < 1 / 6:
+        return dice.choice(ODD)
+    if isinstance(value, dict):
+        return {key: mangled(part, dice) for key, part in value.items() if dice.random() < 0.95}
+    return [mangled(part, dice) for part in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_lists_and_results_that_make_no_sense_are_a_classifiers_error_or_are_left_out(
+    vendor: str, tmp_path: Path
+) -> None:
+    replica, name, dice = BatchReplica(HOUSES[vendor]()), "looktwice-0000000000000001", random.Random(1)
+    honest = True
+
+    @web.middleware
+    async def mangling(request: web.Request, handler: Handler) -> web.StreamResponse:
+        reply = await handler(request)
+        if honest or not isinstance(reply, web.Response) or not isinstance(reply.body, bytes):
+            return reply
+        lines = [json.dumps(mangled(json.loads(line), dice)) for line in reply.body.splitlines()]
+        lines += ["[" * 20_000] if "content" in request.path or "results" in request.path else []
+        return web.Response(text="\n".join(lines), content_type="application/json")
+
+    async def work(classifier: ChatClassifier) -> tuple[int, int]:
+        nonlocal honest
+        api = classifier.batches()
+        asked = classifier.prepare(np.full((32, 32, 3), 7, np.uint8))
+        lines = [api.line(f"{n:032x}-0-0000000000000001", asked.body) for n in range(3)]
+        file = await api.upload(name, lines)
+        remote = await api.create(name, file, lines)
+        await api.state(remote)
+        honest, told, failed = False, 0, 0
+        for _ in range(60):
+            asks = (api.find_file(name), api.find(Sought(name, file, 0.0, 3)), api.state(remote), listed(api, remote))
+            for ask in asks:
+                try:
+                    await asyncio.wait_for(ask, 20)
+                    told += 1
+                except ClassifierError:
+                    failed += 1
+        await api.close()
+        return told, failed
+
+    app = replica.app()
+    app.middlewares.insert(0, mangling)
+    batching = "looktwice.classifiers.chat.batching"
+    with served(app) as address, mock.patch(f"{batching}.WATCH", 0.001):
+        (tmp_path / "model.toml").write_text(description(replica.house, address))
+        classifier = connect(tmp_path / "model.toml")
+        assert isinstance(classifier, ChatClassifier)
+        told, failed = asyncio.run(work(classifier))
+    assert told > 20
+    assert failed > 5
+
+
+async def listed(api: BatchApi, remote: str) -> list[Line]:
+    return [line async for line in api.results(remote)]
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_list_that_shows_one_page_for_ever_has_an_end(vendor: str, tmp_path: Path) -> None:
+    async def page(_: web.Request) -> web.Response:
+        again = {"id": "batch_1", "name": "files/1", "created_at": 4_000_000_000, "request_counts": {}}
+        lists = {field: [again] for field in ("data", "files", "operations")}
+        return web.json_response({**lists, "has_more": True, "nextPageToken": "x"})
+
+    async def work(classifier: ChatClassifier) -> tuple[str | None, str | None]:
+        api = classifier.batches()
+        try:
+            return await api.find_file("looktwice-1"), await api.find(Sought("looktwice-1", None, 0.0, 3))
+        finally:
+            await api.close()
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", page)
+    with served(app) as address:
+        (tmp_path / "model.toml").write_text(description(HOUSES[vendor](), address))
+        classifier = connect(tmp_path / "model.toml")
+        assert isinstance(classifier, ChatClassifier)
+        assert asyncio.run(asyncio.wait_for(work(classifier), 60)) == (None, None)
+
+
+@pytest.mark.parametrize("vendor", ["openai", "gemini"])
+def test_a_batch_that_is_done_and_shows_no_results_is_not_taken_for_lost(vendor: str, tmp_path: Path) -> None:
+    done = {"id": "b", "status": "completed", "done": True, "metadata": {"state": "BATCH_STATE_SUCCEEDED"}}
+
+    async def state(_: web.Request) -> web.Response:
+        return web.json_response(done)
+
+    async def work(classifier: ChatClassifier) -> list[Line]:
+        api = classifier.batches()
+        try:
+            assert (await api.state("batches/b")).ended
+            return await listed(api, "batches/b")
+        finally:
+            await api.close()
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", state)
+    with served(app) as address:
+        (tmp_path / "model.toml").write_text(description(HOUSES[vendor](), address))
+        classifier = connect(tmp_path / "model.toml")
+        assert isinstance(classifier, ChatClassifier)
+        with pytest.raises(TransientError, match="names no file with its results"):
+            asyncio.run(work(classifier))

@@ -24,7 +24,7 @@ from looktwice.classifiers.chat.lexicon import Lexicon, word_of
 from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.chat.openai import connect_http as connect_openai_http
 from looktwice.classifiers.registry import connect
-from looktwice.errors import ImageError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ImageError, PermanentError, QuotaError, TransientError
 from looktwice.pictures.decode import decode
 
 LABELS = ("cat", "dog", "T-shirt/top", "Ankle boot", "7", "C", "C++")
@@ -208,7 +208,7 @@ async def test_anthropics_thinking_is_not_its_answer() -> None:
 @pytest.mark.parametrize("body", [{"choices": []}, {"choices": [{}]}, {"object": "error"}, {"choices": "Bag"}])
 async def test_what_is_not_a_completion_is_garbled(body: Mapping[str, object]) -> None:
     async with chat("openai", saying("/v1/chat/completions", body)) as (classifier, _):
-        with pytest.raises(PassingError) as caught:
+        with pytest.raises(TransientError) as caught:
             await ask(classifier)
     assert caught.value.garbled
 

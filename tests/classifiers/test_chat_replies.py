@@ -28,7 +28,7 @@ from looktwice.classifiers.chat import anthropic, gemini, openai, responses
 from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Token, probability_of, word_of
 from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.transport import Reply
-from looktwice.errors import PassingError, PermanentError
+from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 
@@ -156,7 +156,7 @@ async def test_a_picture_without_a_label_says_why(reply: Mapping[str, object], w
     "body", [b"{}", b"[]", b'{"error": {"message": "no"}}', b"cat", b'{"status": "failed", "output": []}']
 )
 def test_what_is_not_the_interfaces_own_json_is_garbled(vendor: str, body: bytes) -> None:
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         connected(vendor).read(Reply(200, {}, body), AS_DESCRIBED)
     assert caught.value.garbled
 

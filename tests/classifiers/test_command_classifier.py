@@ -15,7 +15,7 @@ import pytest
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Option
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.registry import connect
-from looktwice.errors import PassingError, PermanentError
+from looktwice.errors import PermanentError, TransientError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 
@@ -119,12 +119,12 @@ async def test_a_failure_tells_the_first_line_of_stderr(tmp_path: Path) -> None:
 
 
 async def test_exit_code_75_may_work_later(tmp_path: Path) -> None:
-    with pytest.raises(PassingError, match="busy"):
+    with pytest.raises(TransientError, match="busy"):
         await ask(program(tmp_path, "echo busy >&2; exit 75"))
 
 
 async def test_a_program_that_crashes_gets_few_more_tries(tmp_path: Path) -> None:
-    with pytest.raises(PassingError, match="SIGSEGV") as caught:
+    with pytest.raises(TransientError, match="SIGSEGV") as caught:
         await ask(program(tmp_path, "kill -SEGV $$"))
     assert caught.value.garbled
 
@@ -137,25 +137,25 @@ async def test_silence_is_no_label(tmp_path: Path) -> None:
 async def test_a_flood_of_output_ends_the_program(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(PermanentError, match="more than 1048576 bytes"):
-        await ask(program(tmp_path, f"echo $$ > {tmp_path}/pid; yes", timeout=30))
-    assert time.monotonic() - started < 25  # and not its timeout
+        await ask(program(tmp_path, f"echo $$ > {tmp_path}/pid; yes", timeout=300))
+    assert time.monotonic() - started < 250  # and not its timeout
     assert await gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_a_program_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    with pytest.raises(PassingError, match="longer than 2 s"):
+    with pytest.raises(TransientError, match="longer than 2 s"):
         await ask(program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait", timeout=2.0))
     assert await gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_a_child_that_keeps_the_output_open_is_ended_too(tmp_path: Path) -> None:
-    with pytest.raises(PassingError, match="longer"):
+    with pytest.raises(TransientError, match="longer"):
         await ask(program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; echo cat", timeout=2.0))
     assert await gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_a_noisy_program_is_ended_in_time(tmp_path: Path) -> None:
-    with pytest.raises(PassingError, match="longer"):
+    with pytest.raises(TransientError, match="longer"):
         await ask(program(tmp_path, f"echo $$ > {tmp_path}/pid; head -c 500000 /dev/zero; sleep 600", timeout=2.0))
     assert await gone(await pid_in(tmp_path / "pid"))
 

@@ -30,7 +30,7 @@ from looktwice.classifiers.http import preset, presets
 from looktwice.classifiers.registry import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import retry_after
-from looktwice.errors import ClassifierError, ImageError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, ImageError, PermanentError, QuotaError, TransientError
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8)
 
@@ -138,7 +138,7 @@ async def test_a_reply_of_another_shape_is_garbled_and_no_label(
     canned: Canned, reply: object, settings: dict[str, object]
 ) -> None:
     canned.says(reply)
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         await ask({"url": canned.url, **settings})
     assert caught.value.garbled
 
@@ -232,7 +232,7 @@ async def test_a_secret_is_not_cut_in_half_where_words_are_shortened(
 ) -> None:
     monkeypatch.setenv("LONG_KEY", "topsecret1-" * 20)
     canned.says({"label": {"pad": "x" * lead, "key": "topsecret1-" * 20}})
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         await ask({"url": canned.url, "headers": {"x-key": "${LONG_KEY}"}})
     assert "topsecret" not in str(caught.value)
 
@@ -555,7 +555,7 @@ async def test_nothing_found_is_an_answer_without_a_label(
 async def test_something_wrong_is_not_taken_for_nothing_found(
     canned: Canned, monkeypatch: pytest.MonkeyPatch, name: str, reply: object
 ) -> None:
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         await said_by(canned, monkeypatch, name, reply)
     assert caught.value.garbled
 
@@ -644,10 +644,10 @@ def test_the_wait_that_a_server_asks_for_is_understood(headers: dict[str, str], 
 @pytest.mark.parametrize(
     ("status", "text", "kind"),
     [
-        (429, "slow down", PassingError),
+        (429, "slow down", TransientError),
         (429, '{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}', QuotaError),
-        (429, "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'", PassingError),
-        (429, '{"quotaId": "GenerateRequestsPerMinutePerProject", "message": "Quota exceeded"}', PassingError),
+        (429, "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'", TransientError),
+        (429, '{"quotaId": "GenerateRequestsPerMinutePerProject", "message": "Quota exceeded"}', TransientError),
         (429, "Quota exceeded for requests per day", QuotaError),
         (403, "Out of call volume quota. Quota will be replenished in 2 days.", QuotaError),
         (403, "This API method requires billing to be enabled.", QuotaError),
@@ -657,10 +657,10 @@ def test_the_wait_that_a_server_asks_for_is_understood(headers: dict[str, str], 
         (400, "bad picture", PermanentError),
         (404, "quota exceeded", PermanentError),
         (418, "teapot", PermanentError),
-        (425, "", PassingError),
-        (500, "", PassingError),
+        (425, "", TransientError),
+        (500, "", TransientError),
         (501, "", PermanentError),
-        (529, "overloaded", PassingError),
+        (529, "overloaded", TransientError),
     ],
 )
 async def test_a_status_is_sorted_by_what_can_be_done_about_it(
@@ -711,7 +711,7 @@ async def test_a_server_that_takes_no_connection_in_time_was_surely_not_asked(mo
             waiting.setblocking(False)
             waiting.connect_ex(server.getsockname())
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        with pytest.raises(PassingError) as caught:
+        with pytest.raises(TransientError) as caught:
             await ask({"url": url, "query": {"key": "${LATE_KEY}"}, "connect_timeout": 0.2})
     assert caught.value.sent is False
     assert "topsecret1" not in f"{caught.value!r}{caught.value.__context__!r}"
@@ -724,7 +724,7 @@ async def test_proxies_are_used_only_on_request(canned: Canned, monkeypatch: pyt
     monkeypatch.setenv("no_proxy", "")
     canned.says({"label": "cat"})
     assert await ask({"url": canned.url}) == ("cat", None)
-    with pytest.raises(PassingError) as caught:
+    with pytest.raises(TransientError) as caught:
         await ask({"url": canned.url, "trust_env": True})
     assert caught.value.sent is False
 

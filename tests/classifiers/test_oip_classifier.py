@@ -27,7 +27,7 @@ from looktwice.classifiers.registry import connect, read_toml
 from looktwice.classifiers.replies import Garbled
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Reply
-from looktwice.errors import PassingError, PermanentError
+from looktwice.errors import PermanentError, TransientError
 
 LOOK = {name: read_toml(DEMO / "fashion.toml")[name] for name in ("crop", "scale", "mean", "std")}
 BINARY = ("binary_tensor_data",)
@@ -274,7 +274,7 @@ async def test_a_page_instead_of_metadata_is_garbled() -> None:
 
     async with Replica().running(routes) as replica:
         classifier = connect_oip("", {"url": f"{replica.url}/fashion"})
-        with pytest.raises(PassingError, match="inputs and outputs") as caught:
+        with pytest.raises(TransientError, match="inputs and outputs") as caught:
             await asyncio.to_thread(classifier.prepare, pictures()[0])
     assert caught.value.garbled
 

@@ -33,7 +33,7 @@ from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.oip import OipClassifier, Tensor
 from looktwice.classifiers.oip import connect as connect_oip
 from looktwice.classifiers.registry import connect, read_toml
-from looktwice.errors import ClassifierError, PassingError
+from looktwice.errors import ClassifierError, TransientError
 from looktwice.phrasing import AS_DESCRIBED
 
 HERE = Path(__file__).parents[1]
@@ -189,7 +189,7 @@ async def test_nonsense_is_refused_in_the_servers_words_and_later_questions_are_
         with pytest.raises(ClassifierError, match=r"answered \d\d\d: ['\"]"):
             await classifier.label([way.nonsense])
         # Some servers close the connection after an error of their own, without a word.
-        with suppress(PassingError):
+        with suppress(TransientError):
             await ask(classifier, 1)
         said = [answer.label for answer in await ask(classifier, 1)]
     assert said == labels_of(pictures(1))

@@ -49,7 +49,9 @@ def test_the_label_that_counts_is_found(paths: Paths, said: object, told: Found)
 @pytest.mark.parametrize(
     ("paths", "said", "why"),
     [
-        (Paths(), {}, "nothing at the label path"),
+        (Paths(), {}, "nothing at the label path 'label'$"),
+        (Paths(), {"result": {"tags": [{"name": "cat"}]}, "id": 7}, r"there are texts at result\.tags\[\]\.name$"),
+        (Paths(), {f"part {place}": "cat" for place in range(9)}, '"part 0".*"part 4"$'),
         (Paths(), {"label": True}, "where a label should be"),
         (Paths(), {"label": 2}, "position of one of 2 labels"),
         (Paths(), {"label": -1}, "position of one of 2 labels"),

@@ -33,7 +33,7 @@ from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Door, HttpSettings, Reply, Transport
-from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.errors import ClassifierError, PermanentError, TransientError
 from looktwice.pictures.image import Image
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -151,24 +151,24 @@ async def test_headers_are_known_by_their_names_in_lower_case() -> None:
     reply = b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nVIA: b\r\ncontent-length: 0\r\n\r\n"
     async with listening(Played(reply)) as port:
         error = await refusal(f"http://127.0.0.1:{port}/")
-    assert isinstance(error, PassingError)
+    assert isinstance(error, TransientError)
     assert (error.status, error.retry_after) == (429, 7.0)
 
 
 @pytest.mark.parametrize(
     ("reply", "kind", "words"),
     [
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", PassingError, "broke off"),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok", PassingError, "broke off"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", PassingError, "not HTTP"),
-        (b"", PassingError, "broke off"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", TransientError, "broke off"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok", TransientError, "broke off"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", TransientError, "not HTTP"),
+        (b"", TransientError, "broke off"),
         (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", PermanentError, "answered 101"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001, PermanentError, "more than 1000 bytes"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n" + b"x" * 2000, PermanentError, "more than 1000 bytes"),
-        (b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 1\r\n\r\nx", PassingError, "'br'"),
-        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx", PassingError, "cut off"),
-        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", PassingError, "not HTTP"),
-        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"content-length: 0\r\n\r\n", PassingError, "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 1\r\n\r\nx", TransientError, "'br'"),
+        (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 1\r\n\r\nx", TransientError, "cut off"),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", TransientError, "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200 + b"content-length: 0\r\n\r\n", TransientError, "not HTTP"),
     ],
 )
 async def test_a_reply_that_is_not_whole_or_has_no_end_is_none(
@@ -265,7 +265,7 @@ async def test_a_request_whose_connection_breaks_is_sent_once_and_counts(method:
 
     async with listening(once) as port, opened(f"http://127.0.0.1:{port}/", method) as door:
         await door.send()
-        with pytest.raises(PassingError, match="broke off") as caught:
+        with pytest.raises(TransientError, match="broke off") as caught:
             await door.send()
     assert caught.value.sent
     assert len(asked) == 2
@@ -338,12 +338,12 @@ def test_a_transport_serves_one_event_loop_after_another_closed_or_not(
 
 async def test_an_absent_server_was_surely_not_asked_and_a_slow_one_may_have_been() -> None:
     absent = await refusal("http://127.0.0.1:1/")
-    assert isinstance(absent, PassingError)
+    assert isinstance(absent, TransientError)
     assert not absent.sent
     played = Played(OK[:10])
     hasty = MANNERS.model_copy(update={"timeout": 0.2})
     async with listening(played) as port, opened(f"http://127.0.0.1:{port}/", manners=hasty) as door:
-        with pytest.raises(PassingError, match=r"did not reply within 0\.2 s") as slow:
+        with pytest.raises(TransientError, match=r"did not reply within 0\.2 s") as slow:
             await door.send(b"x")
     assert slow.value.sent
 
@@ -497,13 +497,13 @@ async def test_a_proxy_that_refuses_or_drops_a_tunnel_or_is_not_there_passes_not
             async with listening(proxy) as port:
                 environment("https_proxy", f"http://me:{PASSWORD}@localhost:{port}")
                 error = await refusal(f"https://localhost:{far}/", trust_env=True)
-            assert isinstance(error, PassingError)
+            assert isinstance(error, TransientError)
             assert not error.sent
             assert f"through the proxy http://localhost:{port} cannot be reached" in str(error)
             assert words in str(error)
             assert PASSWORD not in str(error)
         absent = await refusal(f"https://localhost:{far}/", trust_env=True)
-    assert isinstance(absent, PassingError)
+    assert isinstance(absent, TransientError)
     assert not absent.sent
     assert not played.heads
 
@@ -623,7 +623,7 @@ async def test_a_checkup_that_reaches_nobody_costs_nothing(
         classifier = connect("", {"url": url, "price": "0.01"})
         with SqliteLedger(tmp_path / "ledger.db") as ledger:
             asker = Asker(classifier, ledger, HURRY, Budget(queries=100))
-            with pytest.raises(PermanentError if tls else PassingError):
+            with pytest.raises(PermanentError if tls else TransientError):
                 await examine(asker, Image.of(np.zeros((8, 8, 3), np.uint8)))
             spent = ledger.spent(classifier.fingerprint)
         await classifier.close()

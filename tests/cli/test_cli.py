@@ -12,6 +12,8 @@ import pytest
 from faults import fault_server
 from workshop import run, write_profile
 
+from looktwice.calibration.votes import Votes
+from looktwice.cli.fit import tell_mismatch
 from looktwice.pictures.collection import find
 from looktwice.verdicts.policy import DecisionOptions
 
@@ -115,6 +117,13 @@ def test_truths_in_other_words_than_the_classifiers_are_told(tmp_path: Path) -> 
     assert "Label mismatch:" in warned
     assert "T-shirt-top" in warned
     assert "Label mismatch:" not in run("fit", CLOTHES, "--take", ":60", *words).stderr
+
+
+def test_a_true_label_of_one_picture_that_was_never_returned_is_no_mismatch(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["cat", "dog", "fox"] * 10
+    for truths, told in ((["ox"], False), (["ox"] * 3, True), ([f"ox {n}" for n in range(7)], True)):
+        tell_mismatch(Votes.from_labels(base, [["owl"]] * 30, [*truths, *base[len(truths) :]]))
+        assert ("Label mismatch:" in capsys.readouterr().err) == told
 
 
 def write_numbers(folder: Path, count: int = 30) -> Path:

@@ -39,6 +39,7 @@ def test_stats_show_queries_and_money(filled: Path) -> None:
     assert "0.1545" in shown
     assert day["day"] in shown
     assert "…" not in shown
+    assert "".join(day["fingerprint"].split()) in "".join(shown.split()), "of one piece, to be copied"
 
 
 def test_every_answer_is_exported_once(filled: Path, tmp_path: Path) -> None:

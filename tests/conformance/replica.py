@@ -18,7 +18,7 @@ from aiohttp import web
 from looktwice.classifiers.base import Answer, AnyClassifier, Pixels, names_of
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.onnx import connect as connect_onnx
-from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
 
 DEMO = Path(str(files("looktwice") / "demo"))
 Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -145,15 +145,15 @@ async def _echo(request: web.Request) -> web.StreamResponse:
 
 
 FAULTS = (
-    Fault("429 with seconds", _status(429, retry_after="7"), PassingError, {"status": 429, "retry_after": 7.0}),
-    Fault("429 with a reset", _status(429, ratelimit_reset="3"), PassingError, {"status": 429, "retry_after": 3.0}),
-    Fault("429 alone", _status(429), PassingError, {"status": 429, "retry_after": None}),
+    Fault("429 with seconds", _status(429, retry_after="7"), TransientError, {"status": 429, "retry_after": 7.0}),
+    Fault("429 with a reset", _status(429, ratelimit_reset="3"), TransientError, {"status": 429, "retry_after": 3.0}),
+    Fault("429 alone", _status(429), TransientError, {"status": 429, "retry_after": None}),
     Fault("429 without quota", _status(429, '{"error": {"code": "insufficient_quota"}}'), QuotaError),
-    Fault("408", _status(408), PassingError, {"status": 408}),
-    Fault("500", _status(500), PassingError, {"status": 500, "sent": True}),
-    Fault("502", _status(502), PassingError, {"status": 502}),
-    Fault("503", _status(503), PassingError, {"status": 503}),
-    Fault("504", _status(504), PassingError, {"status": 504}),
+    Fault("408", _status(408), TransientError, {"status": 408}),
+    Fault("500", _status(500), TransientError, {"status": 500, "sent": True}),
+    Fault("502", _status(502), TransientError, {"status": 502}),
+    Fault("503", _status(503), TransientError, {"status": 503}),
+    Fault("504", _status(504), TransientError, {"status": 504}),
     Fault("400", _status(400), PermanentError),
     Fault("401", _status(401), PermanentError),
     Fault("402", _status(402), QuotaError),
@@ -162,20 +162,20 @@ FAULTS = (
     Fault("413", _status(413), PermanentError),
     Fault("422", _status(422), PermanentError),
     Fault("redirect", _status(307, location="/elsewhere"), PermanentError),
-    Fault("reset", _reset, PassingError, {"sent": True}),
-    Fault("not HTTP", _not_http, PassingError, {"sent": True}),
-    Fault("half a reply", _half, PassingError, {"sent": True}),
-    Fault("hang", _hang, PassingError, {"sent": True}, {"timeout": 0.3}),
-    Fault("drip", _drip, PassingError, {"sent": True}, {"timeout": 0.3}),
+    Fault("reset", _reset, TransientError, {"sent": True}),
+    Fault("not HTTP", _not_http, TransientError, {"sent": True}),
+    Fault("half a reply", _half, TransientError, {"sent": True}),
+    Fault("hang", _hang, TransientError, {"sent": True}, {"timeout": 0.3}),
+    Fault("drip", _drip, TransientError, {"sent": True}, {"timeout": 0.3}),
     Fault("huge", _huge, PermanentError, {}, {"max_reply_bytes": 100_000}),
-    Fault("not JSON", _body("<html>welcome</html>", "text/html"), PassingError, {"garbled": True}),
-    Fault("empty body", _body(""), PassingError, {"garbled": True}),
-    Fault("other JSON", _body('{"unexpected": [1, null]}'), PassingError, {"garbled": True}),
-    Fault("a number", _body("17"), PassingError, {"garbled": True}),
-    Fault("null", _body("null"), PassingError, {"garbled": True}),
+    Fault("not JSON", _body("<html>welcome</html>", "text/html"), TransientError, {"garbled": True}),
+    Fault("empty body", _body(""), TransientError, {"garbled": True}),
+    Fault("other JSON", _body('{"unexpected": [1, null]}'), TransientError, {"garbled": True}),
+    Fault("a number", _body("17"), TransientError, {"garbled": True}),
+    Fault("null", _body("null"), TransientError, {"garbled": True}),
 )
 ECHO = Fault("echo", _echo, PermanentError)
-HANG = Fault("hang", _hang, PassingError)
+HANG = Fault("hang", _hang, TransientError)
 
 
 class Replica:

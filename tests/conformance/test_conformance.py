@@ -17,7 +17,7 @@ from conformance.cases import CASES, KEY, Case, Gives
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures, shares_of
 from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier
 from looktwice.classifiers.encoding import Encoding
-from looktwice.errors import PassingError, PermanentError
+from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
 
 SECRET = "s3cr3t/+key==&x y"
@@ -192,7 +192,7 @@ async def test_a_refused_key_is_named_by_its_variable(opened: Opened) -> None:
 async def test_a_server_that_is_not_there_was_surely_not_asked(opened: Opened) -> None:
     classifier = opened.case.connect("http://127.0.0.1:9", {})
     async with aclosing(_Closing(classifier)):
-        with pytest.raises(PassingError) as caught:
+        with pytest.raises(TransientError) as caught:
             await ask(classifier)
     assert caught.value.sent is False
 

@@ -203,6 +203,8 @@ def test_a_changed_container_is_another_unit(tmp_path: Path) -> None:
         (["nowhere"], "no such file or folder"),
         (["s3://key:secret@bucket/x"], "keys have no place"),
         (["nonsense://bucket/x"], "not an address"),
+        (["s3://bucket/x?bogus=secret"], "not an address"),
+        (["hdfs://nowhere.invalid/x"], "cannot be opened"),
         (["file:///nowhere/at/all"], "nothing at this address"),
     ],
 )

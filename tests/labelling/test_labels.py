@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from serving import started
+from workshop import run
 
 from looktwice.errors import DataError
 from looktwice.labelling.labels import Click, Labels
@@ -192,3 +194,16 @@ def test_a_table_that_tells_no_truth_says_what_to_do(tmp_path: Path) -> None:
     (folder / "labels.csv").write_text("file,label,not\n000.png,,\n")
     with pytest.raises(DataError, match="holds no label; label some pictures with: looktwice label"):
         labelled(folder)
+
+
+def test_a_classifier_that_is_not_asked_needs_no_key(tmp_path: Path) -> None:
+    photos(tmp_path / "photos", 3)
+    told = {"connector": "openai", "model": "gpt-x", "url": "http://127.0.0.1:9/v1", "key": "NO_SUCH_KEY"}
+    lines = [f'{name} = "{value}"' for name, value in told.items()]
+    (tmp_path / "api.toml").write_text("\n".join([*lines, 'labels = ["cat", "dog"]']))
+    words = ("label", tmp_path / "photos", "-c", tmp_path / "api.toml", "--port", 0)
+    refused = run(*words)
+    assert refused.returncode == 1
+    assert "environment variable NO_SUCH_KEY is not set" in " ".join(refused.stderr.split())
+    with started(*words, "--no-asking") as service:
+        assert service.get("/").status == 200

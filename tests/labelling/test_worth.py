@@ -34,7 +34,7 @@ def test_few_labels_tell_their_number_and_from_when_on_there_is_more() -> None:
 
 def test_the_figures_are_those_of_a_fit() -> None:
     votes = voted(500)
-    found, outcome = worth(votes, 0, 0.05), crossfit.cross_fit(Jury(), votes)
+    found, outcome = worth(votes, 0, 0.001), crossfit.cross_fit(Jury(), votes)
     assert found.accuracy
     assert found.accuracy[0] == (votes.base == votes.truths).mean()
     assert found.accuracy[1] < found.accuracy[0] < found.accuracy[2]
@@ -61,3 +61,11 @@ def test_a_guarantee_that_the_answers_cannot_keep_is_out_of_reach() -> None:
     found = worth(voted(400, hard=1.0), 0, 0.001)
     assert (found.more, found.enough) == (None, False)
     assert found.lines()[1][1:] == ("out of reach", "even the surest answers are wrong too often")
+
+
+def test_a_wanted_guarantee_that_holds_is_within_reach_also_beyond_the_ladder() -> None:
+    votes = voted(40, hard=0.7)
+    assert worth(votes, 0, 0.001).max_error is None, "nothing of the ladder holds"
+    found = worth(votes, 0, 0.35)
+    assert (found.max_error, found.accepted is not None) == (0.35, True)
+    assert ("Guarantee within reach", "wrong at most 35%") in [line[:2] for line in found.lines()]

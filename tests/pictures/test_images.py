@@ -248,7 +248,7 @@ def test_a_cut_off_heic_is_refused(length: int) -> None:
 
 
 def test_a_video_is_no_picture() -> None:
-    assert "not a picture" in reason(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100))
+    assert "it is a video" in reason(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + bytes(100))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])

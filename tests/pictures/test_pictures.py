@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import PIL.Image
@@ -221,6 +222,14 @@ def test_labels_csv_gives_truths_and_ignores_other_columns(tmp_path: Path) -> No
     put(tmp_path, "a.png", "deep/b.png")
     table(tmp_path / "labels.csv", ("name", "file", "label"), ("x", "deep/b.png", "cat, small"), ("y", "./a.png", "7"))
     assert list(truths(labelled(tmp_path)).items()) == [("a.png", "7"), ("deep/b.png", "cat, small")]
+
+
+def test_an_accent_may_be_spelled_otherwise_in_the_table_than_in_the_name_of_the_file(tmp_path: Path) -> None:
+    put(tmp_path, normalize("NFD", "café.png"), normalize("NFC", "thé.png"), "é.png")
+    rows = [(normalize("NFC", "café.png"), "a"), (normalize("NFD", "thé.png"), "b"), ("é.png", "c")]
+    table(tmp_path / "labels.csv", ("file", "label"), *rows)
+    found = {normalize("NFC", name): truth for name, truth in truths(labelled(tmp_path)).items()}
+    assert found == {"café.png": "a", "thé.png": "b", "é.png": "c"}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from workshop import run
 from looktwice.errors import DataError, ImageError
 from looktwice.model import Model
 from looktwice.pictures import video
+from looktwice.pictures.decode import is_video
 from looktwice.pictures.image import WorkingSize
-from looktwice.pictures.video import frames, is_video, is_video_file
+from looktwice.pictures.video import frames, is_video_file
 
 
 def film(path: Path, count: int, side: tuple[int, int] = (64, 48)) -> Path:
@@ -134,4 +135,4 @@ def test_a_single_photo_or_an_empty_video_is_no_burst(place: Path) -> None:
     assert done.returncode != 0
     assert "empty.mp4: a video with no frames that can be read" in done.stderr.splitlines()[-1]
     done = run("look", place / "film.mp4", "--profile", place / "profile.json")
-    assert (done.returncode, "is a video; judge some of its frames" in done.stderr) == (1, True)
+    assert (done.returncode, "it is a video; judge some of its frames" in done.stderr) == (3, True)

@@ -22,11 +22,10 @@ from workshop import run
 from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, storage, votes
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
-from looktwice.calibration.votes import MISSING, Votes
+from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.cli.evaluate import report
 from looktwice.errors import DataError, ImageError, LookTwiceError
 from looktwice.pictures.collection import Picture

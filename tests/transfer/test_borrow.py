@@ -25,7 +25,7 @@ def world(pictures: int, seed: int, hardness: float = 1.0, views: int = 5, class
 
 
 def theta(jury: Jury) -> Floats:
-    return np.array([*jury.weights, *jury.unnamed])
+    return np.array([*jury.weights, jury.log_votes, *jury.unnamed])
 
 
 def loss(jury: Jury, votes: LabelledVotes) -> float:
@@ -49,7 +49,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
     patterns, difference = tabulate(votes), 0.4
     bowl = _Anchored.around(prior, patterns, difference)
     found = bowl.lowest(bowl.anchor)
-    precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(8))
+    precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(9))
     options, starts, owner = patterns.options, patterns.starts, patterns.owner
     sizes, mass = np.bincount(owner), np.add.reduceat(patterns.hits(), starts)
     extra = mass / mass.sum() / sizes
@@ -61,7 +61,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
         away = point - theta(prior)
         return float(-(patterns.hits() + extra[owner]) @ chance + away @ precision @ away / 2)
 
-    bounds = [(0.0, None)] * 6 + [(None, np.log(votes.classes - 1)), (0.0, None)]
+    bounds = [(0.0, None)] * 7 + [(None, np.log(votes.classes - 1)), (0.0, None)]
     best = minimize(slow, theta(prior), method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(found, best.x, atol=2e-3)
     assert (np.linalg.eigvalsh(bowl.curvature(found)) > 0).all()

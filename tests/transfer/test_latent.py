@@ -10,21 +10,10 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 from scipy.stats import kurtosis, skew
 
-from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
+from looktwice.calibration.paper import PAPER_A, Cumulative, Gaussian, Transfer
 from looktwice.calibration.votes import Votes
 from looktwice.errors import DataError
-from looktwice.transfer.latent import (
-    GRID,
-    PAPER_A,
-    Cumulatives,
-    Head,
-    Margins,
-    closest_normal,
-    describe,
-    distances,
-    read,
-    shape,
-)
+from looktwice.transfer.latent import GRID, Cumulatives, Head, Margins, closest_normal, describe, distances, read, shape
 
 Floats = NDArray[np.float64]
 

@@ -77,6 +77,17 @@ def test_copies_make_no_interval_narrower(profiles: tuple[Path, Path, str], tmp_
     assert all("60 pictures that took no part in fitting" in " ".join(page.split()) for page in pages)
 
 
+def test_an_evaluation_tells_which_pictures_took_part_in_fitting(
+    profiles: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    pictures, page = write(tmp_path / "some.npz", slice(90, 120), 1), tmp_path / "report.html"
+    done = run("evaluate", pictures, "-p", profiles[0], "--report", page, COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert "On 30 pictures, 10 of which took part in fitting" in done.stdout
+    assert "Too optimistic" in done.stdout
+    assert "30 pictures, 10 of which took part in fitting" in " ".join(page.read_text().split())
+
+
 def test_a_picture_with_two_truths_is_named(tmp_path: Path) -> None:
     with np.load(DEMO / "pictures.npz") as demo:
         names, pictures = demo["class_names"], list(zip(demo["images"], demo["labels"], strict=True))[:40]

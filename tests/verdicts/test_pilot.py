@@ -17,9 +17,8 @@ from workshop import run
 
 from looktwice.asking.asker import Asker
 from looktwice.calibration import jury, logit, panels
-from looktwice.calibration.evidence import Evidence
 from looktwice.calibration.panels import Gain
-from looktwice.calibration.votes import LabelledVotes, Votes
+from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
 from looktwice.classifiers.registry import connect
 from looktwice.errors import FitError
 from looktwice.pictures.collection import Picture, labelled
@@ -122,7 +121,8 @@ def test_a_panel_grows_by_what_is_new_rather_than_by_what_is_strong() -> None:
 def test_the_losses_of_a_table_are_those_of_the_distribution() -> None:
     votes = told([0.3, 0.6, 0.2], pictures=150)
     fitted, table = jury.Jury().fit(votes).without_offsets(), logit.tabulate(votes)
-    theta, distribution = np.array([*fitted.weights, *fitted.unnamed]), fitted.distribution(votes)
+    theta = np.array([*fitted.weights, fitted.log_votes, *fitted.unnamed])
+    distribution = fitted.distribution(votes)
     assert panels.brier(table, theta, votes.classes) == pytest.approx(distribution.brier(votes.truths))
     assert panels.log_loss(table, theta, votes.classes) == pytest.approx(distribution.nll(votes.truths))
 
@@ -137,8 +137,8 @@ def test_counting_hands_loses_nothing_but_who_said_what(classes: int) -> None:
     table = logit.tabulate(votes.labelled([words[code] for code in truth]))
     merged = panels.equal_weights(table)
     assert len(merged.starts) < len(table.starts)
-    theta = np.array([0.7, 0.4, 0.9, 0.3])
-    spread = np.array([0.7, *[0.4] * 5, 0.9, 0.3])
+    theta = np.array([0.7, 0.4, 0.5, 0.9, 0.3])
+    spread = np.array([0.7, *[0.4] * 5, 0.5, 0.9, 0.3])
     for loss in (panels.brier, panels.log_loss):
         np.testing.assert_allclose(loss(merged, theta, classes), loss(table, spread, classes))
 

@@ -14,7 +14,7 @@ import pytest
 from workshop import run, write_profile
 
 from looktwice.asking.asker import Asker
-from looktwice.asking.outcome import Unscored
+from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.registry import connect
 from looktwice.errors import DataError, ProfileError
@@ -358,8 +358,14 @@ def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothe
             "coat",
             0.987,
             [("left.jpg", "bag"), ("a", "hat"), ("b", "hat"), ("c", "cap"), ("d", "tie"), ("e", "tie")],
-            "0 of 6 views agree; 2 say hat; 2 say tie; left.jpg says bag; 1 say something else; "
+            "0 of 6 other photos agree; 2 say hat; 2 say tie; left.jpg says bag; 1 says something else; "
             "such answers are right 98.7 % of the time.",
+        ),
+        (
+            "bag",
+            0.5,
+            [("clip.mp4#2", "coat"), ("clip.mp4#3", "coat")],
+            "2 of 2 other photos agree; the first photo was called bag; such answers are right 50 % of the time.",
         ),
         ("coat", 0.9, [], "No view was asked; such answers are right 90 % of the time."),
     ],
@@ -368,6 +374,13 @@ def test_a_verdict_is_explained_in_one_sentence(
     base: str, confidence: float, votes: list[tuple[str, str | None]], words: str
 ) -> None:
     assert look.sentence("coat", base, confidence, votes) == words
+
+
+def test_a_verdict_prints_as_one_line() -> None:
+    verdict = look.Verdict("0001.jpg", "coat", 0.93, 0.9, 0.95, "coat", (("mirror", "coat"),), 2)
+    assert str(verdict) == "0001.jpg: coat, 93 %"
+    assert str(replace(verdict, decision="review")) == "0001.jpg: coat, 93 %, review"
+    assert str(Unscored("0002.jpg", Cause.BUDGET, "the budget is spent")) == "0002.jpg: not scored: the budget is spent"
 
 
 @pytest.mark.parametrize("view", MILD.views, ids=str)

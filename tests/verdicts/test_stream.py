@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,3 +133,28 @@ def test_score_tells_since_which_picture_and_what_to_label_first(tmp_path: Path)
     plain = json.loads(run("score", *words, "--json", "--dry-run").stdout)
     assert skipping["unfamiliar"] == plain["unfamiliar"] > 0
     assert skipping["questions"] < plain["questions"]
+
+
+def test_what_is_left_after_the_budget_is_no_sample_that_tells_of_a_change(tmp_path: Path) -> None:
+    place, ledger = write_place(tmp_path), tmp_path / "ledger.db"
+    clothes = labelled(DEMO / "pictures.npz")[-200:]
+    for number, picture in enumerate(clothes):
+        folder = tmp_path / "all"
+        folder.mkdir(exist_ok=True)
+        cv2.imwrite(str(folder / f"{number:03}.png"), picture.image().pixels)
+    words = ("--profile", place / "profile.json", "--json")
+    calm = run("score", tmp_path / "all", *words, "-o", tmp_path / "calm.jsonl")
+    assert json.loads(calm.stdout)["drift"] is False
+    verdicts = [json.loads(line) for line in (tmp_path / "calm.jsonl").read_text().splitlines()]
+    hard = sorted(verdicts, key=lambda verdict: verdict["confidence"])[:60]
+    (tmp_path / "hard").mkdir()
+    for verdict in hard:
+        shutil.copy(tmp_path / "all" / verdict["name"], tmp_path / "hard")
+    asked = ("--ledger", ledger, "--canaries", 0, "--budget")
+    alone = run("score", tmp_path / "hard", *words, *asked, 100_000, "-o", tmp_path / "hard.jsonl")
+    assert json.loads(alone.stdout)["drift"] is True, "these pictures alone would be taken for a change"
+    spent = run("score", tmp_path / "all", *words, *asked, 1, "-o", tmp_path / "all.jsonl")
+    told = json.loads(spent.stdout)
+    assert told["not_scored"] == 140
+    assert told["drift"] is False
+    assert "no fair sample" in " ".join(spent.stderr.split())

@@ -22,9 +22,11 @@ from looktwice.asking.canaries import Canaries, Canary
 from looktwice.asking.jobs import (
     NO_SCREEN,
     Job,
+    Meter,
     OnAnswer,
     Opened,
     Opener,
+    Quote,
     Round,
     Rounds,
     Scores,
@@ -35,13 +37,13 @@ from looktwice.asking.jobs import (
 )
 from looktwice.asking.ledger.memory import Unrecorded
 from looktwice.asking.ledger.protocol import Budget, Ledger, Spend
-from looktwice.asking.meter import Meter, Quote
+from looktwice.asking.ledger.queue import QueuedLedger
 from looktwice.asking.outcome import Cause, Failure, Unscored
 from looktwice.asking.pace import Polling, Rate, RetryPolicy
 from looktwice.asking.sender import Sender
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms, names_of, size_in_bytes
-from looktwice.errors import ClassifierError, ImageError, LedgerError, PassingError
+from looktwice.errors import ClassifierError, ImageError, LedgerError, TransientError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image
@@ -154,6 +156,11 @@ class Asker:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
         self._stop_requested = True
         self._sender.stop(Failure(Cause.STOPPED, message))
+
+    def give_up(self) -> None:
+        """Wait no longer for a ledger that cannot be written: the answers that wait for it are lost."""
+        if isinstance(self._ledger, QueuedLedger):
+            self._ledger.stop_waiting()
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""
@@ -329,7 +336,7 @@ class Asker:
         """Ask about the pictures of a chunk, round by round, until each has enough answers."""
         opened = [item for item in chunk if isinstance(item, Opened)]
         for item in opened:  # keep a few pictures with known answers as canaries
-            if self.canaries.wants() and (label := item.label(item.jobs[0].answer)):
+            if (label := item.label(item.jobs[0].answer)) and self.canaries.wants():
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
                 self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label, self.quote(item.image)))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
@@ -383,10 +390,10 @@ class Asker:
         for job, failure in unfit:
             job.settle(failure)
         async with self._checking:
-            if self.canaries.due(self.progress.sent):
+            if self.canaries.kept and self.canaries.due(self.progress.sent):
                 try:
                     await self.canaries.check(self._ask_again, self.progress.sent)
-                except PassingError as error:
+                except TransientError as error:
                     self._sender.back_off(error)
                 except ClassifierError as error:
                     self._sender.end(error)

@@ -27,7 +27,7 @@ from looktwice.classifiers.base import Answer
 from looktwice.classifiers.chat.batching import Fate, Line, Sought
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.transport import Reply
-from looktwice.errors import ClassifierError, LedgerError, PassingError
+from looktwice.errors import ClassifierError, LedgerError, TransientError
 from looktwice.phrasing import Phrasing
 
 T = TypeVar("T")
@@ -138,7 +138,8 @@ class Batches:
             remote = await self._once(create, partial(self._api.find, sought))
             await asyncio.wrap_future(self._ledger.note_batch(batch.id, remote=remote))
         except ClassifierError as error:
-            if not isinstance(error, PassingError):  # it was refused, so the vendor surely does not have it
+            refused = error.status is not None or not error.sent
+            if refused and not isinstance(error, TransientError):  # so that the vendor surely does not have it
                 await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
             self._sender.end(error)
 
@@ -147,7 +148,7 @@ class Batches:
         for attempt in range(self._polling.faults):
             try:
                 return await send()
-            except PassingError as error:
+            except TransientError as error:
                 if attempt == self._polling.faults - 1 or self._sender.halt:
                     raise
                 await self._rest(attempt, error)
@@ -257,13 +258,13 @@ class Batches:
         for attempt in range(self._polling.faults):
             try:
                 return await ask()
-            except PassingError as error:
+            except TransientError as error:
                 if attempt == self._polling.faults - 1 or self._sender.halt:
                     raise
                 await self._rest(attempt, error)
         raise AssertionError
 
-    async def _rest(self, attempt: int, error: PassingError) -> None:
+    async def _rest(self, attempt: int, error: TransientError) -> None:
         backoff = min(self._polling.latest, self._polling.soonest * 1.5**attempt)
         await self._sender.pause(error.retry_after or backoff * random.uniform(0.5, 1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from looktwice.asking.meter import Quote
+from looktwice.asking.jobs import Quote
 from looktwice.errors import ChangedError
 
 REPEATS = 8
@@ -37,25 +37,25 @@ class Canaries:
     """Answers that were asked for again."""
     flipped: int = 0
     """How many of them differed."""
-    _kept: list[Canary] = field(default_factory=list)
+    kept: list[Canary] = field(default_factory=list)
     _checked_at: int | None = None
 
     def wants(self) -> bool:
         """Whether there is room for another canary."""
-        return len(self._kept) < self.canaries
+        return len(self.kept) < self.canaries
 
     def keep(self, canary: Canary) -> None:
         """Remember a question whose answer is known."""
-        self._kept.append(canary)
+        self.kept.append(canary)
 
     def due(self, sent: int) -> bool:
         """Whether to check now: before the first question, and after every `every` questions."""
-        return bool(self._kept) and (self._checked_at is None or sent - self._checked_at >= self.every)
+        return self._checked_at is None or sent - self._checked_at >= self.every
 
     async def check(self, ask: Ask, sent: int) -> None:
         """Ask every canary again; a ChangedError if one answers differently each time it is asked."""
         self._checked_at = sent
-        for canary in self._kept:
+        for canary in self.kept:
             label = await self._reask(ask, canary)
             if label not in (None, canary.label):
                 await self._confirm_change(ask, canary, str(label))

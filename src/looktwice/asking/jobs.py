@@ -1,30 +1,31 @@
-"""A picture with its questions on their way to answers: how they are put, what is seen before, what comes of them."""
+"""Questions on their way to answers: what each costs, how it is put, what is seen before, what comes of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-from looktwice.asking.ledger.protocol import Entry, keys, tail
-from looktwice.asking.meter import Quote
+from looktwice.asking.ledger.protocol import MICRO, Bill, Entry, keys, tail
 from looktwice.asking.outcome import Cause, Failure, Unscored
-from looktwice.calibration.evidence import RankedList
-from looktwice.calibration.votes import Row
+from looktwice.calibration.votes import RankedList, Row
 from looktwice.classifiers.base import (
     NO_LABEL,
     Answer,
     AnyClassifier,
+    Metered,
     Naming,
     Pixels,
     Prompted,
     Terms,
+    Tokens,
     merged,
     why_none,
 )
+from looktwice.classifiers.prices import Tariff, tokens_of
 from looktwice.errors import ImageError, PermanentError, ViewError
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import Picture
@@ -34,6 +35,59 @@ from looktwice.views import Panel, Question, View, base_question, questions, ren
 
 SOONEST = 0.05
 """Seconds until a question that another session has is looked up again; doubled each time."""
+
+
+class Quote(NamedTuple):
+    """The price of a question in millionths of the currency: expected, and at most."""
+
+    expected: int
+    most: int
+    tokens: Tokens = Tokens()
+    """The expected tokens."""
+
+
+class Meter(Protocol):
+    """Prices questions."""
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """The price of a question about a picture of this size, in this wording."""
+
+    def bill(self, answer: Answer, quote: Quote) -> Bill | None:
+        """The bill of an answer; None where it costs the quoted maximum."""
+
+
+@dataclass(frozen=True)
+class FlatMeter:
+    """Every question has the same price."""
+
+    price_micros: int
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        return Quote(self.price_micros, self.price_micros)
+
+    def bill(self, answer: Answer, quote: Quote) -> Bill | None:
+        return None
+
+
+class TokenMeter:
+    """Questions are billed by the tokens of request and reply; in a batch at its lower price."""
+
+    def __init__(self, classifier: Metered, tariff: Tariff, batched: bool = False) -> None:
+        self._classifier, self._tariff, self._batched = classifier, tariff, batched
+        self._quoted = lru_cache(maxsize=256)(self._weighed)
+
+    def quote(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        return self._quoted(height, width, replace(phrasing, order=None))  # which has no price
+
+    def bill(self, answer: Answer, quote: Quote) -> Bill | None:
+        tokens = tokens_of(dict(answer.usage))
+        return tokens and Bill(tokens, self._tariff.picos(tokens, self._batched), quote.expected)
+
+    def _weighed(self, height: int, width: int, phrasing: Phrasing) -> Quote:
+        weight = self._classifier.weigh(height, width, phrasing)
+        tokens = self._tariff.expected(weight)
+        expected, most = (self._tariff.picos(each, self._batched) for each in (tokens, self._tariff.most(weight)))
+        return Quote(round(expected / MICRO), -(-most // MICRO), tokens)
 
 
 class Round:

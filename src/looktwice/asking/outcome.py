@@ -45,6 +45,9 @@ class Unscored:
     cause: Cause
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: not scored: {self.message}"
+
     def error(self) -> LookTwiceError:
         """The corresponding exception."""
         if self.cause in (Cause.UNREADABLE, Cause.UNFIT, Cause.UNFAMILIAR):

@@ -18,14 +18,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from looktwice.asking.jobs import SOONEST, Job, settle
-from looktwice.asking.ledger.protocol import MICRO, Bill, Budget, Grant, Ledger, Outcome
-from looktwice.asking.ledger.sessions import BEAT, DEAD, LEASE
-from looktwice.asking.meter import FlatMeter, Meter, Quote
+from looktwice.asking.jobs import SOONEST, FlatMeter, Job, Meter, Quote, settle
+from looktwice.asking.ledger.protocol import BEAT, DEAD, LEASE, MICRO, Bill, Budget, Grant, Ledger, Outcome
 from looktwice.asking.outcome import Cause, Failure, Progress
 from looktwice.asking.pace import AdaptiveRate, Gate, LearnedPaces, Rate, RetryPolicy, SharedAdaptiveRate
 from looktwice.classifiers.base import Answer, AnyClassifier, Terms
-from looktwice.errors import ClassifierError, LedgerError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, LedgerError, PermanentError, QuotaError, TransientError
 
 PRESSURE = (429, 503)
 """Statuses that ask for fewer calls at a time."""
@@ -328,6 +326,9 @@ class Sender:
             async with self.gate:
                 try:
                     await self._wait_turn(len(jobs))
+                except LedgerError:
+                    self._release(jobs, Outcome.UNSENT)
+                    raise
                 finally:
                     self._waiting -= len(jobs)
                 if self.halt:
@@ -346,7 +347,7 @@ class Sender:
                 started = time.perf_counter()
                 answers = await self.classifier.label([job.prepared for job in jobs])
             self._keep(jobs, answers, time.perf_counter() - started)
-        except PassingError as error:
+        except TransientError as error:
             self._refund(jobs, error)
             self.back_off(error)
             self._retry(jobs, error)
@@ -417,7 +418,7 @@ class Sender:
             self._spend(-len(jobs), -sum(map(self._most, jobs)))
         self._release(jobs, _outcome(error))
 
-    def back_off(self, error: PassingError) -> None:
+    def back_off(self, error: TransientError) -> None:
         """Slow down where the classifier asks for it, and stop after too many failures in a row (circuit breaker)."""
         now = asyncio.get_running_loop().time()
         if now >= self._adaptive.pause_until:  # else it was sent before the pause began
@@ -434,7 +435,7 @@ class Sender:
                 )
             )
 
-    def _stop_until(self, error: PassingError, seconds: float) -> None:
+    def _stop_until(self, error: TransientError, seconds: float) -> None:
         """Stop where the classifier asks for a longer wait than allowed, and say when it can be asked again."""
         self._available_at = datetime.now(UTC) + timedelta(seconds=seconds)
         self.end(
@@ -447,7 +448,7 @@ class Sender:
             Cause.STOPPED,
         )
 
-    def _retry(self, jobs: list[Job], error: PassingError) -> None:
+    def _retry(self, jobs: list[Job], error: TransientError) -> None:
         """Retry questions after the wait that was asked for, or with exponential backoff and jitter."""
         refused = error.status in PRESSURE
         most = self._retries.few if error.garbled or error.status == INTERNAL else self._retries.attempts

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Self, TypedDict, TypeVar, get_args
 
 from looktwice.asking.asker import Asker
-from looktwice.asking.jobs import Scores
-from looktwice.asking.ledger import POSTGRES, Budget, Spend, default_path, open_at
-from looktwice.asking.meter import Meter, TokenMeter
+from looktwice.asking.jobs import Meter, Scores, TokenMeter
+from looktwice.asking.ledger.memory import MemoryLedger, of_this_process
+from looktwice.asking.ledger.protocol import Budget, Ledger, Spend
+from looktwice.asking.ledger.sqlite import SqliteLedger, default_path
 from looktwice.asking.pace import Moments, Polling, RetryPolicy, SharedRate
 from looktwice.classifiers.base import AnyClassifier, Metered, Terms
 from looktwice.classifiers.prices import read_table
@@ -32,6 +33,8 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         return runner.run(main())
 
 
+POSTGRES = ("postgresql://", "postgres://")
+MEMORY = "memory"
 OFF = "off"
 
 Money = str | int | float | Decimal
@@ -157,7 +160,7 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
     terms = options.terms(classifier)
     meter = options.meter(classifier)
     place = ledger_place(terms, options)
-    ledger = open_at(place, options.command) if place else None
+    ledger = open_ledger(place, options.command) if place else None
     try:
         budget = options.limits(terms, ledger.spent(classifier.fingerprint) if ledger else None)
         if ledger:
@@ -182,6 +185,20 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
         if ledger:
             ledger.close()
         raise
+
+
+def open_ledger(place: str, command: str | None = None) -> Ledger:
+    """The ledger in a file, in a PostgreSQL database if the place begins with `postgresql://`, or in `memory`.
+
+    What is spent through it is counted as spent by `command`.
+    """
+    if place == MEMORY:
+        return MemoryLedger(of_this_process())
+    if place.startswith(POSTGRES):
+        from looktwice.asking.ledger.postgres import PostgresLedger
+
+        return PostgresLedger(place, command)
+    return SqliteLedger(Path(place), command)
 
 
 def ledger_place(terms: Terms, options: AskOptions) -> str | None:

@@ -57,16 +57,16 @@ class ShareCalibrator(ABC):
         return TALLIES[self.ballot](votes).label
 
     def confidence(self, votes: Votes) -> Floats:
-        return self._curve(self._share(TALLIES[self.ballot](votes)))
+        return self.curve(self._share(TALLIES[self.ballot](votes)))
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
         tally = TALLIES[self.ballot](votes)
         low, high = metrics.wilson(tally.agree, np.maximum(tally.asked, 1))
-        return self._curve(low), self._curve(high)
+        return self.curve(low), self.curve(high)
 
     def distribution(self, votes: Votes) -> Distribution:
         tally = TALLIES[self.ballot](votes)
-        confidence = self._curve(self._share(tally))
+        confidence = self.curve(self._share(tally))
         return Distribution(tally.label[:, None], confidence[:, None], votes.classes)
 
     def _share(self, tally: Tally) -> Floats:
@@ -76,7 +76,8 @@ class ShareCalibrator(ABC):
     def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self: ...
 
     @abstractmethod
-    def _curve(self, share: Floats) -> Floats: ...
+    def curve(self, share: Floats) -> Floats:
+        """The confidence where this share of the views agrees."""
 
 
 def fitted(value: float | None, calibrator: ShareCalibrator) -> float:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from looktwice.calibration import metrics
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.distribution import Distribution, standing
-from looktwice.calibration.evidence import NO_SCORES, Scale, useless
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.jury import asked as views_asked
 from looktwice.calibration.metrics import Intervals, Scores
 from looktwice.calibration.paper import Naive
+from looktwice.calibration.scales import NO_SCORES, Scale, useless
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Places
 from looktwice.errors import FitError

@@ -1,13 +1,14 @@
 """The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
 
-P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c]) for each of the m named labels c, and
-P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), for the K − m classes that nobody named together. Only their shares
-of it are a second step: even ones, or by which labels are said together (`companions`).
+P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each of the m named labels c, n_c being how many
+answers name it, and P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), for the K − m classes that nobody named
+together. Only their shares of it are a second step: even ones, or by which labels are said together (`Companions`).
+Answers about one picture depend on each other: with γ, each further vote for the same label counts less.
 
-All w and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
-raises the base label's probability: the base label's score falls by w_s, and no rival's does. The other's rises by
-w_s; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed goes on
-to b₀ − b₁/(m + 1) − log(K − 1).
+All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
+raises the base label's probability: the base label's score falls by w_s and γ·log(n/(n − 1)), and no rival's does. The
+other's rises; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed
+goes on to b₀ − b₁/(m + 1) − log(K − 1).
 
 To the score of the base label comes an offset for its class, where that pays on held-out folds. A single class that
 nobody named is a label like any other, and may be the answer: with two classes, the one that nobody said.
@@ -22,8 +23,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.companions import Companions
-from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.distribution import Companions, Distribution
 from looktwice.calibration.logit import (
     SHRINKAGE,
     Offsets,
@@ -31,12 +31,13 @@ from looktwice.calibration.logit import (
     choose_offsets,
     descend,
     first_said,
+    log_odds,
     pooling,
     posterior_covariance,
     tabulate,
     widen,
 )
-from looktwice.calibration.scored import Layout, Scored, ScoredHearing, choose_layout, fit_scored, log_odds
+from looktwice.calibration.scored import Layout, Scored, ScoredUtilities, choose_layout, fit_scored
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError, FitError
 
@@ -59,7 +60,7 @@ class Jury:
     shrinkage: float = SHRINKAGE
     """How strongly the views' weights are drawn together."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
-    """Of w₀, w_1 … w_S, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
+    """Of w₀, w_1 … w_S, γ, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
     classes: tuple[int, ...] = ()
@@ -70,6 +71,14 @@ class Jury:
     """The weights for pictures that have scores; None where scores were not given, or not worth it."""
     companions: Companions | None = None
     """Where the truth may be that nobody named; None where all classes share alike."""
+    log_votes: float = 0.0
+    """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
+
+    def __post_init__(self) -> None:
+        votes, size = len(self.weights), len(self.covariance)
+        if size and size == votes + len(self.offsets) + 2:  # of a profile from before γ, which is 0 for certain
+            padded = np.insert(np.insert(np.array(self.covariance), votes, 0.0, axis=0), votes, 0.0, axis=1)
+            object.__setattr__(self, "covariance", tuple(map(tuple, padded.tolist())))
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """The jury learned from these pictures.
@@ -95,15 +104,15 @@ class Jury:
     def predict(self, votes: Votes) -> Codes:
         """(n,): the most probable named label, or the base label for that ballot."""
         label = votes.base.copy()
-        for rows, hearing in self._hearings(votes):
-            label[rows] = hearing.labels()[np.arange(len(rows)), self._believed(hearing)]
+        for rows, utilities in self._by_evidence(votes):
+            label[rows] = utilities.labels()[np.arange(len(rows)), self._believed(utilities)]
         return label
 
     def confidence(self, votes: Votes) -> Floats:
         """(n,): the probability that this label is right, in [0, 1]."""
         confidence = np.zeros(len(votes))
-        for rows, hearing in self._hearings(votes):
-            confidence[rows] = _sigmoid(hearing.odds(self._believed(hearing)))
+        for rows, utilities in self._by_evidence(votes):
+            confidence[rows] = _sigmoid(utilities.odds(self._believed(utilities)))
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
@@ -112,17 +121,17 @@ class Jury:
         From the curvature of the penalised likelihood (Laplace), carried over to the log odds of the confidence.
         """
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
-        for rows, hearing in self._hearings(votes):
-            believed = self._believed(hearing)
-            odds, slope = hearing.odds(believed), hearing.slope(believed)
-            variance = ((slope @ hearing.covariance) * slope).sum(axis=1)
+        for rows, utilities in self._by_evidence(votes):
+            believed = self._believed(utilities)
+            odds, slope = utilities.odds(believed), utilities.slope(believed)
+            variance = ((slope @ utilities.covariance) * slope).sum(axis=1)
             half = Z95 * np.sqrt(np.maximum(variance, 0.0))
             low[rows], high[rows] = _sigmoid(odds - half), _sigmoid(odds + half)
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label that was named, and of likely ones that were not; all others share alike."""
-        parts = [(rows, hearing.labels(), hearing.named()) for rows, hearing in self._hearings(votes)]
+        parts = [(rows, utilities.labels(), utilities.named()) for rows, utilities in self._by_evidence(votes)]
         named = joined_distribution(parts, len(votes), votes.classes)
         return self.companions.spread(named, len(votes.vocabulary)) if self.companions else named
 
@@ -144,7 +153,7 @@ class Jury:
         fitted = len(self.weights) - 1
         if fitted < 1:
             raise FitError(f"a jury fitted on no views cannot judge {views}; fit it on a panel")
-        mixing = pooling(fitted, views, len(self.offsets) + 2)
+        mixing = pooling(fitted, views, len(self.offsets) + 3)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         weights = (mixing[: 1 + views, : 1 + fitted] @ np.array(self.weights)).tolist()
         scored = self.scored and self.scored.pooled(views)
@@ -153,41 +162,43 @@ class Jury:
     def without_offsets(self) -> Self:
         """The same for pictures of other classes."""
         kept = [
-            place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) < len(self.offsets)
+            place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) - 1 < len(self.offsets)
         ]
         covariance = tuple(map(tuple, np.array(self.covariance)[np.ix_(kept, kept)].tolist()))
         return replace(self, classes=(), offsets=(), covariance=covariance, companions=None)
 
     def _holding(self, patterns: Patterns, theta: Floats, offsets: Offsets) -> Self:
-        votes = len(theta) - 2 - len(offsets.classes)
+        votes = len(theta) - 3 - len(offsets.classes)
         return replace(
             self,
             weights=tuple(theta[:votes].tolist()),
+            log_votes=float(theta[votes]),
             classes=offsets.classes,
-            offsets=tuple(theta[votes:-2].tolist()),
+            offsets=tuple(theta[votes + 1 : -2].tolist()),
             unnamed=(float(theta[-2]), float(theta[-1])),
             covariance=tuple(map(tuple, posterior_covariance(patterns, self.shrinkage, theta).tolist())),
         )
 
-    def _hearings(self, votes: Votes) -> Iterator[tuple[Places, _Hearing | ScoredHearing]]:
-        """The pictures that are judged by labels alone, those that are judged by scores too, and what is said."""
+    def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, _Utilities | ScoredUtilities]]:
+        """Pictures that are judged by labels alone, then those that are judged by scores too, with their utilities."""
         scored = self.hears_scores(votes)
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
-            heard = votes if len(rows) == len(votes) else votes.take(rows)
-            yield rows, self.scored.hear(heard) if self.scored and scored[rows[0]] else self._hear(heard)
+            part = votes if len(rows) == len(votes) else votes.take(rows)
+            with_scores = self.scored if scored[rows[0]] else None
+            yield rows, with_scores.utilities(part) if with_scores else self._utilities(part)
 
-    def _hear(self, votes: Votes) -> _Hearing:
+    def _utilities(self, votes: Votes) -> _Utilities:
         if not self.weights:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
         if len(self.offsets) != len(self.classes):
             raise DataError("the jury's offsets do not hold together; fit again")
-        return _hear(votes, self)
+        return _weigh(votes, self)
 
-    def _believed(self, hearing: _Hearing | ScoredHearing) -> Places:
+    def _believed(self, utilities: _Utilities | ScoredUtilities) -> Places:
         """(n,): the column of the believed label among base and views; the base label wins a tie."""
-        best = hearing.eligible().argmax(axis=1)
+        best = utilities.eligible().argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
 
 
@@ -213,28 +224,28 @@ class Prefixes:
     def predict(self, votes: Votes) -> Codes:
         """(n,): the label that the jury of the views asked believes."""
         label = votes.base.copy()
-        for rows, jury, heard in self._sittings(votes):
-            label[rows] = jury.predict(heard)
+        for rows, jury, part in self._by_views_asked(votes):
+            label[rows] = jury.predict(part)
         return label
 
     def confidence(self, votes: Votes) -> Floats:
         """(n,): the probability that this label is right, in [0, 1]."""
         confidence = np.zeros(len(votes))
-        for rows, jury, heard in self._sittings(votes):
-            confidence[rows] = jury.confidence(heard)
+        for rows, jury, part in self._by_views_asked(votes):
+            confidence[rows] = jury.confidence(part)
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
         """(n,) twice: 95% interval of the confidence that very many labelled pictures would give."""
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
-        for rows, jury, heard in self._sittings(votes):
-            low[rows], high[rows] = jury.interval(heard)
+        for rows, jury, part in self._by_views_asked(votes):
+            low[rows], high[rows] = jury.interval(part)
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label that was named, and of likely ones that were not; all others share alike."""
-        sittings = ((rows, jury.distribution(heard)) for rows, jury, heard in self._sittings(votes))
-        parts = [(rows, part.labels, part.named) for rows, part in sittings]
+        found = ((rows, jury.distribution(some)) for rows, jury, some in self._by_views_asked(votes))
+        parts = [(rows, part.labels, part.named) for rows, part in found]
         return joined_distribution(parts, len(votes), votes.classes)
 
     @property
@@ -245,8 +256,8 @@ class Prefixes:
     def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
         """(n,): whether scores are among the evidence that each picture is judged by."""
         scored = np.zeros(len(votes), bool)
-        for rows, jury, heard in self._sittings(votes):
-            scored[rows] = jury.hears_scores(heard)
+        for rows, jury, part in self._by_views_asked(votes):
+            scored[rows] = jury.hears_scores(part)
         return scored
 
     def seated(self) -> tuple[Jury, ...]:
@@ -259,8 +270,8 @@ class Prefixes:
             raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
         return self.seated()[min(views, len(self.juries) - 1)].pooled(views)
 
-    def _sittings(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
-        """The pictures with each number of views asked, the jury for it, and what it has heard."""
+    def _by_views_asked(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
+        """The pictures with each number of views asked, the jury for it, and their votes under these views."""
         if not self.juries:
             raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.juries) - 1:
@@ -301,11 +312,13 @@ def _other_panel(fitted: int, given: int) -> DataError:
 
 
 @dataclass(frozen=True, eq=False)
-class _Hearing:
-    """What was said about n pictures, and the score of each option; column 0 is the base, the last is no one's."""
+class _Utilities:
+    """The options of n pictures and the utility of each; column 0 is the base label, the last is the unnamed class."""
 
     codes: Codes
     first: Places
+    log_votes: Floats
+    """(n, S + 1): the log of each label's number of votes where it was said first, otherwise 0."""
     scores: Floats
     covariance: Floats
     last: Codes
@@ -338,9 +351,11 @@ class _Hearing:
         rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
         none, count = (believed == self.first.shape[1]) - share[:, -1], self._named().sum(axis=1)
         votes = (self.first == believed[:, None]) - rivals
-        offsets = len(self.covariance) - votes.shape[1] - 2
+        more = np.column_stack([self.log_votes, np.zeros(len(believed))])
+        logs = more[np.arange(len(believed)), believed] - (share * more).sum(axis=1)
+        offsets = len(self.covariance) - votes.shape[1] - 3
         own = (self.groups[:, None] == np.arange(offsets)) * votes[:, :1]
-        return np.column_stack([votes, own, none, -none / count])
+        return np.column_stack([votes, logs, own, none, -none / count])
 
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
@@ -351,7 +366,7 @@ class _Hearing:
         return rest
 
 
-def _hear(votes: Votes, jury: Jury) -> _Hearing:
+def _weigh(votes: Votes, jury: Jury) -> _Utilities:
     codes = votes.answers()
     first = first_said(codes)
     n, width = first.shape
@@ -359,6 +374,7 @@ def _hear(votes: Votes, jury: Jury) -> _Hearing:
     cell = np.arange(n)[:, None] * width + first
     weight = np.broadcast_to(np.array(jury.weights), first.shape)
     sums = np.bincount(cell[asked], weight[asked], minlength=n * width).reshape(n, width)
+    log_votes = np.log(np.maximum(np.bincount(cell[asked], minlength=n * width), 1)).reshape(n, width)
     named = first == np.arange(width)
     count = named.sum(axis=1)
     left = votes.classes - count
@@ -366,8 +382,10 @@ def _hear(votes: Votes, jury: Jury) -> _Hearing:
     none = np.where(left > 0, share + jury.unnamed[0] - jury.unnamed[1] / count, -np.inf)
     groups = Offsets(jury.classes).of(votes.base)
     sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
-    scores = np.column_stack([np.where(named, sums, -np.inf), none])
-    return _Hearing(codes, first, scores, np.array(jury.covariance), _only_left(codes, left, votes), groups)
+    scores = np.column_stack([np.where(named, sums + jury.log_votes * log_votes, -np.inf), none])
+    return _Utilities(
+        codes, first, log_votes, scores, np.array(jury.covariance), _only_left(codes, left, votes), groups
+    )
 
 
 def _only_left(codes: Codes, left: Places, votes: Votes) -> Codes:

@@ -2,7 +2,7 @@
 
 Votes and truths become `Patterns`: the options of each picture, what each adds up, and which of them came true. A fit
 sees each distinct way of agreeing once, and of it only the labels that were named: its arrays don't grow with the
-number of classes. The parameters are always in the order w₀, w_1 … w_S, those of scores and classes, b₀, b₁.
+number of classes. The parameters are always in the order w₀, w_1 … w_S, γ, those of scores and classes, b₀, b₁.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from looktwice.errors import DataError
 SHRINKAGE = 30.0
 """How strongly the views' weights are drawn to their common weight: with few pictures the jury counts hands, with many
 each view earns its own weight (experiments/tried.py compares others)."""
+SATURATION = 1.0
+"""How strongly γ is drawn to zero, the weight of the log of a label's number of votes."""
 FLOOR = 0.01
 """A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
 LEAST_FALL = 1e-12
@@ -42,7 +44,7 @@ class Patterns:
     """
 
     options: Floats
-    """(r, S + 3): what each option adds up: who said it, or 1 and −1/(number of named labels)."""
+    """(r, S + 4): what each option adds up: which answers name it and the log of their number, or 1 and −1/m."""
     size: Floats
     """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
     starts: Places
@@ -54,7 +56,9 @@ class Patterns:
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
     ridge: tuple[float, ...] = ()
-    """How strongly each parameter between the views' weights and b₀ is drawn to zero: those of scores and classes."""
+    """How strongly γ and the parameters of scores and classes, between the views' weights and b₀, are drawn to zero."""
+    counts: bool = True
+    """Whether the first of these is γ."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """Between which values b₀ and b₁ must be."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
@@ -67,7 +71,8 @@ class Patterns:
     def bounds(self) -> tuple[Floats, Floats]:
         """(p,) twice: the least and the greatest value of each parameter."""
         votes = self.options.shape[1] - 2 - len(self.ridge)
-        limits = [*[(0.0, np.inf)] * votes, *[(-np.inf, np.inf)] * len(self.ridge), *self.none]
+        positive = votes + self.counts
+        limits = [*[(0.0, np.inf)] * positive, *[(-np.inf, np.inf)] * (len(self.ridge) - self.counts), *self.none]
         low, high = np.array(limits).T
         return low, high
 
@@ -153,9 +158,8 @@ def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     unnamed, most = options[:, -2] > 0, float(np.log(labelled.classes - 1))
     size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
     others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
-    spread, ridge = np.log(np.maximum(others, 1)), (offsets.strength,) * len(offsets.classes)
-    limits = (-np.inf, most), (0.0, np.inf)
-    patterns = Patterns(options, size, starts, owner, column, spread, ridge, limits)
+    spread, limits = np.log(np.maximum(others, 1)), ((-np.inf, most), (0.0, np.inf))
+    patterns = Patterns(options, size, starts, owner, column, spread, _ridge(offsets), none=limits)
     return settle(patterns, labelled, codes, choice[kind], place[kind])
 
 
@@ -193,10 +197,11 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Pl
     owner, column = np.nonzero(choice)
     width = rows.shape[1]
     other = column == width
-    options = np.zeros((len(owner), width + 2))
+    options = np.zeros((len(owner), width + 3))
     options[:, :width] = rows[owner] == column[:, None]
-    options[other, width] = 1.0
-    options[other, width + 1] = -1.0 / count[owner[other]]
+    options[:, width] = np.log(np.maximum(options[:, :width].sum(axis=1), 1.0))
+    options[other, width + 1] = 1.0
+    options[other, width + 2] = -1.0 / count[owner[other]]
     return owner, options
 
 
@@ -236,10 +241,14 @@ def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float
     held = held_out_losses(patterns, fold, shrinkage, start)
     tried = [Offsets(classes, strength) for strength in STRENGTHS]
     table, start = tabulate(labelled, tried[0]), np.insert(start, -2, np.zeros(len(classes)))
-    tables = [replace(table, ridge=(each.strength,) * len(classes)) for each in tried]
+    tables = [replace(table, ridge=_ridge(each)) for each in tried]
     losses = [held_out_losses(each, fold, shrinkage, start) for each in tables]
     best = int(np.argmin([each.sum() for each in losses]))
     return tried[best] if losses[best].sum() < held.sum() else Offsets()
+
+
+def _ridge(offsets: Offsets) -> tuple[float, ...]:
+    return SATURATION, *(offsets.strength for _ in offsets.classes)
 
 
 def frequent_classes(votes: Votes) -> tuple[int, ...]:
@@ -297,9 +306,16 @@ def chances(patterns: Patterns, theta: Floats) -> Floats:
     return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
 
 
+def log_odds(own: Floats, rest: Floats) -> Floats:
+    """(n,): log odds of an option with the score `own`, (n,), against the other options' scores `rest`, (n, c)."""
+    top = rest.max(axis=1)
+    odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
+    return odds
+
+
 def widen(theta: Floats, offsets: int = 0) -> Floats:
     """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
-    end = len(theta) - 2 - offsets
+    end = len(theta) - 3 - offsets
     weight = theta[1:end].mean() if end > 1 else theta[0] / 2
     return np.insert(theta, end, weight)
 

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 
 from looktwice.calibration import logit, scored
-from looktwice.calibration.evidence import Scale
 from looktwice.calibration.logit import Patterns
+from looktwice.calibration.scales import Scale
 from looktwice.calibration.scored import Layout
 from looktwice.calibration.votes import Floats, LabelledVotes, Places
 from looktwice.errors import FitError
@@ -139,7 +139,7 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
     """
     if labelled.evidence is None:
         return equal_weights(logit.tabulate(labelled))
-    table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("base", "views")))
+    table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")))
     said, views = table.options, 1 + len(labelled.panel)
     return replace(table, options=np.column_stack([said[:, 0], said[:, 1:views].sum(axis=1), said[:, views:]]))
 
@@ -156,7 +156,7 @@ def equal_weights(patterns: Patterns) -> Patterns:
     Patterns whose labels are said by as many become one, so that a fit takes a fraction of the time.
     """
     said, owner = patterns.options, patterns.owner
-    counts = said[:, 1:-2].sum(axis=1)
+    counts = said[:, 1:-3].sum(axis=1)
     code = np.where(said[:, -2] == 1.0, 0, 1 + 2 * counts + said[:, 0]).astype(np.int16)
     order = np.lexsort((code, owner))
     rank = np.empty_like(order)
@@ -170,7 +170,7 @@ def equal_weights(patterns: Patterns) -> Patterns:
     place = starts[kind[owner]] + rank
     return replace(
         patterns,
-        options=np.column_stack([said[:, 0], counts, said[:, -2:]])[option],
+        options=np.column_stack([said[:, 0], counts, said[:, -3:]])[option],
         size=patterns.size[option],
         starts=starts,
         owner=pattern,

@@ -35,7 +35,7 @@ class Naive(ShareCalibrator):
     def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         return self
 
-    def _curve(self, share: Floats) -> Floats:
+    def curve(self, share: Floats) -> Floats:
         return np.ones_like(share)
 
 
@@ -54,7 +54,7 @@ class MarginCalibrator(ShareCalibrator):
 
     def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         def loss(a: float) -> float:
-            confidence = replace(self, a=a)._curve(share)
+            confidence = replace(self, a=a).curve(share)
             if self.objective == "ece":
                 return metrics.ece(confidence, correct)
             losses = metrics.brier_even_losses if self.objective == "brier" else metrics.nll_even_losses
@@ -62,7 +62,7 @@ class MarginCalibrator(ShareCalibrator):
 
         return replace(self, a=min(self.grid, key=loss) if self.grid else _search(loss))
 
-    def _curve(self, share: Floats) -> Floats:
+    def curve(self, share: Floats) -> Floats:
         from scipy.special import expit
 
         curve: Floats = expit(fitted(self.a, self) * self._margin(share))

@@ -1,7 +1,9 @@
 """The jury's columns of scores: what each option has going for it besides the votes.
 
-To the weights of the votes come, in this order, a weight for each of these columns that was worth it on held-out folds:
+To the weights of the votes come, in this order, a weight for each of these columns; all but the first must be worth it
+on held-out folds:
 
+- `count`: the log of the option's number of votes, as for labels alone;
 - `base`: the log share of the option in the picture's own list;
 - `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
   a score that is not of the right shape, such as one that is often exactly 1;
@@ -20,8 +22,8 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.evidence import UNLISTED, Scale, useless
 from looktwice.calibration.logit import (
+    SATURATION,
     STRENGTHS,
     Patterns,
     briers,
@@ -29,6 +31,7 @@ from looktwice.calibration.logit import (
     folds,
     frequent_classes,
     held_out_fits,
+    log_odds,
     losses,
     pays,
     pooling,
@@ -37,15 +40,16 @@ from looktwice.calibration.logit import (
     tabulate,
     truth_columns,
 )
-from looktwice.calibration.votes import MISSING, OUTSIDE, Codes, Floats, LabelledVotes, Places, Votes
+from looktwice.calibration.scales import Scale, useless
+from looktwice.calibration.votes import MISSING, OUTSIDE, UNLISTED, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
-Column = Literal["base", "bend", "views"]
-COLUMNS: tuple[Column, ...] = ("base", "bend", "views")
+Column = Literal["count", "base", "bend", "views"]
+COLUMNS: tuple[Column, ...] = ("count", "base", "bend", "views")
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where the hinges are, as quantiles of the log odds; one more is at the largest value but one."""
-BEND = 1.0
-"""How strongly the hinges of the base label's score are drawn to zero."""
+RIDGE: dict[Column, float] = {"count": SATURATION, "base": 0.0, "bend": 1.0, "views": 0.0}
+"""How strongly the weights of each column are drawn to zero."""
 FEWEST_SCORED = 20
 """Labelled pictures with scores below which nothing is learned from them."""
 MOST_OTHERS = 10
@@ -91,11 +95,11 @@ class Scored:
         """How many views it was fitted on."""
         return len(self.theta) - 3 - width(self.columns, self.knots) - len(self.classes)
 
-    def hear(self, votes: Votes) -> ScoredHearing:
-        """The score of every option; every picture must have a list of its own."""
+    def utilities(self, votes: Votes) -> ScoredUtilities:
+        """The utility of every option; every picture must have a list of its own."""
         ballots = cast(votes, self.scale, self.columns, self.knots, self.classes)
         scores = np.where(ballots.possible, ballots.features @ np.array(self.theta) + ballots.left, -np.inf)
-        return ScoredHearing(ballots, scores, np.array(self.covariance))
+        return ScoredUtilities(ballots, scores, np.array(self.covariance))
 
     def pooled(self, views: int) -> Self:
         """The same for so many views that are none of the panel's, each with the mean weight of those."""
@@ -106,8 +110,8 @@ class Scored:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredHearing:
-    """The options of n pictures and the score of each; column 0 is the base label, the last is the unnamed class."""
+class ScoredUtilities:
+    """The options of n pictures and the utility of each; column 0 is the base label, the last is the unnamed class."""
 
     ballots: Ballots
     scores: Floats
@@ -181,13 +185,16 @@ def cast(
     views = said.shape[1] - 1
     own = views + 1 + width(columns, knots)
     features = np.zeros((len(votes), labels.shape[1] + 1, own + len(classes) + 2))
-    features[:, :-1, : views + 1] = (labels[:, :, None] == said[:, None, :]) & (said != MISSING)[:, None, :]
+    votes_for = (labels[:, :, None] == said[:, None, :]) & (said != MISSING)[:, None, :]
+    features[:, :-1, : views + 1] = votes_for
     logs = scale.log_shares(votes.evidence, labels, votes.classes)
     place = views + 1
     for column in columns:
         if column == "bend":
             hinges = np.maximum(_odds(logs)[:, None] - np.array(knots), 0.0)
             features[:, 0, place : place + len(knots)] = hinges
+        elif column == "count":
+            features[:, :-1, place] = np.log(np.maximum(votes_for.sum(axis=2), 1))
         else:
             features[:, :, place] = (
                 logs[:, 0] if column == "base" else _mean(logs[:, 1:], votes.evidence.listed()[:, 1:])
@@ -233,13 +240,6 @@ def _options(votes: Votes, scale: Scale) -> Codes:
     return labels
 
 
-def log_odds(own: Floats, rest: Floats) -> Floats:
-    """(n,): log odds of an option with the score `own`, (n,), against the other options' scores `rest`, (n, c)."""
-    top = rest.max(axis=1)
-    odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
-    return odds
-
-
 @dataclass(frozen=True)
 class Layout:
     """Which columns of scores a jury has, and which base labels have an offset, shrunk by how much."""
@@ -269,11 +269,11 @@ class Layout:
 
     def within(self, views: int) -> tuple[Column, ...]:
         """The columns that there are for so many views."""
-        return tuple(column for column in self.columns if views or column != "views")
+        return tuple(column for column in self.columns if views or column not in ("count", "views"))
 
     def ridge(self, views: int) -> tuple[float, ...]:
         """How strongly each of its parameters is drawn to zero."""
-        drawn = [BEND if column == "bend" else 0.0 for column in self.within(views) for _ in range(self.width(column))]
+        drawn = [RIDGE[column] for column in self.within(views) for _ in range(self.width(column))]
         return (*drawn, *(self.strength for _ in self.classes))
 
     def width(self, column: Column) -> int:
@@ -294,20 +294,20 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     raise the mean Brier score: labels far down a list lower the one and may raise the other. Where it is only known of
     some pictures what did not come true, the log loss decides alone, since the Brier score of these is not known.
     """
-    heard = _scored_part(labelled)
-    if heard is None or heard.evidence is None:
+    with_scores = _scored_part(labelled)
+    if with_scores is None or with_scores.evidence is None:
         return None
-    views, fold = len(labelled.panel), folds(len(heard))
-    scale = Scale.learn(heard.evidence)
-    best = Layout(scale, learn_knots(heard, scale), ())
-    whole = replace(best, columns=COLUMNS, classes=frequent_classes(heard))
-    patterns = tabulate_scored(heard, whole)
-    held = _held_out(tabulate(heard), fold, shrinkage, heard.classes)
-    doubtful, strengths = bool(heard.doubtful().any()), STRENGTHS if whole.classes else ()
-    base, *others = whole.within(views)
-    trials = [replace(best, columns=(base,))]
-    trials += [replace(best, classes=whole.classes, strength=strength) for strength in strengths]
-    trials += [replace(best, columns=(other,)) for other in others]
+    views, fold = len(labelled.panel), folds(len(with_scores))
+    scale = Scale.learn(with_scores.evidence)
+    best = Layout(scale, learn_knots(with_scores, scale), COLUMNS[:1])
+    whole = replace(best, columns=COLUMNS, classes=frequent_classes(with_scores))
+    patterns = tabulate_scored(with_scores, whole)
+    held = _held_out(tabulate(with_scores), fold, shrinkage, with_scores.classes)
+    doubtful, strengths = bool(with_scores.doubtful().any()), STRENGTHS if whole.classes else ()
+    alone = replace(best, columns=())
+    trials = [replace(alone, columns=("base",))]
+    trials += [replace(alone, classes=whole.classes, strength=strength) for strength in strengths]
+    trials += [replace(alone, columns=(other,)) for other in whole.within(views) if other not in ("count", "base")]
     theta: dict[str, float] = {}
     for trial in trials:
         tried = best.joined(trial)
@@ -315,12 +315,12 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
         part = patterns.under([whole.names(views).index(name) for name in names], tried.ridge(views))
         start = descend(part, shrinkage, start=np.array([theta.get(name, 0.0) for name in names]))
         theta = dict(zip(names, start.tolist(), strict=True))
-        scores = _held_out(part, fold, shrinkage, heard.classes, start)
+        scores = _held_out(part, fold, shrinkage, with_scores.classes, start)
         gain = held - scores
-        wanted = pays(gain[0]) or (trial.columns == ("bend",) and best.columns and gain[0].mean() > 0)
+        wanted = pays(gain[0]) or (trial.columns == ("bend",) and "base" in best.columns and gain[0].mean() > 0)
         if wanted and (doubtful or gain[1].mean() >= 0):
             best, held = tried, scores
-    return best if best.columns or best.classes else None
+    return best if len(best.columns) > 1 or best.classes else None
 
 
 def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, start: Floats | None = None) -> Floats:
@@ -333,10 +333,10 @@ def _held_out(patterns: Patterns, fold: Places, shrinkage: float, classes: int, 
 
 def fit_scored(labelled: LabelledVotes, shrinkage: float, layout: Layout) -> Scored | None:
     """The weights with scores; None where hardly a picture has any."""
-    heard = _scored_part(labelled)
-    if heard is None:
+    with_scores = _scored_part(labelled)
+    if with_scores is None:
         return None
-    patterns = tabulate_scored(heard, layout)
+    patterns = tabulate_scored(with_scores, layout)
     theta = descend(patterns, shrinkage)
     covariance = tuple(map(tuple, posterior_covariance(patterns, shrinkage, theta).tolist()))
     columns = layout.within(len(labelled.panel))
@@ -361,5 +361,6 @@ def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     others = np.where(column < ballots.labels.shape[1], 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
     starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
     features, size = ballots.features[ballots.possible], ballots.left[ballots.possible]
-    patterns = Patterns(features, size, starts, owner, column, np.log(np.maximum(others, 1)), ridge)
+    counts = "count" in layout.within(len(labelled.panel))
+    patterns = Patterns(features, size, starts, owner, column, np.log(np.maximum(others, 1)), ridge, counts)
     return settle(patterns, labelled, ballots.labels, ballots.possible, place)

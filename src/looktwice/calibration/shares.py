@@ -22,7 +22,7 @@ class Constant(ShareCalibrator):
     def _learn(self, share: Floats, correct: NDArray[np.bool_], classes: int) -> Self:
         return replace(self, accuracy=float(correct.mean()))
 
-    def _curve(self, share: Floats) -> Floats:
+    def curve(self, share: Floats) -> Floats:
         return np.full_like(share, fitted(self.accuracy, self))
 
 
@@ -38,7 +38,7 @@ class Probit(ShareCalibrator):
         a, b = _logistic(_probits(share)[:, None], correct)
         return replace(self, a=a, b=b)
 
-    def _curve(self, share: Floats) -> Floats:
+    def curve(self, share: Floats) -> Floats:
         return _sigmoid(fitted(self.a, self) * _probits(share) + fitted(self.b, self))
 
 
@@ -55,7 +55,7 @@ class Beta(ShareCalibrator):
         a, b, c = _logistic(np.stack([np.log(share), -np.log1p(-share)], axis=1), correct)
         return replace(self, a=a, b=b, c=c)
 
-    def _curve(self, share: Floats) -> Floats:
+    def curve(self, share: Floats) -> Floats:
         p = np.clip(share, 1e-6, 1.0 - 1e-6)
         a, b, c = (fitted(value, self) for value in (self.a, self.b, self.c))
         return _sigmoid(a * np.log(p) - b * np.log1p(-p) + c)
@@ -78,7 +78,7 @@ class Isotonic(ShareCalibrator):
         y = isotonic_regression(accuracy, weights=weight).x
         return replace(self, x=tuple(x.tolist()), y=tuple(y.tolist()))
 
-    def _curve(self, share: Floats) -> Floats:
+    def curve(self, share: Floats) -> Floats:
         if self.x is None or self.y is None:
             raise unfitted(self)
         return np.interp(share, self.x, self.y)

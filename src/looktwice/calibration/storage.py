@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice import files
-from looktwice.calibration.evidence import Evidence
-from looktwice.calibration.votes import MISSING, Codes, LabelledVotes, Votes
+from looktwice.calibration.votes import MISSING, Codes, Evidence, LabelledVotes, Votes
 from looktwice.errors import DataError, MissingExtra
 
 MOST_BYTES = 2**29

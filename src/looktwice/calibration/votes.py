@@ -13,7 +13,6 @@ from typing import Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.evidence import UNLISTED, Evidence, RankedList
 from looktwice.errors import DataError, FitError
 
 T = TypeVar("T")
@@ -40,6 +39,12 @@ ENDINGS = (".npz", ".parquet")
 OUTSIDE = -2
 """The code of a truth that is not in the vocabulary: no answer can be equal to it."""
 
+UNLISTED = -1
+"""The code where a ranked list has ended."""
+
+RankedList = tuple[tuple[str, float | None], ...]
+"""Labels, the best first, each with its score where it has one."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -56,6 +61,54 @@ class Row:
     """The ranked list of the picture itself, then that of each view; none at all where no answer had any."""
     descriptor: Floats | None = field(default=None, compare=False, repr=False)
     """What kind of picture it is, as `pictures.descriptor` has it; None where that is not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The ranked lists of n pictures, each asked as it is and under S views."""
+
+    labels: Codes
+    """(n, S + 1, m): the labels of each list, the best first, UNLISTED behind its end; the picture's own list first."""
+    scores: NDArray[np.float32]
+    """(n, S + 1, m): their scores as they came, NaN where a label has none."""
+
+    @classmethod
+    def collect(cls, lists: Sequence[Sequence[RankedList]], questions: int, codes: dict[str, int]) -> Self:
+        """Ranked lists of each picture's questions as arrays; labels that are new are added to the codes."""
+        longest = max((len(ranked) for row in lists for ranked in row), default=0)
+        labels = np.full((len(lists), questions, max(longest, 1)), UNLISTED, np.int32)
+        scores = np.full(labels.shape, np.nan, np.float32)
+        for i, row in enumerate(lists):
+            for s, ranked in enumerate(row):
+                for place, (label, score) in enumerate(ranked):
+                    labels[i, s, place] = codes.setdefault(label, len(codes))
+                    scores[i, s, place] = np.nan if score is None else score
+        return cls(labels, scores)
+
+    def check(self, pictures: int, views: int, vocabulary: int) -> None:
+        """Refuse arrays that are not about these votes."""
+        if self.labels.shape[:2] != (pictures, views + 1) or self.labels.shape != self.scores.shape:
+            shapes = f"{self.labels.shape} and {self.scores.shape}"
+            raise DataError(f"scores of {pictures} pictures and {views} views cannot have the shapes {shapes}")
+        if self.labels.max(initial=UNLISTED) >= vocabulary or self.labels.min(initial=UNLISTED) < UNLISTED:
+            raise DataError("scores hold a code that is not in the vocabulary; the file was not made by looktwice")
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """The lists of some of the pictures."""
+        return type(self)(self.labels[rows], self.scores[rows])
+
+    def under(self, columns: list[int]) -> Self:
+        """The lists of the picture itself and of some views, in this order."""
+        kept = [0, *(column + 1 for column in columns)]
+        return type(self)(self.labels[:, kept], self.scores[:, kept])
+
+    def listed(self) -> NDArray[np.bool_]:
+        """(n, S + 1): whether there is a list at all."""
+        return self.labels[:, :, 0] != UNLISTED
+
+    def claims(self) -> Floats:
+        """(n,): the first score of each picture's own list as it came, NaN where there is none."""
+        return self.scores[:, 0, 0].astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -37,7 +37,7 @@ from looktwice.classifiers.registry import described, folder_of, read_labels
 from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import HttpSettings, retry_after
-from looktwice.errors import ClassifierError, MissingExtra, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, MissingExtra, PermanentError, QuotaError, TransientError
 from looktwice.pictures.image import PHOTO
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ class Service:
         try:
             data: bytes = stream.read(most + 1)
         except (BotoCoreError, OSError) as error:
-            failure: ClassifierError = PassingError(f"the reply of {self._name} broke off: {type(error).__name__}")
+            failure: ClassifierError = TransientError(f"the reply of {self._name} broke off: {type(error).__name__}")
         else:
             if len(data) <= most:
                 return data
@@ -333,9 +333,9 @@ class Service:
             return self._refused(error)
         words = self.secrets().line(str(error))
         if isinstance(error, (known.EndpointConnectionError, known.ConnectTimeoutError, known.ProxyConnectionError)):
-            return PassingError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
+            return TransientError(f"{self._name} cannot be reached: {words}; is the region right?", sent=False)
         if isinstance(error, known.HTTPClientError):
-            return PassingError(f"{self._name} did not reply: {words}; raise timeout if it needs longer")
+            return TransientError(f"{self._name} did not reply: {words}; raise timeout if it needs longer")
         if isinstance(error, ResponseParserError):
             return garbled(f"{self._name} sent what is not a reply: {words}")
         return PermanentError(f"{self._name} cannot be asked: {words}; check the description")
@@ -355,7 +355,7 @@ class Service:
         if code in TRANSIENT or status in (408, 429) or behind >= 500:
             headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
             wait, billed = retry_after(headers), self._account.bills(status)
-            return PassingError(f"{words}; try later", status=status, retry_after=wait, billed=billed)
+            return TransientError(f"{words}; try later", status=status, retry_after=wait, billed=billed)
         advice = ADVICE.get(code, "compare the description with the manual of the service")
         return PermanentError(f"{words}; {advice}", status=status, billed=self._account.bills(status))
 
@@ -369,9 +369,9 @@ class Service:
         return self._secrets
 
 
-def garbled(message: str) -> PassingError:
+def garbled(message: str) -> TransientError:
     """The error for a reply that is not what was promised."""
-    return PassingError(f"{message}; is this the right endpoint and label path?", status=200, garbled=True)
+    return TransientError(f"{message}; is this the right endpoint and label path?", status=200, garbled=True)
 
 
 def _boto3() -> ModuleType:

@@ -52,7 +52,7 @@ from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of
 from looktwice.classifiers.secrets import LEAST, Secrets, is_secret, refuse_literals
 from looktwice.classifiers.transport import DAY, Price
-from looktwice.errors import ClassifierError, PassingError, PermanentError
+from looktwice.errors import ClassifierError, PermanentError, TransientError
 from looktwice.pictures.image import WorkingSize
 
 MOST_OUTPUT = 1 << 20
@@ -160,7 +160,7 @@ class CommandClassifier:
         except OSError as error:
             told = f"{self._words[0]!r} cannot be started: {error.strerror}"
             if error.errno in SHORTAGES:
-                raise PassingError(f"{told}; lower concurrency if this goes on", sent=False) from None
+                raise TransientError(f"{told}; lower concurrency if this goes on", sent=False) from None
             raise PermanentError(f"{told}; try it by hand on one picture", sent=False) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
@@ -170,7 +170,7 @@ class CommandClassifier:
             return await asyncio.wait_for(self._read(process), seconds)
         except TimeoutError:
             await _end(process)
-            raise PassingError(
+            raise TransientError(
                 f"{self._words[0]!r} took longer than {seconds:g} s; raise timeout if it needs"
             ) from None
         except BaseException:
@@ -210,9 +210,9 @@ class CommandClassifier:
         said = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
         words = self._secrets.line(said) or "nothing on stderr"
         if code == EX_TEMPFAIL:
-            return PassingError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
+            return TransientError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
         if code < 0:
-            return PassingError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
+            return TransientError(f"{self._words[0]!r} was ended by {_signal(-code)}: {words}", garbled=True)
         return PermanentError(f"{self._words[0]!r} left with exit code {code}: {words}; try it by hand on one picture")
 
     def _parts(self) -> dict[str, object]:

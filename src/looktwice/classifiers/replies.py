@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from heapq import nlargest
+from itertools import islice
 from typing import NamedTuple
 
 import jmespath
@@ -28,6 +30,10 @@ from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option, as_word, 
 Search = Callable[[object], object]
 LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
 """Google's words for how likely something is, as scores; only their order matters to a fit."""
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A key that a JMESPath holds without quotes."""
+MOST_PATHS, LONGEST_PATH = 5, 100
+"""Places of texts that an error names, and their characters."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only say what the server's words mean."""
 
@@ -107,7 +113,9 @@ class Reader:
             return range(len(numbers)), probabilities(np.array(numbers)).tolist() if numbers else []
         labels = self._label(said)
         if labels is None:
-            raise Garbled(f"has nothing at the label path {self._label_path!r}")
+            texts = list(islice(dict.fromkeys(text_paths(said)), MOST_PATHS))
+            hint = f"; there are texts at {', '.join(texts)}" if texts else ""
+            raise Garbled(f"has nothing at the label path {self._label_path!r}{hint}")
         if not isinstance(labels, list):
             return [labels], [] if scores is None else _numbers([scores])
         numbers = _numbers(scores or []) if self._score else []
@@ -123,6 +131,25 @@ class Reader:
         if not isinstance(said, str) or not _whole(said):
             raise Garbled(f"has {_shown(said)} where a label should be")
         return as_word(said)
+
+
+def text_paths(said: object, path: str = "") -> Iterator[str]:
+    """The JMESPaths at which a reply holds texts, as far as they are not too long to be shown.
+
+    >>> list(text_paths({"tags": [{"name": "cat", "score": 0.9}, {"name": "dog"}], "request-id": "a1"}))
+    ['tags[].name', 'tags[].name', '"request-id"']
+    """
+    if len(path) > LONGEST_PATH:
+        return
+    if isinstance(said, str) and path:
+        yield path
+    elif isinstance(said, list):
+        for item in said:
+            yield from text_paths(item, f"{path}[]")
+    elif isinstance(said, dict):
+        for key, value in said.items():
+            name = key if IDENTIFIER.fullmatch(key) else json.dumps(key)
+            yield from text_paths(value, f"{path}.{name}" if path else name)
 
 
 def _whole(text: str) -> bool:

@@ -18,11 +18,13 @@ import re
 from base64 import b64decode, b64encode
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus, unquote
 
 from looktwice.classifiers.base import Answer, Option
-from looktwice.errors import PermanentError
+from looktwice.errors import PermanentError, TransientError
 
 MASK = "***"
 WORDS = 300
@@ -35,6 +37,8 @@ KEPT = 1 << 16
 """Bytes of the largest reply that is kept."""
 WORK = 1 << 22
 """Characters that are read, in all ways together, before a text is given up and masked as a whole."""
+LONGEST_LABEL = 10_000
+"""Characters of a label; a longer text is none, and would fill ledger and results."""
 LEAST = 8
 """Bytes of a value that is looked for in labels and behind encodings; shorter ones are words that labels may hold."""
 PASSES = 4
@@ -66,6 +70,20 @@ KEY_SHAPE = re.compile(
 )
 
 
+NEEDED: ContextVar[bool] = ContextVar("NEEDED", default=True)
+"""Whether a variable that is not set is an error."""
+
+
+@contextmanager
+def no_keys_needed() -> Iterator[None]:
+    """Inside, a classifier that is not going to be asked can be described where its keys are not at hand."""
+    token = NEEDED.set(False)
+    try:
+        yield
+    finally:
+        NEEDED.reset(token)
+
+
 class Secrets:
     """Values of environment variables that were asked for; texts and labels are searched for them."""
 
@@ -91,6 +109,8 @@ class Secrets:
         if not VARIABLE.fullmatch(name):
             # Not repeated: it may be the key itself, written where its variable should be named.
             raise PermanentError("the description names a variable that is not set; write its NAME there, not the key")
+        if not NEEDED.get():
+            return ""
         raise PermanentError(f"environment variable {name} is not set; it must hold the key for this classifier")
 
     def add(self, name: str, value: str) -> None:
@@ -146,8 +166,15 @@ class Secrets:
         body: bytes | None = None,
         options: tuple[Option, ...] = (),
     ) -> Answer:
-        """The answer that a classifier gave; a label that repeats a key is none."""
-        for word in (label, *(option for option, _ in options)):
+        """The answer that a classifier gave; a label that repeats a key is none, and neither is a long text."""
+        words = [label, *(option for option, _ in options)]
+        if (longest := max(len(word) for word in words)) > LONGEST_LABEL:
+            raise TransientError(
+                f"the classifier's answer has {longest:,} characters where a label should be; check the label path",
+                status=status,
+                garbled=True,
+            )
+        for word in words:
             self.refuse(word)
         return Answer(label, score, status, None if body is None else self.kept(body), options)
 

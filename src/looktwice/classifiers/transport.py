@@ -42,7 +42,7 @@ from yarl import URL
 from looktwice.classifiers.base import Terms
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.secrets import SEARCHED, Secrets
-from looktwice.errors import ClassifierError, PassingError, PermanentError, QuotaError
+from looktwice.errors import ClassifierError, PermanentError, QuotaError, TransientError
 from looktwice.pictures.image import WorkingSize
 
 IDLE = 4.0
@@ -316,10 +316,10 @@ class Door:
             pass
         raise self.garbled("is not JSON", reply)
 
-    def garbled(self, why: str, reply: Reply) -> PassingError:
+    def garbled(self, why: str, reply: Reply) -> TransientError:
         """The error for a reply of the 200s that is not what was promised."""
         words = _words(reply.body, self._transport.secrets)
-        return PassingError(
+        return TransientError(
             f"the reply of {self._where} {self._transport.secrets.line(why)}: {words}; "
             "is this the right address and label path?",
             status=reply.status,
@@ -336,10 +336,10 @@ class Door:
                     f"{self._where} sent a reply of more than {most} bytes; raise max_reply_bytes if it should"
                 )
             case TimeoutError():
-                return PassingError(
+                return TransientError(
                     f"{self._where} did not reply within {http.timeout:g} s; raise timeout if it needs longer"
                 )
-        return PassingError(f"{self._where} broke off before its reply was whole: {self._why(error)}")
+        return TransientError(f"{self._where} broke off before its reply was whole: {self._why(error)}")
 
     def _unsent(self, error: Exception) -> ClassifierError:
         """The error for a request that surely was not sent."""
@@ -351,10 +351,10 @@ class Door:
             case TimeoutError():
                 seconds = min(self._transport.http.timeout, self._transport.http.connect_timeout)
                 why = f"no connection within {seconds:g} s"
-                return PassingError(f"{where} cannot be reached: {why}; is the server up?", sent=False)
+                return TransientError(f"{where} cannot be reached: {why}; is the server up?", sent=False)
             case ValueError():
                 return PermanentError(f"{where} is no usable address: {self._why(error)}; check the url", sent=False)
-        return PassingError(f"{where} cannot be reached: {self._why(error)}; is the server up?", sent=False)
+        return TransientError(f"{where} cannot be reached: {self._why(error)}; is the server up?", sent=False)
 
     def _why(self, error: Exception) -> str:
         """What went wrong, in one line without the address, which may hold a key."""
@@ -375,9 +375,9 @@ class Door:
         told = f"{self._where} answered {reply.status}: {words}"
         kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
         billed = self._transport.http.bills(reply.status)
-        if kind is PassingError:
+        if kind is TransientError:
             wait = retry_after(reply.headers)
-            return PassingError(f"{told}; try later", status=reply.status, retry_after=wait, billed=billed)
+            return TransientError(f"{told}; try later", status=reply.status, retry_after=wait, billed=billed)
         return kind(f"{told}; {self._advice(reply, kind)}", status=reply.status, billed=billed)
 
     def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
@@ -432,7 +432,7 @@ def _kind(status: int, words: str) -> type[ClassifierError]:
     if quota and not (status == 429 and RATE_WORDS.search(words)):
         return QuotaError
     later = status in TRANSIENT or (status >= 500 and status not in UNSUPPORTED)
-    return PassingError if later else PermanentError
+    return TransientError if later else PermanentError
 
 
 def _words(body: bytes, secrets: Secrets) -> str:

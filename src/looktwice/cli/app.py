@@ -4,6 +4,7 @@ Nothing heavy is imported here, so that `looktwice --help` answers at once; each
 """
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -45,6 +46,9 @@ from looktwice.cli.options import (
     VotesOption,
     acts,
     asks,
+    find_burst,
+    find_labelled,
+    find_pictures,
     prints,
     serves,
     spreads,
@@ -161,12 +165,14 @@ def label(
 
       looktwice label photos/ -c my-api.toml --no-asking
     """
-    from looktwice.cli import inputs
+    from looktwice.classifiers.secrets import no_keys_needed
     from looktwice.cli.label import LabelOptions, label
     from looktwice.model import AsyncModel
 
     options = LabelOptions(views, asking, max_error, level, out)
-    label(pictures, inputs.found([pictures], take), AsyncModel(classifier, options=ask), options, place)
+    with nullcontext() if asking else no_keys_needed():
+        model = AsyncModel(classifier, options=ask)
+    label(pictures, find_pictures([pictures], take), model, options, place)
 
 
 @commands.command()
@@ -200,11 +206,10 @@ def fit(
 
       looktwice fit test.npz --take :1000 -c model.toml --views 'rotation:20*10' --calibrator probit
     """
-    from looktwice.cli import inputs
     from looktwice.cli.fit import FitOptions, fit
     from looktwice.model import AsyncModel
 
-    labelled = inputs.labelled(pictures, truths, truths_column, take)
+    labelled = find_labelled(pictures, truths, truths_column, take)
     options = FitOptions(views, calibrator, noise, adaptive, max_error, out, votes)
     _exit(fit(AsyncModel(classifier, options=ask), labelled, options, output))
 
@@ -242,10 +247,10 @@ def tune(
 
       looktwice tune photos/ -c model.toml --paper rotation --draws 20
     """
-    from looktwice.cli import inputs, tune
+    from looktwice.cli import tune
     from looktwice.model import AsyncModel
 
-    labelled, model = inputs.labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
+    labelled, model = find_labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
     if sizes:
@@ -301,11 +306,10 @@ def evaluate(
       looktwice evaluate test.npz --take 1000: --profile profile.json --report report.html
     """
 
-    from looktwice.cli import inputs
     from looktwice.cli.evaluate import evaluate
     from looktwice.model import AsyncModel
 
-    labelled = inputs.labelled(pictures, truths, truths_column, take)
+    labelled = find_labelled(pictures, truths, truths_column, take)
     model = AsyncModel.load(profile, classifier, options=ask)
     _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
 
@@ -337,12 +341,11 @@ def look(
       looktwice look --burst turned.mp4 --frames 8
     """
 
-    from looktwice.cli import inputs
     from looktwice.cli import look as looking
     from looktwice.model import AsyncModel
 
     model = AsyncModel.load(profile, classifier, options=ask)
-    found = inputs.burst(model, pictures, frames) if burst else inputs.single(pictures)
+    found = find_burst(model, pictures, frames) if burst else find_pictures(pictures)
     _exit((looking.burst if burst else looking.look)(model, found, profile, decide, output))
 
 
@@ -375,7 +378,6 @@ def score(
 
       looktwice score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
     """
-    from looktwice.cli import inputs
     from looktwice.cli.fleet import score as score_on_machines
     from looktwice.cli.look import Following, score
 
@@ -384,7 +386,7 @@ def score(
 
     from looktwice.model import AsyncModel
 
-    found = inputs.found([Path(path) for path in pictures], take)
+    found = find_pictures([Path(path) for path in pictures], take)
     following = Following(profile, pictures, Path(out))
     model = AsyncModel.load(profile, classifier, options=ask)
     _exit(score(model, found, Path(out), verify, decide, output, following))
@@ -605,10 +607,9 @@ def ledger_export(
 ) -> None:
     """Write every answer as a row of a file."""
 
-    from looktwice.cli import inputs
     from looktwice.cli.ledger import export
 
-    export(ledger, out, inputs.found(pictures) if pictures else ())
+    export(ledger, out, find_pictures(pictures) if pictures else ())
 
 
 @books.command("verify")
@@ -678,9 +679,9 @@ def noise(
 
       looktwice noise photos/ --open model.onnx --views 'gaussian:0.05 rotation:20' --figures noise/
     """
-    from looktwice.cli import inputs, open_model
+    from looktwice.cli import open_model
 
-    open_model.noise(inputs.found(pictures, take), open_, views, draws, seed, out, figures, json)
+    open_model.noise(find_pictures(pictures, take), open_, views, draws, seed, out, figures, json)
 
 
 @commands.command()
@@ -707,11 +708,11 @@ def transfer(
 
       looktwice transfer --open model.onnx --open-pictures public/ --closed api.toml --pictures photos/
     """
-    from looktwice.cli import inputs, open_model
+    from looktwice.cli import open_model
     from looktwice.model import AsyncModel
 
-    opened = open_model.Opened(open_, inputs.found(open_pictures, open_take), views)
-    labelled = inputs.labelled(pictures, truths, truths_column, take)
+    opened = open_model.Opened(open_, find_pictures(open_pictures, open_take), views)
+    labelled = find_labelled(pictures, truths, truths_column, take)
     _exit(open_model.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
 
 
@@ -739,10 +740,10 @@ def borrow(
 
       looktwice borrow open.json -c api.toml --pictures fifty/
     """
-    from looktwice.cli import inputs, open_model
+    from looktwice.cli import open_model
     from looktwice.model import AsyncModel
 
-    labelled = inputs.labelled(pictures, truths, truths_column, take) if pictures else []
+    labelled = find_labelled(pictures, truths, truths_column, take) if pictures else []
     _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
 

@@ -60,7 +60,9 @@ def _scores(found: Checkup) -> str:
     """What an answer holds beside its label."""
     score, ranked = found.scores[0] if found.scores else (None, 0)
     listed = f"a ranked list of {ranked} labels" if ranked else "no ranked list"
+    if score is None and not ranked:
+        return "none: fit learns from labels alone; if the reply has a score, the description can name it"
     if score is None:
-        return f"{listed}{'' if ranked else ', no score: fit learns from labels alone'}"
+        return listed
     steady = "" if len({each for each, _ in found.scores}) == 1 else ", different each time"
     return f"{score:.3g}{steady}; {listed}; fit tells whether they help"

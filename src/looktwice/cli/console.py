@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,11 @@ from looktwice.asking.outcome import Unscored
 from looktwice.asking.progress import ERR, say
 from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
+from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.planning import least_error
-from looktwice.verdicts.policy import DecisionOptions
+from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel
 
@@ -112,15 +113,24 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
     """Show how a run gets on; a signal once stops it gently, twice at once. The model is closed at the end."""
     loop = asyncio.get_running_loop()
     show = progress.log_json if output.json_log else progress.show_bar if ERR.is_terminal else progress.log_lines
-    async with model, progress.shown(model.asker, total, show):
-        signals = stopping_signals()
-        for each in signals:
-            loop.add_signal_handler(each, stop, each, model.asker.stop)
-        try:
-            yield
-        finally:
+    signals = stopping_signals()
+    loop.set_exception_handler(_tell)
+    try:
+        async with model, progress.shown(model.asker, total, show):
             for each in signals:
-                loop.remove_signal_handler(each)
+                loop.add_signal_handler(each, stop, each, model.asker.stop, model.asker.give_up)
+            yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say in one line what went wrong while a run was left at once, such as answers that could not be saved."""
+    if isinstance(error := context.get("exception"), LookTwiceError):
+        say(f"[red]error:[/red] {safe(str(error))}")
+    else:
+        loop.default_exception_handler(context)
 
 
 heard: list[int] = []
@@ -136,10 +146,12 @@ def stopping_signals() -> list[signal.Signals]:
     return [each for each in found if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
 
 
-def stop(number: int, halt: Callable[[str], None]) -> None:
-    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once."""
+def stop(number: int, halt: Callable[[str], None], give_up: Callable[[], None] | None = None) -> None:
+    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once, after `give_up`."""
     heard.append(number)
     if len(heard) > 1:
+        if give_up:
+            give_up()
         raise SystemExit(128 + number)
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     halt(f"the run was stopped by {name}; run the same command again to resume")
@@ -149,6 +161,18 @@ def stop(number: int, halt: Callable[[str], None]) -> None:
 def exit_code(usual: int) -> int:
     """128 and the signal's number where one other than Ctrl-C stopped the run, as supervisors expect it."""
     return 128 + heard[0] if heard and heard[0] != signal.SIGINT else usual
+
+
+def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
+    """The policy that the options mean; says so if they guarantee what the profile cannot back."""
+    policy = model.policy(decide)
+    if policy.accept == NEVER:
+        many = f"{len(policy.held_out.confidence)} labelled pictures"
+        say(
+            f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
+            f"{decide.max_error:g}; see how many could: looktwice plan --max-error {decide.max_error:g}"
+        )
+    return policy
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:

@@ -37,6 +37,7 @@ from looktwice.pictures.collection import Picture
 from looktwice.verdicts import evaluate
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.look import percent
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import GENERAL
 
@@ -209,6 +210,6 @@ def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:
     captions = []
     for i in places.tolist():
         outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
-        said = f"{demo.vocabulary[demo.best.label[i]]} {demo.best.confidence[i]:.0%}"
+        said = f"{demo.vocabulary[demo.best.label[i]]} {percent(float(demo.best.confidence[i]))}"
         captions.append(f"{said}\n[dim]{outcome}[/dim]")
     console.OUT.print(console.thumbnails([demo.tested[i].image().pixels for i in places], captions))

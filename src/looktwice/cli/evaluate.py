@@ -18,6 +18,7 @@ from looktwice.cli.console import (
     Output,
     complain,
     estimate,
+    policy_of,
     print_json,
     results_table,
     safe,
@@ -26,7 +27,7 @@ from looktwice.cli.console import (
     watched,
 )
 from looktwice.cli.fit import tell_duplicates
-from looktwice.cli.inputs import check_places, policy_of
+from looktwice.cli.options import check_places
 from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
 from looktwice.pictures import collection as picture
@@ -78,8 +79,7 @@ def evaluate(
     if output.json:
         print_json(found.record())
     else:
-        title = f"On {len(found.outcome.label)} pictures that took no part in fitting"
-        OUT.print(results_table(found.results, title))
+        OUT.print(results_table(found.results, found.title()))
         for line in (*found.lines(), *found.profile.advice(found.results)):
             OUT.print(line, highlight=False, soft_wrap=True)
         say_reach(found.profile, profile_path, model.typical_price())

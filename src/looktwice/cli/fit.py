@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from looktwice.asking.outcome import Cause
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.calibration import calibrators, paper, storage
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
-from looktwice.cli.inputs import check_places
+from looktwice.cli.options import check_places
 from looktwice.errors import FitError, UnscoredError
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few
@@ -19,6 +21,9 @@ from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import learn
 from looktwice.verdicts.learn import Collected
 from looktwice.views import GENERAL
+
+SEVERAL, MANY = 3, 0.2
+"""Pictures of one true label, and the share of all pictures, that a classifier hardly gets wrong every time."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     if options.votes:
         storage.save(options.votes, collected.votes)
     labelled = collected.labelled()
-    sure = zip(labelled.words, labelled.doubtful(), strict=True)
-    truths, said = {word for word, doubtful in sure if not doubtful}, set(labelled.vocabulary)
-    if truths - said and said - truths:  # they may be one thing under two names
-        never, others = few(sorted(truths - said), "true label"), few(sorted(said - truths), "label")
-        told = f"the classifier never returned {never}, and no picture is labelled with {others}"
-        say(f"[yellow]Label mismatch:[/yellow] {safe(told)}. If some mean the same, rename one: see docs/pictures.md")
+    tell_mismatch(labelled)
     tell_duplicates(collected)
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
@@ -90,6 +90,21 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
         else:
             say_reach(profile, options.out, model.typical_price())
     return not collected.unscored
+
+
+def tell_mismatch(labelled: LabelledVotes) -> None:
+    """Name true labels that the classifier seems to call otherwise.
+
+    A rare one may never be returned by chance; it counts where it has several pictures, or where many are like it.
+    """
+    sure = zip(labelled.words, labelled.doubtful(), strict=True)
+    truths, said = Counter(word for word, doubtful in sure if not doubtful), set(labelled.vocabulary)
+    never, others = truths.keys() - said, said - truths.keys()
+    count = sum(truths[word] for word in never)
+    if others and never and (max(truths[word] for word in never) >= SEVERAL or count > MANY * len(labelled)):
+        told = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
+        told += few(sorted(others), "label")
+        say(f"[yellow]Label mismatch:[/yellow] {safe(told)}. If some mean the same, rename one: see docs/pictures.md")
 
 
 def tell_duplicates(collected: Collected) -> None:

@@ -14,13 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from looktwice.asking.asker import Estimate
-from looktwice.asking.ledger import POSTGRES
 from looktwice.asking.outcome import Progress
 from looktwice.asking.progress import ERR, say
-from looktwice.asking.session import OFF, AskOptions, ledger_name
+from looktwice.asking.session import OFF, POSTGRES, AskOptions, ledger_name
 from looktwice.classifiers.base import Terms
-from looktwice.cli.console import Output, print_json, safe, show_estimate, stop, stopping_signals
-from looktwice.cli.inputs import policy_of
+from looktwice.cli.console import Output, policy_of, print_json, safe, show_estimate, stop, stopping_signals
 from looktwice.cli.look import tell_drift, tell_unfamiliar
 from looktwice.errors import DataError, FleetError
 from looktwice.fleet.driver import Cluster, Run, running

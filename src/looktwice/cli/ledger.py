@@ -32,27 +32,39 @@ COUNTS = {"asked": "asked", "answered": "answered", "refused": "refused", "unkno
 
 def stats(path: Path | None, by: By | None, json: bool) -> None:
     """Queries and money by day, classifier or command, or by the first two: asked = answered + refused + unknown."""
-    days = maintain.stats(path or default_path())
-    columns: list[By] = [by] if by else ["day", "classifier"]
+    place = path or default_path()
+    days = maintain.stats(place)
+    if json:
+        columns: list[By] = [by] if by else ["day", "classifier"]
+        print_json([_record(group, columns) for group in _grouped(days, *columns).values()])
+        return
+    OUT.print(f"Ledger {safe(str(place))}", highlight=False, soft_wrap=True)
+    billed = any(day.input_tokens for day in days)
+    tables = {("",): days} if by else _grouped(days, "classifier")
+    for (title,), part in tables.items():
+        OUT.print(_table(title, by or "day", part, billed))
+    if len(tables) > 1:
+        OUT.print(_table("All classifiers", "day", days, billed))
+    say_next("write every answer as a row", "ledger", "export", "answers.csv", "--ledger", place)
+
+
+def _grouped(days: Sequence[DayCost], *columns: By) -> dict[tuple[str, ...], list[DayCost]]:
     groups: dict[tuple[str, ...], list[DayCost]] = {}
     for day in days:
         groups.setdefault(tuple(_heading(day, column) for column in columns), []).append(day)
-    if json:
-        print_json([_record(group, columns) for group in groups.values()])
-        return
-    title = f"Ledger {path or default_path()}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    billed = any(day.input_tokens for day in days)
-    for heading in (*columns, *COUNTS, "money", *(BILLS if billed else ())):
-        if heading == "classifier":
-            table.add_column(heading, overflow="fold")
-        else:
-            table.add_column(heading, justify="left" if heading in columns else "right", no_wrap=True)
-    for key, group in groups.items():
-        table.add_row(*key, *_amounts(group, billed))
-    table.add_row("all", *[""] * (len(columns) - 1), *_amounts(days, billed), style="bold")
-    OUT.print(table)
-    say_next("write every answer as a row", "ledger", "export", "answers.csv", "--ledger", path or default_path())
+    return groups
+
+
+def _table(title: str, column: By, days: Sequence[DayCost], billed: bool) -> Table:
+    """The sums of each group, and of all."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(column, overflow="fold", no_wrap=column == "day")
+    for heading in (*COUNTS, "money", *(BILLS if billed else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for (key,), group in _grouped(days, column).items():
+        table.add_row(key, *_amounts(group, billed))
+    table.add_row("all", *_amounts(days, billed), style="bold")
+    return table
 
 
 def _heading(day: DayCost, column: By) -> str:

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from pathlib import Path
 
 from looktwice import files
-from looktwice.asking.outcome import Unscored
+from looktwice.asking.outcome import Cause, Unscored
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
 from looktwice.cli.console import (
@@ -19,19 +19,19 @@ from looktwice.cli.console import (
     complain,
     cost_of_accepted,
     estimate,
+    policy_of,
     print_json,
     safe,
     say_next,
     say_reach,
     watched,
 )
-from looktwice.cli.inputs import policy_of
 from looktwice.errors import DataError
 from looktwice.files import check_writable
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts.files import ScoreFile
-from looktwice.verdicts.look import Verdict, alternatives, is_unfamiliar
+from looktwice.verdicts.look import Verdict, alternatives, is_unfamiliar, percent
 from looktwice.verdicts.policy import DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Observation, Stream
@@ -54,6 +54,9 @@ class Decided:
     def __init__(self, policy: Policy) -> None:
         self.verdicts = self.accepted = self.queries = self.unfamiliar = 0
         self.unscored: dict[str, Unscored] = {}
+        self.cut_off = False
+        """Whether the budget has run out: which pictures still get a verdict then depends on what was asked before, as
+        about the harder ones with `--adaptive`, so that they are not compared with the labelled ones."""
         self.stream = Stream.of(policy)
         self._policy, self._observations = policy, list[Observation]()
         self._familiarity, self._places = array("d"), array("q")
@@ -63,10 +66,13 @@ class Decided:
         self.unfamiliar += is_unfamiliar(verdict)
         if isinstance(verdict, Unscored):
             self.unscored[verdict.name] = verdict
+            self.cut_off |= verdict.cause in (Cause.BUDGET, Cause.STOPPED)
             return
         self.verdicts += 1
         self.accepted += verdict.decision == "accept"
         self.queries += verdict.queries
+        if self.cut_off:
+            return
         self._familiarity.append(1.0 if verdict.familiarity is None else verdict.familiarity)
         self._places.append(len(self._places) + len(self.unscored))
         self._observations.append(Observation.at(verdict, self._policy))
@@ -209,10 +215,11 @@ def score(
         told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
         print_json({"out": str(out), "pictures": len(pictures), **told})
     tell_drift(stream, began, first)
-    say(
-        f"Verdicts: {out}"
-        + (f"; not scored: {file.missing():,}; run the same command again to complete it" if file.missing() else "")
-    )
+    if stream.seen < decided.verdicts:
+        say(f"Only {stream.seen:,} verdicts were compared; those after the run was cut off are no fair sample.")
+    bad = decided.unscored and all(item.cause is Cause.UNREADABLE for item in decided.unscored.values())
+    again = f"{'replace the bad files and ' if bad else ''}run the same command again to complete it"
+    say(f"Verdicts: {out}" + (f"; not scored: {file.missing():,}; {again}" if file.missing() else ""))
     if not (output.json or file.missing()):
         following.say(profile, decide.max_error, model.typical_price(), decided, stream.alarm)
     return not file.missing()
@@ -241,7 +248,7 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.message)}")
     else:
         decision = f" [{DECISIONS[verdict.decision]}]{verdict.decision}[/]" if verdict.decision else ""
-        share = f"{verdict.confidence:.1%}"
+        share = percent(verdict.confidence)
         share = f"[strike dim]{share}[/strike dim]" if verdict.unfamiliar_because else share
         line = f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}"
         OUT.print(line, highlight=False)

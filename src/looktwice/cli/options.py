@@ -1,6 +1,9 @@
-"""The options that commands share: how they are named and explained, and the values they become."""
+"""The options that commands share: how they are named and explained, and the values they become.
 
-from collections.abc import Callable
+Modules that commands need are imported when one is called, so that `looktwice --help` is quick.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from inspect import Signature, signature
 from pathlib import Path
@@ -8,10 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from looktwice.errors import DataError
+
 if TYPE_CHECKING:
     from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
     from looktwice.cli.fleet import Machines
+    from looktwice.model import AsyncModel
+    from looktwice.pictures.collection import Picture
     from looktwice.service import Place
     from looktwice.verdicts.policy import DecisionOptions
 
@@ -194,3 +201,50 @@ prints = gathers("output", _output)
 acts = gathers("decide", _deciding)
 serves = gathers("place", _place)
 spreads = gathers("machines", _machines)
+
+
+# Pictures, truths and places for results -----------------------------------------------------------------------------
+
+
+def find_pictures(paths: Sequence[Path], take: str | None = None) -> "Sequence[Picture]":
+    """Pictures, wherever they are."""
+    from looktwice.pictures.collection import find
+
+    return _slice(find(paths), take)
+
+
+def find_labelled(path: Path, truths: Path | None, column: str, take: str | None) -> "Sequence[Picture]":
+    """Pictures with their truths."""
+    from looktwice.pictures.datasets import open_labelled
+
+    return _slice(open_labelled(path, truths, column=column), take)
+
+
+def find_burst(model: "AsyncModel", paths: Sequence[Path], frames: int) -> "Sequence[Picture]":
+    """Photos of one thing, or so many frames of a video."""
+    from looktwice.pictures.video import is_video_file
+
+    return model.frames(paths[0], frames) if len(paths) == 1 and is_video_file(paths[0]) else find_pictures(paths)
+
+
+def _slice(pictures: "Sequence[Picture]", take: str | None) -> "Sequence[Picture]":
+    if take is None:
+        return pictures
+    try:
+        chosen = pictures[slice(*(int(part) if part else None for part in take.split(":")))]
+    except (ValueError, TypeError):
+        raise DataError(f"--take {take!r} is not a slice; write :1000, 1000: or 500:700") from None
+    if not chosen:
+        raise DataError(f"--take {take!r} leaves none of {len(pictures)} pictures")
+    return chosen
+
+
+def check_places(profile: Path | None, votes: Path | None = None, report: Path | None = None) -> None:
+    """Refuse places for results that cannot be written, before anything is asked."""
+    from looktwice.calibration.votes import ENDINGS
+    from looktwice.files import check_writable
+    from looktwice.report import ENDINGS as REPORTS
+
+    for path, endings in ((profile, ()), (votes, ENDINGS), (report, REPORTS)):
+        if path:
+            check_writable(path, endings)

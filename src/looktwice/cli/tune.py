@@ -16,7 +16,7 @@ from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, complain, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.fit import tell_duplicates
-from looktwice.cli.inputs import check_places
+from looktwice.cli.options import check_places
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel, Sized, Tuned
 from looktwice.pictures.collection import Picture

@@ -304,6 +304,8 @@ def _opened(root: str, settings: str) -> tuple[FileSystem, str]:
         opened: tuple[FileSystem, str] = FileSystem.from_uri(f"{root}?{settings}" if settings else root)
     except (ArrowInvalid, NotImplementedError) as fault:
         raise DataError(f"{shown(root)}: not an address that pyarrow reads ({_why(fault)})") from None
+    except OSError as fault:  # HDFS without Java, for one
+        raise DataError(f"{shown(root)}: cannot be opened ({_why(fault)})") from None
     return opened
 
 

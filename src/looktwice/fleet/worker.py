@@ -81,20 +81,22 @@ class Scorer:
         return Summary(unit.identity, estimate=await model.estimate(iter(unit.pictures()), self._job.decide))
 
     async def _score(self, model: AsyncModel, unit: Unit) -> Summary:
-        bad = unfamiliar = 0
+        bad = unfamiliar = unscored = 0
+        cut_off = False  # which pictures still get a verdict then depends on what was asked before
         records, observations = list[dict[str, object]](), list[Observation]()
         policy = model.policy(self._job.decide)
         async for verdict in model.score(iter(unit.pictures()), self._job.decide):
             unfamiliar += is_unfamiliar(verdict)
             if isinstance(verdict, Unscored):
+                unscored += 1
                 bad += verdict.cause is Cause.UNREADABLE
+                cut_off |= verdict.cause is Cause.BUDGET
                 records.append(unscored_record(verdict))
             else:
                 records.append(record(verdict))
-                observations.append(Observation.at(verdict, policy))
+                observations += [] if cut_off else [Observation.at(verdict, policy)]
         if model.asker.stopped:
             return Summary(unit.identity, stopped=True)
-        unscored = len(records) - len(observations)
         summary = Summary(unit.identity, len(records), unscored, bad, unfamiliar, tuple(observations))
         await asyncio.to_thread(Shards(self._job.out).add, summary, records)
         return summary

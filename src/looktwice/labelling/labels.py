@@ -215,9 +215,9 @@ def table(known: Mapping[str, Click]) -> str:
     writer.writerow(COLUMNS)
     for file, click in sorted(known.items()):
         if click.truth:
-            writer.writerow([file, click.truth, ""])
+            writer.writerow(map(files.to_cell, [file, click.truth, ""]))
         elif click.settles:
-            writer.writerows([file, "", label] for label in click.excluded or ("",))
+            writer.writerows(map(files.to_cell, [file, "", label]) for label in click.excluded or ("",))
     return out.getvalue().encode("utf-8", "backslashreplace").decode()
 
 

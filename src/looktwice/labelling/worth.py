@@ -73,7 +73,7 @@ class Worth:
     ece: float | None = None
     """The calibration error of the confidences, by 5-fold cross-validation."""
     max_error: float | None = None
-    """The least error of the ladder that can be guaranteed now."""
+    """The least error that can be guaranteed now, of the ladder and the wanted one."""
     accepted: float | None = None
     """The share of pictures that this guarantee accepts."""
     wanted: float = 0.0
@@ -93,7 +93,7 @@ class Worth:
         found.append((f"More for at most {100 * self.wanted:.3g}% wrong", more, because))
         value, low, high = self.accuracy
         found.append(("The classifier is right", f"{value:.1%}", f"95% interval {low:.1%} to {high:.1%}"))
-        reached = f"wrong at most {self.max_error:.0%}" if self.max_error else "none yet"
+        reached = f"wrong at most {100 * self.max_error:.3g}%" if self.max_error else "none yet"
         share = "" if self.accepted is None else f"accepting {self.accepted:.0%} of the pictures"
         found.append(("Guarantee within reach", reached, share))
         return [*found, ("Calibration error", f"{self.ece:.3f}", "of confidences learned from these labels")]
@@ -102,7 +102,7 @@ class Worth:
 def worth(labelled: LabelledVotes, unsure: int, max_error: float, level: float = 0.95) -> Worth:
     """What these votes and truths are worth, and how far it is to a guarantee. Pure.
 
-    The guarantees of the ladder are tried at a level that allows for trying several.
+    The guarantees of the ladder are tried at a level that allows for trying several, the wanted one at its own.
     """
     count = len(labelled)
     if count < FEWEST or len(set(labelled.truths.tolist())) < 2:
@@ -112,7 +112,8 @@ def worth(labelled: LabelledVotes, unsure: int, max_error: float, level: float =
     outcome = crossfit.cross_fit(Jury(), labelled)
     held_out = HeldOut(confidence=tuple(outcome.confidence.tolist()), correct=tuple(outcome.correct.tolist()))
     strict = 1.0 - (1.0 - level) / len(LADDER)
-    thresholds = ((error, held_out.threshold(error, strict)) for error in LADDER)
+    levels = sorted((dict.fromkeys(LADDER, strict) | {max_error: level}).items())
+    thresholds = ((error, held_out.threshold(error, certainty)) for error, certainty in levels)
     reached, accept = next(((error, t) for error, t in thresholds if t is not None), (None, np.inf))
     more = _more(held_out, max_error, level)
     return Worth(

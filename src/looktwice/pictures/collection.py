@@ -19,11 +19,13 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol, Union, overload
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.errors import DataError
+from looktwice.files import from_cell
 from looktwice.pictures.decode import decode, load
 from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 
@@ -351,10 +353,16 @@ class Told:
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
     told, where = read_truths(table, column), shown(str(table))
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
+    # An accented letter may be one character in the table and two in the name of the file, as on a Mac.
+    others = {normalize("NFC", name): name for name in sources.keys() - told.keys()}
+    told = {name if name in sources else others.get(normalize("NFC", name), name): each for name, each in told.items()}
     bare = sorted(sources.keys() - told.keys())
     growing = column == COLUMN and NOT in next(_rows(table), [])  # a table that people still label with
     if bare and not growing:
-        raise DataError(f"{where}: {few(bare, 'picture')} without a truth; add a row for each or move them away")
+        raise DataError(
+            f"{where}: {few(bare, 'picture')} without a truth; add a row for each, move them "
+            "away, or add a column `not` to use the others only: it may stay empty"
+        )
     for name in told.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
         if below and (path / name).is_file():  # a file of an unusual ending is taken because a row names it
@@ -385,7 +393,10 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
     lacking = [shown(name) for name in (files, column) if name not in header]
     if lacking:
         has = ", ".join(map(shown, header[:20])) or "nothing"
-        raise DataError(f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}")
+        raise DataError(
+            f"{where}: no column {' and no column '.join(lacking)}; the first line has {has}. Call the columns file "
+            "and label, or name that of the labels with --truths-column"
+        )
     width, file, label = len(header), header.index(files), header.index(column)
     other = header.index(NOT) if column == COLUMN and NOT in header else None
     chance = header.index(PROBABILITY) if PROBABILITY in header else None
@@ -430,7 +441,9 @@ def _rows(path: Path) -> Iterator[list[str]]:
     with _reading(path):
         data = path.read_bytes()
     try:
-        yield from csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True, strict=True)
+        text = io.StringIO(data.decode("utf-8-sig"), newline="")
+        for row in csv.reader(text, skipinitialspace=True, strict=True):
+            yield [from_cell(cell) for cell in row]
     except UnicodeDecodeError as fault:
         raise DataError(f"{shown(str(path))}: not UTF-8 at byte {fault.start}; save it as UTF-8") from fault
     except csv.Error as fault:

@@ -9,28 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from looktwice.errors import ImageError
-from looktwice.pictures.decode import MAX_BYTES
+from looktwice.pictures.decode import MAX_BYTES, is_video
 from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 
 FRAMES = 8
 MOST_FRAMES = 3600
 """Frames of the longest video that is read: two minutes of a phone's."""
-_STILLS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1", b"avif", b"avis")
-
-
-def is_video(head: bytes) -> bool:
-    """Whether a file that begins with these bytes is MP4, QuickTime, Matroska, WebM or AVI.
-
-    Nothing else is given to ffmpeg, whose other formats include lists of further files and addresses to open.
-    """
-    if head[4:8] == b"ftyp":
-        return head[8:12] not in _STILLS
-    matroska, avi = head.startswith(b"\x1aE\xdf\xa3"), head[:4] == b"RIFF" and head[8:12] == b"AVI "
-    return matroska or avi or head[4:8] in (b"moov", b"wide")
 
 
 def is_video_file(path: Path) -> bool:
-    """The same of a file; what cannot be read is none."""
+    """Whether a file is a video; what cannot be read is none."""
     try:
         with path.open("rb") as file:
             return is_video(file.read(16))

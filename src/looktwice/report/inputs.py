@@ -134,6 +134,8 @@ def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
         outcome, results = judged.outcome, tuple(inputs.results) or _results(profile, judged, judged.outcome)
         confidence, correct = outcome.confidence, outcome.correct
         source = _held_out(len(correct)) if judged.taught else f"{_pictures(len(correct))} that took no part in fitting"
+        if not judged.taught and (fitted := profile.count_fitted(judged.votes.digests)):
+            source = f"{_pictures(len(correct))}, {fitted:,} of which took part in fitting, so they are too optimistic"
     if not len(correct) or not results:
         raise DataError("no outcome is known, neither to the profile nor of these votes; give labelled pictures")
     believed = next((result for result in results if result.calibrator == name), results[-1])

@@ -17,9 +17,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from looktwice.errors import ImageError
-from looktwice.pictures.decode import decode
+from looktwice.pictures.decode import decode, is_video
 from looktwice.pictures.image import Image, WorkingSize, encode_png, shown
-from looktwice.pictures.video import FRAMES, frames, is_video
+from looktwice.pictures.video import FRAMES, frames
 from looktwice.service import Limits
 from looktwice.service.replies import Refusal
 

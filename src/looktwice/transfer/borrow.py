@@ -97,7 +97,8 @@ def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
     covariance = within + np.einsum("t,ti,tj->ij", weight, thetas - theta, thetas - theta)
     return replace(
         prior,
-        weights=tuple(theta[:-2].tolist()),
+        weights=tuple(theta[:-3].tolist()),
+        log_votes=float(theta[-3]),
         unnamed=(float(theta[-2]), float(theta[-1])),
         covariance=tuple(map(tuple, ((covariance + covariance.T) / 2).tolist())),
     )
@@ -115,7 +116,7 @@ class _Anchored(Bowl):
         free = Bowl.of(patterns, 0.0, patterns.hits())
         covariance = np.array(prior.covariance)
         pull = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
-        return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, *prior.unnamed]))
+        return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, prior.log_votes, *prior.unnamed]))
 
     def at(self, theta: Floats) -> tuple[float, Floats]:
         value, gradient = super().at(theta)

@@ -12,15 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.calibration.paper import Cumulative
+from looktwice.calibration.paper import PAPER_A, Cumulative
 from looktwice.errors import DataError
 
 Floats = NDArray[np.float64]
 
 Counts = NDArray[np.int64]
-
-PAPER_A = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 10.0, 100.0)
-"""The grid that the paper searches for a."""
 
 FURTHEST = 0.025
 """The share of the noise that may lie beyond an end of the grid."""

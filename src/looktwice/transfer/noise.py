@@ -17,12 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
 from looktwice.asking.outcome import Cause, Unscored
-from looktwice.calibration.paper import Cumulative
+from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, shown
 from looktwice.plots.figures import Line, lines_svg
-from looktwice.transfer.latent import Cumulatives, Floats, Margins, Noise, Reading, describe, read
+from looktwice.transfer.latent import Cumulatives, Margins, Noise, Reading, describe, read
 from looktwice.transfer.onnx_features import OpenModel
 from looktwice.views import RENDERER, Panel, View, base_question, questions, render
 
@@ -57,11 +57,11 @@ def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, see
 def probes(
     model: OpenModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
 ) -> Iterator[Probe | Unscored]:
-    """What the model says about each picture, in their order; a picture that cannot be read is told as such."""
+    """What the model says about each picture, in their order; `Unscored` for one that cannot be read."""
     fixed = [str(view) for view in views if not view.random]
     if not views or fixed:
-        told = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
-        raise ViewError(f"{told}; noise comes from random views such as gaussian:0.1 or rotation:20")
+        what = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
+        raise ViewError(f"{what}; noise comes from random views such as gaussian:0.1 or rotation:20")
     if draws < 2:
         raise ViewError(f"noise needs 2 draws a picture or more, not {draws}; 50 are usual")
     work = partial(_probe, model, views, draws, seed)
@@ -139,22 +139,9 @@ class _Tally:
             raise DataError(f"{view}: {error}") from None
         share = np.linspace(0.0, 1.0, self.noise.draws + 1)
         kept = float(self.margins.count @ share) / self.noise.pictures
-        errors = (self.margins.error(curve) for curve in (transferred(noise, share), normal(noise, share)))
+        transfer, gaussian = Transfer(1.0, noise=noise.cumulative), Gaussian(noise.normal.a)
+        errors = (self.margins.error(each.curve(share)) for each in (transfer, gaussian))
         return Measured(view, kept, noise, centred, *errors)
-
-
-def transferred(noise: Noise, share: Floats) -> Floats:
-    """σ(−F_n⁻¹(1 − p_A)): the probability that Proposition 2 gives to a share of views that kept the label."""
-    from scipy.special import expit
-
-    return np.asarray(expit(-noise.cumulative.inverse(1.0 - share)), np.float64)
-
-
-def normal(noise: Noise, share: Floats) -> Floats:
-    """σ(a·Φ⁻¹(p_A)), with the a of the closest Gaussian: what Proposition 1 gives."""
-    from scipy.special import expit, ndtri
-
-    return np.asarray(expit(noise.normal.a * ndtri(share)), np.float64)
 
 
 def drawn(noise: Noise, title: str) -> str:

@@ -118,9 +118,9 @@ def open_onnx(description: str | Path) -> OnnxModel:
         raise PermanentError(
             f"{text!r} is not an ONNX model on this machine; an open model is, since its features are read"
         )
-    told = Path(text) if text.endswith(".toml") else Path(text.partition(":")[2])
-    settings = read_toml(told.with_suffix(".toml"))  # the file that the ONNX connector opens
-    return OnnxModel(told.parent / str(settings.get("model", told.name)), classifier)
+    path = Path(text) if text.endswith(".toml") else Path(text.partition(":")[2])
+    settings = read_toml(path.with_suffix(".toml"))  # the file that the ONNX connector opens
+    return OnnxModel(path.parent / str(settings.get("model", path.name)), classifier)
 
 
 # The graph ----------------------------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def find_layer(model: ModelProto, folder: Path) -> Layer:
     layer = graph.layer(ends[0])
     if layer is None:
         last = ends[0]
-        told = "one of its inputs" if last is None else f"{last.op_type} ({last.name or last.output[0]})"
+        end = "one of its inputs" if last is None else f"{last.op_type} ({last.name or last.output[0]})"
         raise PermanentError(
-            f"the model ends in {told}, not in a linear layer with constant weights (Gemm, or MatMul and "
+            f"the model ends in {end}, not in a linear layer with constant weights (Gemm, or MatMul and "
             "Add, then perhaps Softmax); take another open model"
         )
     heads = {layer.logits} | {other.logits for end in ends[1:] if (other := graph.layer(end))}
@@ -175,7 +175,7 @@ class _Graph:
         self._stored = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def end(self, name: str) -> NodeProto | None:
-        """The last node on the way to this value that changes a number; None where the model has no such node."""
+        """The last node before this value that is not in CLOSING; None where the value is an input of the model."""
         node = self._makers.get(name)
         while node is not None and node.op_type in CLOSING:
             node = self._makers.get(node.input[0])
@@ -195,13 +195,13 @@ class _Graph:
         return self._product(node, node.output[0], np.zeros(1)) if node.op_type == "MatMul" else None
 
     def _gemm(self, node: NodeProto) -> Layer | None:
-        told = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **_attributes(node)}
+        options = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **_attributes(node)}
         weights = self.constant(node.input[1])
         bias = self.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else np.zeros(1)
-        if weights is None or bias is None or told["transA"]:
+        if weights is None or bias is None or options["transA"]:
             return None
-        w = weights.T if told["transB"] else weights
-        return _layer(node.input[0], node.output[0], told["alpha"] * w, told["beta"] * bias)
+        w = weights.T if options["transB"] else weights
+        return _layer(node.input[0], node.output[0], options["alpha"] * w, options["beta"] * bias)
 
     def _product(self, node: NodeProto, logits: str, bias: Floats) -> Layer | None:
         weights = self.constant(node.input[1])

@@ -202,14 +202,27 @@ class Evaluation:
     accuracy: PoweredAccuracy | None = None
     """How many verdicts are right, where verdicts about unlabelled pictures were given too."""
 
+    @property
+    def fitted(self) -> int:
+        """How many of the pictures the profile was fitted on, so that the figures are too optimistic."""
+        return self.profile.count_fitted(self.collected.labelled().evenly().digests)
+
+    def title(self) -> str:
+        """Which pictures the figures are about."""
+        told = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
+        return f"On {len(self.outcome.label)} pictures{told}"
+
     def lines(self) -> list[str]:
         """What the guarantees came to and how many verdicts are right, in words."""
-        return [*self.guarantees.lines(), *([self.accuracy.sentence()] if self.accuracy else [])]
+        told = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
+        powered = [self.accuracy.sentence()] if self.accuracy else []
+        return [*([told] if self.fitted else []), *self.guarantees.lines(), *powered]
 
     def record(self) -> dict[str, object]:
         """The figures as JSON has them; `accuracy` only where verdicts about unlabelled pictures were given."""
         told: dict[str, object] = {
             "pictures": len(self.outcome.label),
+            "fitted": self.fitted,
             "results": [result.model_dump() for result in self.results],
             "guarantees": asdict(self.guarantees),
         }
@@ -242,8 +255,7 @@ class Evaluation:
         return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
 
     def _repr_html_(self) -> str:
-        title = f"On {len(self.outcome.label)} pictures that took no part in fitting. {' '.join(self.lines())}"
-        return results_html(title, self.results)
+        return results_html(f"{self.title()}. {' '.join(self.lines())}", self.results)
 
 
 def evaluation(

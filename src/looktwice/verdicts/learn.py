@@ -15,15 +15,15 @@ from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.crossfit import Outcome
-from looktwice.calibration.evidence import useless
 from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.scales import useless
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import risk, stopping
 from looktwice.verdicts.familiarity import AnswerKinds, Familiarity
 from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
-from looktwice.verdicts.profile import Adaptive, HeldOut, Profile, Result
+from looktwice.verdicts.profile import DIGEST_DIGITS, Adaptive, HeldOut, Profile, Result
 from looktwice.verdicts.stopping import Aim, Expected, SameDecision, Thrift
 from looktwice.views import Panel, renderer
 
@@ -288,6 +288,7 @@ def _profile(
         renderer=renderer(collected.panel),
         calibrator=dump(fitted),
         pictures=len(labelled),
+        fitted_on=tuple(digest[:DIGEST_DIGITS] for digest in labelled.digests if digest),
         results=tuple(Result.of(outcome) for outcome in (*judged, held_out, *others)),
         held_out=HeldOut.of(held_out, crossfit.outcome(fitted, labelled).since(n_selection).of_rows(even)),
         agreement_bins=tuple(

@@ -67,6 +67,10 @@ class Verdict:
     pixels: float | None = None
     """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
 
+    def __str__(self) -> str:
+        told = f"{self.name}: {self.label}, {percent(self.confidence)}"
+        return f"{told}, {self.decision}" if self.decision else told
+
     def agree(self) -> int:
         """How many views say what the verdict says."""
         return sum(label == self.label for _, label in self.votes)
@@ -226,16 +230,22 @@ def sentence(
 ) -> str:
     """How many views agree, who says what else, the classifier's own score, and how often such answers are right.
 
+    Votes that are named after no view are about the other photos of a burst, or frames of a video.
+
     >>> sentence("coat", "coat", 0.93, [("mirror", "shirt"), ("turn:8", "coat")])
     '1 of 2 views agree; the mirrored one says shirt; such answers are right 93 % of the time.'
+    >>> sentence("coat", "coat", 0.93, [("clip.mp4#2", "coat"), ("clip.mp4#3", "coat")])
+    '2 of 2 other photos agree; such answers are right 93 % of the time.'
     >>> sentence("coat", "coat", 0.71, [], score=0.95)
     'No view was asked; the classifier itself gave coat a score of 0.95; such answers are right 71 % of the time.'
     """
     said = [(view, answer) for view, answer in votes if answer is not None]
     agree = sum(answer == label for _, answer in said)
-    parts = [f"{agree} of {len(said)} views agree" if said else "no view was asked", *_dissent(label, said)]
+    burst = bool(votes) and not adjective(votes[0][0])
+    others, first = ("other photos", "first photo") if burst else ("views", "picture itself")
+    parts = [f"{agree} of {len(said)} {others} agree" if said else "no view was asked", *_dissent(label, said)]
     if base != label:
-        parts.append(f"the picture itself was called {base}")
+        parts.append(f"the {first} was called {base}")
     if score is not None:
         parts.append(f"the classifier itself gave {base} a score of {score:.3g}")
     text = "; ".join([*parts, f"such answers are right {percent(confidence)} of the time."])
@@ -280,7 +290,7 @@ def _dissent(label: str, said: Sequence[tuple[str, str]]) -> list[str]:
     ranked = sorted(others.items(), key=lambda item: -len(item[1]))
     parts = [f"{_who(views)} {answer}" for answer, views in ranked[:MOST_LABELS]]
     left = sum(len(views) for _, views in ranked[MOST_LABELS:])
-    return [*parts, f"{left} say something else"] if left else parts
+    return [*parts, f"{left} {'says' if left == 1 else 'say'} something else"] if left else parts
 
 
 def _who(views: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+DIGEST_DIGITS = 12
+"""Enough to tell a million pictures apart."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -207,6 +209,8 @@ class Profile(_Part):
     calibrator: dict[str, object]
     pictures: int
     """How many labelled pictures it was fitted on."""
+    fitted_on: tuple[str, ...] = ()
+    """The first digits of the digests of those pictures; empty where they are not known."""
     results: tuple[Result, ...]
     held_out: HeldOut
     curve: tuple[Result, ...] = ()
@@ -235,6 +239,11 @@ class Profile(_Part):
     def evidence(self) -> Evidence:
         """What its calibrator looks at: labels alone, or scores too."""
         return "scores" if self.calibrator.get("scored") else "labels"
+
+    def count_fitted(self, digests: Iterable[str]) -> int:
+        """How many of these pictures it was fitted on."""
+        known = set(self.fitted_on)
+        return sum(digest[:DIGEST_DIGITS] in known for digest in digests)
 
     def advice(self, results: Sequence[Result] = ()) -> list[str]:
         """What is to be said about stopping early and about the classifier's own score, one sentence each.

@@ -76,7 +76,8 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                yield {**row, "votes": json.loads(row["votes"] or "[]")}
+                texts = {column: files.from_cell(row[column] or "") for column in ("name", "label", "base")}
+                yield {**row, **texts, "votes": json.loads(row["votes"] or "[]")}
     elif path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as file:
             yield from (json.loads(line) for line in file if line.endswith("\n"))  # the last may still be written

@@ -193,8 +193,8 @@ GENERAL16 = Panel.parse(
     """
     mirror zoom:1.15 mirror+zoom:0.85 mirror+tone:contrast=1.4
     shift:-0.06,0 tone:contrast=0.7 mirror+zoom:1.3 mirror+turn:20
-    shift:0.06,0 tone:brightness=-0.3 mirror+zoom:1.07 zoom:0.7
-    mirror+tone:contrast=2.5 mirror+crop:0,0.5,0.75 turn:-20 crop:0,0,0.8
+    shift:0.06,0 tone:brightness=-0.3 zoom:0.7 mirror+zoom:1.07
+    mirror+tone:contrast=2.5 crop:1,0,0.8 turn:-20 tone:contrast=0.4
     """
 )
 """Sixteen views that suit most pictures, the most telling first.

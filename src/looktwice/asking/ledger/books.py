@@ -9,8 +9,21 @@ from math import isfinite
 from typing import NamedTuple
 
 from looktwice.asking.ledger.operations import Batch, Intent, Learned, Record, Settlement
-from looktwice.asking.ledger.protocol import CUT, MICRO, RAW_LIMIT, Bill, Booked, Grant, Outcome, Spend
-from looktwice.asking.ledger.sessions import BEAT, FADE, LEASE, Session, living
+from looktwice.asking.ledger.protocol import (
+    BEAT,
+    CUT,
+    FADE,
+    LEASE,
+    MICRO,
+    RAW_LIMIT,
+    Bill,
+    Booked,
+    Grant,
+    Outcome,
+    Session,
+    Spend,
+    living,
+)
 from looktwice.asking.ledger.sql import BatchRow, Known, Row, Tables, pack, pack_options
 from looktwice.classifiers.base import Answer
 

@@ -11,8 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from looktwice import files
-from looktwice.asking.ledger.protocol import RAW_LIMIT, place
-from looktwice.asking.ledger.sessions import living
+from looktwice.asking.ledger.protocol import RAW_LIMIT, living, place
 from looktwice.asking.ledger.sql import pack, unpack
 from looktwice.asking.ledger.sqlite import SqliteTables, explained, readable, writable
 from looktwice.errors import LedgerError

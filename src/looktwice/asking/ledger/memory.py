@@ -10,8 +10,7 @@ from functools import cache
 from threading import Lock
 from typing import TypeVar
 
-from looktwice.asking.ledger.protocol import MICRO, Account, Bill, Booked, Budget, Entry, Grant, Outcome
-from looktwice.asking.ledger.sessions import LEASE
+from looktwice.asking.ledger.protocol import LEASE, MICRO, Account, Bill, Booked, Budget, Entry, Grant, Outcome
 from looktwice.classifiers.base import Answer
 
 T = TypeVar("T")

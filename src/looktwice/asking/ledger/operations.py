@@ -216,6 +216,16 @@ class Batch:
             self._put(operation)
         return True
 
+    def answers(self) -> int:
+        """How many answers are in it."""
+        settled = (each.result for settlement in self.settlements for each in settlement.results.values())
+        return len(self.records) + sum(isinstance(result, Answer) for result in settled)
+
+    def must_be_kept(self) -> bool:
+        """Whether it tells what became of questions, so that without it answers would be lost or spend be wrong."""
+        told = (self.records, self.returned, self.surrendered, self.conclusions, self.checks)
+        return any(told) or any((self.notes, self.settlements))
+
     def asked(self) -> list[Intent | Booking]:
         """What would spend."""
         return [*self.intents, *self.bookings]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 
+from looktwice.asking.ledger.protocol import Session
 from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
-from looktwice.asking.ledger.sessions import Session
 from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, Tables, Value
 from looktwice.errors import LedgerError, MissingExtra
 
@@ -206,6 +206,9 @@ class PostgresTables(Tables):
             self._reconnect()
             return True
         return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure)
+
+    def passes(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.OperationalError) and not isinstance(error, errors.DiskFull)
 
     def explain(self, error: Exception) -> LedgerError:
         return explain(self.name, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from looktwice.asking.ledger.operations import (
     Surrender,
 )
 from looktwice.asking.ledger.protocol import (
+    BEAT,
     Account,
     Bill,
     Booked,
@@ -39,13 +41,16 @@ from looktwice.asking.ledger.protocol import (
     Grant,
     OpenBatch,
     Outcome,
+    Session,
     Settled,
     Spend,
+    living,
 )
-from looktwice.asking.ledger.sessions import BEAT, Session, living
 from looktwice.asking.ledger.sql import Tables
 from looktwice.classifiers.base import Answer
 from looktwice.errors import LedgerError
+
+LOG = logging.getLogger("looktwice.ledger")
 
 GATHER = 0.002
 """Seconds to let operations gather; also the gap in which another process gets its turn to write."""
@@ -61,7 +66,10 @@ MOST = 4096
 
 
 class Writer(Thread):
-    """Commits what it is given, in that order, until a Stop; after a failure it fails all that comes."""
+    """Commits what it is given, in that order, until a Stop; after a failure that stays it fails all that comes.
+
+    While another program keeps the database locked, or it cannot be reached, answers wait here.
+    """
 
     def __init__(self, tables: Tables, name: str, command: str | None = None) -> None:
         super().__init__(name=name, daemon=True)
@@ -73,6 +81,10 @@ class Writer(Thread):
         self._awaited = Event()
         self._left_over: Operation | None = None
         self.failure: LedgerError | None = None
+        self.lost = 0
+        """Answers that were given to it and could not be saved."""
+        self.closing = False
+        """Whether nobody waits any longer for a database that cannot be written now."""
 
     def sent(self, key: bytes) -> bool:
         """Whether the question is in flight here."""
@@ -94,9 +106,15 @@ class Writer(Thread):
             if self.failure is None:
                 self._commit(batch)
             if self.failure is not None:
-                batch.fail(self.failure)
+                self.lost += batch.answers()
+                batch.fail(self.told())
             stop = batch.stop
-        self._books.close()
+        (self._tables if self.failure else self._books).close()
+
+    def told(self) -> LedgerError:
+        """The failure, with how many answers it cost."""
+        lost = f"; {self.lost} answers that had come in were not saved" if self.lost else ""
+        return LedgerError(f"{self.failure}{lost}")
 
     def _gather(self) -> Batch:
         """What is queued, up to an operation that must come after another one is on disk."""
@@ -124,13 +142,21 @@ class Writer(Thread):
             return None
 
     def _commit(self, batch: Batch) -> None:
-        try:
-            self._save(batch)
-        except Exception as error:
-            lost = f"; {len(batch.records)} answers that had come in were not saved" if batch.records else ""
-            self.failure = LedgerError(f"{self._tables.explain(error)}{lost}")
-            return
-        batch.resolve()
+        while True:
+            try:
+                self._save(batch)
+            except Exception as error:
+                told = self._tables.explain(error)
+                if self._tables.passes(error) and not batch.must_be_kept():
+                    batch.fail(told)
+                    return
+                if self.closing or not self._tables.passes(error):
+                    self.failure = told
+                    return
+                LOG.warning("%s; %d answers wait in memory until it can be written", told, batch.answers())
+            else:
+                batch.resolve()
+                return
 
     def _save(self, batch: Batch) -> None:
         if batch.asked() and not self._tables.has_room():
@@ -336,16 +362,21 @@ class QueuedLedger:
         self._usable()
         return self._reader.spent(fingerprint)
 
+    def stop_waiting(self) -> None:
+        """Fail, and do not go on trying, where the database cannot be written."""
+        self._writer.closing = True
+
     def close(self) -> None:
         if self._closed or self._pid != os.getpid():
             return
         self._closed = True
+        self.stop_waiting()
         atexit.unregister(self.close)
         self._reader.close()
         self._writer.put_awaited(Stop())
         self._writer.join()
         if self._writer.failure:
-            raise LedgerError(*self._writer.failure.args)
+            raise self._writer.told()
 
     def _put(self, operation: Operation) -> None:
         self._usable()
@@ -357,7 +388,7 @@ class QueuedLedger:
 
     def _usable(self) -> None:
         if self._writer.failure:
-            raise LedgerError(*self._writer.failure.args)
+            raise self._writer.told()
         if self._closed:
             raise LedgerError(f"{self._name} is closed; open it again to continue")
         if self._pid != os.getpid():

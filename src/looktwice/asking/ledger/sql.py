@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from looktwice.asking.ledger.operations import Check
-from looktwice.asking.ledger.protocol import MICRO, Spend
-from looktwice.asking.ledger.sessions import Session
+from looktwice.asking.ledger.protocol import MICRO, Session, Spend
 from looktwice.classifiers.base import NO_LABEL, Answer, Option
 from looktwice.errors import LedgerError
 
@@ -104,6 +103,10 @@ class Tables(ABC):
     @abstractmethod
     def again(self, error: Exception) -> bool:
         """Whether what failed so may work now; may wait for the database to be back."""
+
+    @abstractmethod
+    def passes(self, error: Exception) -> bool:
+        """Whether what failed so works once another program lets go of the database, or it can be reached again."""
 
     @abstractmethod
     def explain(self, error: Exception) -> LedgerError:

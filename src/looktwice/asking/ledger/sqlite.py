@@ -449,6 +449,9 @@ class SqliteTables(Tables):
     def again(self, error: Exception) -> bool:
         return False
 
+    def passes(self, error: Exception) -> bool:
+        return is_busy(error)
+
     def explain(self, error: Exception) -> LedgerError:
         return error if isinstance(error, LedgerError) else explain(self._path, error)
 

@@ -20,7 +20,7 @@ from yarl import URL
 
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Door, HttpSettings, Transport
-from looktwice.errors import PermanentError
+from looktwice.errors import PermanentError, TransientError
 
 if TYPE_CHECKING:
     from looktwice.classifiers.chat.model import ChatModel
@@ -159,24 +159,26 @@ class BatchApi(ABC):
 
     async def _newest(self, path: str, after: str, since: float) -> AsyncIterator[dict[str, object]]:
         """The batches since a moment, of a list that has the newest first and names the page by the last one before."""
-        page = ""
+        seen = [""]
         while True:
+            page = f"&{after}={quote(seen[-1])}" if seen[-1] else ""
             told = await self._json(f"{path}?limit=100{page}")
             found = _dicts(told, "data")
             for each in found:
                 if _seconds(each.get("created_at")) < since - SKEW:
                     return
                 yield each
-            if not told.get("has_more") or not found:
+            last = _text(found[-1], "id") if found else ""
+            if not told.get("has_more") or last in seen:
                 return
-            page = f"&{after}={quote(str(found[-1]['id']))}"
+            seen.append(last)
 
     async def _lines(self, path: str) -> list[dict[str, object]]:
         """The values of a file with one JSON value a line; a last line that is cut off is left out."""
         reply = await self._door("GET", path).send()
         found = []
         for line in reply.body.splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 found += [value] if isinstance(value, dict) else []
         return found
@@ -193,8 +195,8 @@ class OpenAIBatches(BatchApi):
         return f'{head[:-1]},"body":'.encode() + body + b"}"
 
     async def find_file(self, name: str) -> str | None:
-        told = await self._json("/files?purpose=batch&limit=10000")
-        return next((str(each["id"]) for each in _dicts(told, "data") if each.get("filename") == f"{name}.jsonl"), None)
+        files = _dicts(await self._json("/files?purpose=batch&limit=10000"), "data")
+        return next((_name(each, "id") for each in files if each.get("filename") == f"{name}.jsonl"), None)
 
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
         edge = f"--{name}"
@@ -212,7 +214,7 @@ class OpenAIBatches(BatchApi):
             metadata = each.get("metadata")
             named = isinstance(metadata, dict) and metadata.get("looktwice") == sought.name
             if named or (sought.file and each.get("input_file_id") == sought.file):
-                return str(each["id"])
+                return _name(each, "id")
         return None
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
@@ -226,14 +228,17 @@ class OpenAIBatches(BatchApi):
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
         told = await self._json(f"/batches/{quote(remote)}")
-        for file in (told.get("output_file_id"), told.get("error_file_id")):
-            for each in await self._lines(f"/files/{quote(str(file))}/content") if file else ():
+        files = [_text(told, "output_file_id"), _text(told, "error_file_id")]
+        if told.get("status") == "completed" and not any(files):
+            raise _without_results()
+        for file in filter(None, files):
+            for each in await self._lines(f"/files/{quote(file)}/content"):
                 yield self._result(each)
 
     def _result(self, told: Mapping[str, object]) -> Line:
         id, response, error = str(told.get("custom_id")), told.get("response"), told.get("error")
         if isinstance(response, dict):
-            status, body = int(response.get("status_code") or 0), json.dumps(response.get("body")).encode()
+            status, body = _whole(response.get("status_code")), json.dumps(response.get("body")).encode()
             fate = Fate.ANSWERED if status == 200 else Fate.TRANSIENT if _passes(status) else Fate.FAILED
             return Line(id, fate, body, status)
         code = error.get("code") if isinstance(error, dict) else None
@@ -262,9 +267,9 @@ class MessageBatches(BatchApi):
 
     async def find(self, sought: Sought) -> str | None:
         async for each in self._newest("/v1/messages/batches", "after_id", sought.since):
-            counts, remote = each.get("request_counts"), str(each.get("id"))
-            fits = isinstance(counts, dict) and sum(counts.values()) == sought.questions
-            if fits and remote not in sought.others and await self._is_ours(remote, sought.name):
+            counts, remote = each.get("request_counts"), _text(each, "id")
+            fits = isinstance(counts, dict) and sum(map(_whole, counts.values())) == sought.questions
+            if fits and remote and remote not in sought.others and await self._is_ours(remote, sought.name):
                 return remote
         return None
 
@@ -312,7 +317,7 @@ class GeminiBatches(BatchApi):
     async def find_file(self, name: str) -> str | None:
         async for each in self._listed("/v1beta/files", "files"):
             if each.get("displayName") == name and each.get("state") in (None, "ACTIVE", "PROCESSING"):
-                return str(each["name"])
+                return _name(each, "name")
         return None
 
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
@@ -337,7 +342,7 @@ class GeminiBatches(BatchApi):
         async for each in self._listed("/v1beta/batches", "operations"):
             metadata = each.get("metadata")
             if isinstance(metadata, dict) and metadata.get("displayName") == sought.name:
-                return str(each["name"])
+                return _name(each, "name")
         return None
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
@@ -355,30 +360,56 @@ class GeminiBatches(BatchApi):
         told = await self._json(f"/v1beta/{quote(remote)}")
         metadata = told.get("metadata")
         output = told.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
-        file = output.get("responsesFile") if isinstance(output, dict) else None
-        for each in await self._lines(f"/download/v1beta/{quote(str(file))}:download?alt=media") if file else ():
+        file = _text(output, "responsesFile") if isinstance(output, dict) else ""
+        if not file and told.get("done") and not told.get("error"):
+            raise _without_results()
+        for each in await self._lines(f"/download/v1beta/{quote(file)}:download?alt=media") if file else ():
             id, error = str(each.get("key")), each.get("error")
             if isinstance(error, dict):
-                code = int(error.get("code") or 0)
+                code = _whole(error.get("code"))
                 yield Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, json.dumps(error).encode(), code)
             else:
                 yield Line(id, Fate.ANSWERED, json.dumps(each.get("response")).encode())
 
     async def _listed(self, path: str, field: str) -> AsyncIterator[dict[str, object]]:
-        token = ""
+        seen = [""]
         while True:
-            page = urlencode({"pageSize": 100, **({"pageToken": token} if token else {})})
+            page = urlencode({"pageSize": 100, **({"pageToken": seen[-1]} if seen[-1] else {})})
             told = await self._json(f"{path}?{page}")
             for each in _dicts(told, field):
                 yield each
-            token = str(told.get("nextPageToken") or "")
-            if not token:
+            token = _text(told, "nextPageToken")
+            if token in seen:
                 return
+            seen.append(token)
 
 
 def _dicts(told: Mapping[str, object], field: str) -> list[dict[str, object]]:
     values = told.get(field)
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _text(told: Mapping[str, object], field: str) -> str:
+    """A text, or nothing in place of anything else."""
+    value = told.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _name(told: Mapping[str, object], field: str) -> str:
+    """What the vendor calls a file or batch of ours; without that, nobody may send it once more."""
+    if name := _text(told, field):
+        return name
+    raise TransientError(f"the vendor lists a file or batch of ours that has no {field}; try later", garbled=True)
+
+
+def _without_results() -> TransientError:
+    """The error for a batch that is said to be done and shows no results: they are paid for, and may come later."""
+    return TransientError("the vendor says that a batch is done, and names no file with its results; try later")
+
+
+def _whole(value: object) -> int:
+    """A whole number, or 0 in place of anything else."""
+    return value if isinstance(value, int) else 0
 
 
 def _state(word: str, error: object) -> State:
@@ -401,8 +432,6 @@ def _passes(code: int) -> bool:
 
 def _seconds(moment: object) -> float:
     """Seconds since 1970, of a number or a date; 0 of anything else."""
-    if isinstance(moment, int | float):
-        return float(moment)
-    with suppress(ValueError):
-        return datetime.fromisoformat(str(moment)).timestamp()
+    with suppress(ValueError, OverflowError):
+        return float(moment) if isinstance(moment, int | float) else datetime.fromisoformat(str(moment)).timestamp()
     return 0.0

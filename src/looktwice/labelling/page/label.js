@@ -6,13 +6,14 @@ const $ = (id) => document.getElementById(id);
 const WINDOW = "looktwice-window", PENDING = "looktwice-click";
 const AGAIN = 1000; // milliseconds until a click that did not get through is sent again
 const LATER = 1500; // milliseconds until the page asks what the labels are worth by now
+const LOOKS = 20; // how often it asks after a click, since a busy machine takes its time
 const MATCHES = 8;
 
 let known = []; // every label
 let state = null;
 let shown = null; // the item on the easel, as it was when it came there
 let busy = false;
-let looking = 0, weighed = ""; // the timer of looking again, and what was seen the last time
+let looking = 0; // the timer of looking again
 let marked = -1; // the match that Enter takes
 const pictures = new Map(); // file → a promise of its address, for those that are shown or come next
 
@@ -104,7 +105,7 @@ function showWorth(worth) {
 }
 
 /** Look again soon: what the labels are worth is worked out beside the clicks. */
-function lookAgain() {
+function lookAgain(times = LOOKS) {
   clearTimeout(looking);
   looking = setTimeout(async () => {
     if (busy) return;
@@ -113,8 +114,7 @@ function lookAgain() {
       if (busy || next.items[0]?.file !== shown?.file) return;
       state = { ...next, items: [...(shown ? [shown] : []), ...next.items.slice(1)] };
       showWorth(state.worth);
-      if (JSON.stringify(next.worth) !== weighed) lookAgain();
-      weighed = JSON.stringify(next.worth);
+      if (times > 1) lookAgain(times - 1);
     } catch {
       // The next click tells it.
     }
@@ -152,7 +152,7 @@ function option(label, place) {
   key.textContent = String((place + 1) % 10);
   key.setAttribute("aria-hidden", "true");
   const words = document.createElement("span");
-  words.textContent = label;
+  words.append(...label.split(/(?<=_)/).flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part])));
   button.type = "button";
   button.append(key, words);
   button.addEventListener("click", (event) => say(event.shiftKey ? "not" : "label", [label]));

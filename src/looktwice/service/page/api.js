@@ -52,12 +52,16 @@ export async function sample(file) {
   return (await send(`/page/samples/${file}`)).blob();
 }
 
+/** Whether the files are photos of one thing, or a short video of it. */
+export function isBurst(files) {
+  return files.length > 1 || files[0].type.startsWith("video/");
+}
+
 /** The events of a look at one picture, or at a burst of photos or a short video; one of them is `verdict` or `problem`. */
 export async function* look(files, signal) {
   const form = new FormData();
   for (const file of files) form.append(files.length > 1 ? "images" : "image", file, file.name ?? "picture");
-  const burst = files.length > 1 || files[0].type.startsWith("video/");
-  const path = burst ? "/v1/burst/events" : "/v1/look/events";
+  const path = isBurst(files) ? "/v1/burst/events" : "/v1/look/events";
   const response = await send(path, { method: "POST", body: form, signal });
   yield* parsed(response.body.pipeThrough(new TextDecoderStream()).getReader());
 }

@@ -51,6 +51,7 @@ async function look(files, signal) {
   for await (const { name, says } of api.look(files, signal)) {
     if (name === "problem") throw new api.Refused(says);
     shown = heard(shown, name, says);
+    shown.others = api.isBurst(files) ? "other photos" : "views";
     current = shown;
     if (name === "picture") stage.show(shown);
     progress(shown, name);
@@ -85,7 +86,7 @@ function progress(shown, name) {
   byId("label").textContent = shown.base ?? "\u00a0";
   for (const id of ["decision", "set", "unfamiliar"]) byId(id).hidden = true;
   byId("verdict").classList.remove("unfamiliar");
-  byId("sentence").textContent = `${answered.length} of ${shown.views.length} views have answered.`;
+  byId("sentence").textContent = `${answered.length} of ${shown.views.length} ${shown.others} have an answer.`;
   if (answered.length && shown.base !== undefined) {
     dial.swing(answered.filter((view) => view.label === shown.base).length / answered.length);
   } else dial.empty();

@@ -1,12 +1,7 @@
-"""Everything that six models say about each picture and its views, computed once and kept: what an API could return.
-
-Outputs go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, one file a model: log probabilities of all
-classes, of each picture and of the eight views of the mild panel.
-"""
+"""Six models whose full output is known, and their pictures: three for CIFAR-10, one for CIFAR-100, two for photos."""
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -14,13 +9,12 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.collected import CACHE, CIFAR, IMAGENET, MILD, SHARED, STANDARD, cifar_names, demo
+from experiments.collected import CACHE, CIFAR, IMAGENET, SHARED, STANDARD, cifar_names, demo
 from looktwice.calibration.votes import Codes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.pictures.image import Image
-from looktwice.views import base_question, questions, render
 
 SMALL = 5000
 """Small pictures of each set that are used, the first ones."""
@@ -38,8 +32,6 @@ class Source:
     file: str
     preparation: str
     data: str
-    fit: int
-    """Labelled pictures of a split; the others are tested."""
 
     @cached_property
     def pictures(self) -> tuple[list[Image], Codes, tuple[str, ...]]:
@@ -70,25 +62,13 @@ class Source:
         _, truths, names = self.pictures
         return truths, names
 
-    def logs(self) -> NDArray[np.float32]:
-        """(n, 1 + 8, K): log probabilities under the picture itself and under each view of the mild panel."""
-        path = CACHE / "outputs" / f"{self.name}.npy"
-        if not path.exists():
-            classifier, (images, _, _) = self.classifier(), self.pictures
-            logs = np.concatenate([_asked(classifier, image)[None] for image in images])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.with_suffix(".part").open("wb") as file:
-                np.save(file, logs.astype(np.float16 if self.data == "photos" else np.float32))
-            os.replace(path.with_suffix(".part"), path)
-        return np.load(path).astype(np.float32)
-
     def classifier(self) -> OnnxClassifier:
         """The model, asked as the product asks it."""
         if self.data == "clothes":
             classifier = connect(str(demo() / self.file))
             assert isinstance(classifier, OnnxClassifier)
             return classifier
-        path = CACHE / "outputs" / f"{self.name}.toml"
+        path = CACHE / "general" / f"{self.name}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         names = str(list(self.pictures[2])).replace("'", '"')
         how = self.preparation.format(labels=names)
@@ -104,14 +84,8 @@ def photos() -> list[Picture]:
     return [photo for part in (1500, 1000) for photo in labelled(SHARED / "data" / f"imagenet_val_{part}")]
 
 
-def _asked(classifier: OnnxClassifier, image: Image) -> NDArray[np.float64]:
-    """(1 + 8, K): log probabilities of one picture and its views."""
-    asked = [base_question(image), *questions(image, MILD, 0)]
-    return log_probabilities(classifier.logits([classifier.prepare(pixels) for pixels in render(image, asked)]))
-
-
 def log_probabilities(output: NDArray[np.generic]) -> NDArray[np.float64]:
-    """(n, K): what a model says of each class, whether it gives logits or probabilities."""
+    """(n, K): of a model that returns logits or probabilities."""
     logits = output.astype(np.float64)
     if logits.min() >= 0 and np.allclose(logits.sum(axis=1), 1.0, atol=1e-3):
         return np.log(np.maximum(logits, 1e-12))
@@ -122,22 +96,19 @@ def log_probabilities(output: NDArray[np.generic]) -> NDArray[np.float64]:
 SOURCES = {
     source.name: source
     for source in (
-        Source(
-            "resnet8", "ResNet-8, CIFAR-10", "cifar10_mlperf_resnet8.onnx", CIFAR + "scale = 1.0\n", "cifar10", 1000
-        ),
-        Source("resnet20", "ResNet-20, CIFAR-10", "cifar10_resnet20.onnx", CIFAR + STANDARD, "cifar10", 1000),
-        Source("resnet32", "ResNet-32, CIFAR-10", "cifar10_resnet32.onnx", CIFAR + STANDARD, "cifar10", 1000),
-        Source("resnet56", "ResNet-56, CIFAR-100", "cifar100_resnet56.onnx", CIFAR + CIFAR100, "cifar100", 1000),
-        Source("mobilenetv2", "MobileNetV2, photos", "mobilenetv2_imagenet.onnx", IMAGENET + LINEAR, "photos", 1250),
+        Source("resnet8", "ResNet-8, CIFAR-10", "cifar10_mlperf_resnet8.onnx", CIFAR + "scale = 1.0\n", "cifar10"),
+        Source("resnet20", "ResNet-20, CIFAR-10", "cifar10_resnet20.onnx", CIFAR + STANDARD, "cifar10"),
+        Source("resnet32", "ResNet-32, CIFAR-10", "cifar10_resnet32.onnx", CIFAR + STANDARD, "cifar10"),
+        Source("resnet56", "ResNet-56, CIFAR-100", "cifar100_resnet56.onnx", CIFAR + CIFAR100, "cifar100"),
+        Source("mobilenetv2", "MobileNetV2, photos", "mobilenetv2_imagenet.onnx", IMAGENET + LINEAR, "photos"),
         Source(
             "efficientnet",
             "EfficientNet-Lite0, photos",
             "efficientnet_lite0_imagenet.onnx",
             IMAGENET + CUBIC,
             "photos",
-            1250,
         ),
     )
 }
-CLOTHES = Source("clothes", "embedded clothes", "fashion.toml", "", "clothes", 400)
+CLOTHES = Source("clothes", "embedded clothes", "fashion.toml", "", "clothes")
 """What is there without any download."""

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looktwice.calibration import companions
 from looktwice.calibration.calibrators import dump, restore
-from looktwice.calibration.companions import Companions
-from looktwice.calibration.distribution import Distribution
+from looktwice.calibration.distribution import LISTED, PRIORS, Companions, Distribution, _counted
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, LabelledVotes, Votes
 from looktwice.errors import DataError
@@ -64,13 +62,13 @@ def test_truths_that_nobody_named_surprise_less_and_the_answers_stay(learned: tu
     np.testing.assert_array_equal(jury.interval(votes), even.interval(votes))
 
 
-@given(st.integers(0, 10**6), st.integers(2, 40), st.sampled_from(companions.PRIORS))
+@given(st.integers(0, 10**6), st.integers(2, 40), st.sampled_from(PRIORS))
 @settings(max_examples=40, deadline=None)
 def test_probabilities_add_up_and_the_answer_is_the_most_probable(seed: int, classes: int, prior: float) -> None:
     votes = families(60, FAMILY * -(-classes // FAMILY), seed)
     rng = np.random.default_rng(seed)
     jury = Jury(tuple(rng.uniform(0, 1.5, 5)), (float(rng.uniform(-1, 1)), 0.5))
-    spread = replace(jury, companions=Companions(companions._counted(votes), prior))
+    spread = replace(jury, companions=Companions(_counted(votes), prior))
     told, even = spread.distribution(votes), jury.distribution(votes)
     np.testing.assert_allclose(told.dense(votes.classes).sum(axis=1), 1.0)
     np.testing.assert_array_equal(told.top(), spread.predict(votes))
@@ -142,6 +140,6 @@ def test_a_thousand_classes_take_little_space() -> None:
     said = rng.integers(1000, size=(5_000, 9)).astype(np.int32)
     words, names = tuple(map(str, range(1000))), tuple(map(str, range(5_000)))
     votes = Votes(names, tuple("12345678"), words, said[:, 0], said[:, 1:], 1000)
-    pairs = companions._counted(votes)
+    pairs = _counted(votes)
     assert len("\n".join(pairs)) < 200_000
-    assert max(len(text.split()) - 1 for text in pairs) == companions.LISTED
+    assert max(len(text.split()) - 1 for text in pairs) == LISTED
