@@ -6,6 +6,7 @@ is made when it is missing. A password is best left to `~/.pgpass` or `PGPASSWOR
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ except ImportError:
     raise MissingExtra("PostgreSQL ledgers", "postgres") from None
 
 OLDEST = 130_000
-"""The first version that can tell over a new line what became of a commit on a broken one."""
+"""The first version that this is written for."""
 PATIENCE = 20.0
 """Seconds to wait for a server that is away, and for others' transactions."""
 SPENDING, MAKING = 1, 2
@@ -38,6 +39,8 @@ SETTINGS = (
     f"SET lock_timeout = '{PATIENCE:.0f}s'",
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
 )
+
+MARK = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (writer)"
 
 BROKEN = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
 """Last words of a server on a line."""
@@ -117,8 +120,16 @@ def _learned(db: Connection) -> None:
     )
 
 
+def _commits(db: Connection) -> None:
+    """The number of the last transaction that each writer committed.
+
+    Transaction ids would not do: a server that crashes gives those of its last moments to others.
+    """
+    db.execute("CREATE TABLE commits(writer BIGINT PRIMARY KEY, number BIGINT NOT NULL) WITH (fillfactor = 20)")
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
-    _first, _paces, _outcomes, _commands, _options, _bills, _batches, _learned
+    _first, _paces, _outcomes, _commands, _options, _bills, _batches, _learned, _commits
 ]  # fmt: skip
 """What brings a ledger from each version to the next; only ever add to its end."""
 
@@ -156,7 +167,9 @@ class PostgresTables(Tables):
     def __init__(self, address: str) -> None:
         self.name = _name(address)
         self._address = address
-        self._transaction: Value = None
+        self._writer = secrets.randbits(63)
+        self._number = 0
+        """Transactions that this writer began; the row in `commits` says which of them was the last to be committed."""
         self._moment = 0.0
         """When the last transaction began, by the server's clock."""
         self._version = 0
@@ -180,9 +193,13 @@ class PostgresTables(Tables):
 
     def begin(self, spending: bool) -> None:
         self._db.execute("BEGIN")
+        self._number += 1
         lock = f"pg_advisory_xact_lock({APPLICATION}, {SPENDING}), " if spending else ""
-        clock = "extract(epoch FROM clock_timestamp())::float8"
-        [*_, self._transaction, moment] = self.execute(f"SELECT {lock}pg_current_xact_id()::text, {clock}")[0]
+        [*_, moment] = self.execute(
+            f"WITH mark AS ({MARK} DO UPDATE SET number = excluded.number)"  # noqa: S608
+            f" SELECT {lock}extract(epoch FROM clock_timestamp())::float8",
+            (self._writer, self._number),
+        )[0]
         self._moment = float(moment or 0)
 
     def commit(self) -> None:
@@ -197,6 +214,9 @@ class PostgresTables(Tables):
             self._db.execute("ROLLBACK")
 
     def close(self) -> None:
+        if self._number:  # a process that is killed leaves its row, a few bytes
+            with suppress(psycopg.Error):
+                self.execute("DELETE FROM commits WHERE writer = ?", (self._writer,))
         self._db.close()
 
     def again(self, error: Exception) -> bool:
@@ -311,6 +331,7 @@ class PostgresTables(Tables):
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=3,
+            tcp_user_timeout=25_000,
         )
         for setting in SETTINGS:
             db.execute(setting)
@@ -329,13 +350,9 @@ class PostgresTables(Tables):
             time.sleep(0.2)
 
     def _committed(self) -> bool:
-        """What became of the last transaction, whose line broke while it was committed."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            [(status,)] = self.execute("SELECT pg_xact_status(?::xid8)", (self._transaction,))
-            if status != "in progress" or time.monotonic() > deadline:
-                return status == "committed"
-            time.sleep(0.05)
+        """Whether the last transaction, whose line broke during its commit, got there; waits while it is under way."""
+        [(number,)] = self.execute(f"{MARK} DO UPDATE SET number = commits.number RETURNING number", (self._writer, 0))
+        return number == self._number
 
     def _migrate(self) -> None:
         if self._db.info.server_version < OLDEST:
