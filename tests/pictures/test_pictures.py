@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looktwice.errors import DataError, ImageError
-from looktwice.pictures.collection import ENDINGS, Picture, few, find, labelled
+from looktwice.pictures.collection import ENDINGS, Picture, few, find, labelled, one
 from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.image import Image, encode_png
 
@@ -97,6 +97,43 @@ def test_with_several_paths_names_begin_with_the_path_as_given(tmp_path: Path, m
     found = find([Path("two"), Path("./one/x.png"), Path("z.dat"), Path("two/t.npz")])
     assert names(found) == ["two/deep/y.png", "two/x.png", "one/x.png", "z.dat", "two/t.npz#0", "two/t.npz#1"]
     assert found[1].image().digest == colour(1).digest
+
+
+def opaque_half() -> PIL.Image.Image:
+    pixels = np.zeros((3, 4, 4), np.uint8)
+    pixels[:, :2, 3] = 255
+    return PIL.Image.fromarray(pixels, "RGBA")
+
+
+def turned() -> PIL.Image.Image:
+    picture = PIL.Image.fromarray(np.arange(36, dtype=np.uint8).reshape(3, 4, 3))
+    picture.getexif()[0x112] = 6
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("ending", "drawn"),
+    [
+        pytest.param("png", opaque_half(), id="transparent"),
+        pytest.param("png", opaque_half().convert("P"), id="transparent palette"),
+        pytest.param("png", PIL.Image.fromarray(np.arange(0, 60_000, 5_000, np.uint16).reshape(3, 4)), id="16 bits"),
+        pytest.param("png", turned(), id="turned PNG"),
+        pytest.param("jpg", turned(), id="turned JPEG"),
+        pytest.param("tif", turned(), id="turned TIFF"),
+        pytest.param("webp", turned(), id="turned WebP"),
+    ],
+)
+def test_a_pillow_image_is_the_picture_that_its_file_is(tmp_path: Path, ending: str, drawn: PIL.Image.Image) -> None:
+    path = tmp_path / f"picture.{ending}"
+    drawn.save(path, exif=drawn.getexif())
+    with PIL.Image.open(path) as opened:
+        assert one(opened).image().digest == one(path).image().digest
+
+
+def test_a_damaged_exif_block_leaves_a_pillow_image_as_it_is() -> None:
+    picture = PIL.Image.new("RGB", (4, 3))
+    picture.info["exif"] = b"Exif\0\0broken"
+    assert one(picture).image().pixels.shape == (3, 4, 3)
 
 
 def test_a_file_is_taken_by_name_whatever_its_ending(tmp_path: Path) -> None:

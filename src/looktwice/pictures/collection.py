@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from looktwice.errors import DataError
 from looktwice.files import from_cell
-from looktwice.pictures.decode import decode, load
+from looktwice.pictures.decode import converted, decode, load
 from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
     if isinstance(item, Image):
         return Picture(name, None, Held(item))
     if hasattr(item, "convert"):
-        return Picture(name, None, Held(np.asarray(item.convert("RGB"))))
+        return Picture(name, None, Held(converted(item)))
     return Picture(name, None, Held(np.asarray(item)))
 
 

@@ -81,6 +81,16 @@ def load(path: Path, max_pixels: int = MAX_PIXELS, size: WorkingSize | None = No
     return decode(data, str(path), max_pixels, size)
 
 
+def converted(picture: PillowImage) -> NDArray[np.uint8]:
+    """The pixels of an open Pillow image as its file would give them: upright, 8 bits, grey, RGB or RGBA."""
+    pixels = _channels(picture)  # first, since Pillow turns a TIFF upright when it is loaded, and says so only then
+    try:
+        orientation = picture.getexif().get(0x112, 1)
+    except Exception:  # a damaged EXIF block, for which Pillow raises many kinds
+        orientation = 1
+    return _upright(pixels, orientation if orientation in range(1, 9) else 1)
+
+
 class _Room:
     """Lets pictures be decoded side by side as long as they fit into so many bytes; a larger one waits to be alone."""
 
