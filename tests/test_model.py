@@ -29,7 +29,9 @@ from workshop import brightest, write_pictures, write_profile
 import looktwice as lt
 from looktwice.asking.jobs import AnswerEvent
 from looktwice.asking.outcome import Progress
+from looktwice.calibration.votes import LabelledVotes
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, LookTwiceError, ProfileError
+from looktwice.pictures.collection import Held, many, with_truths
 from looktwice.verdicts.profile import Profile
 
 VIEWS = "gaussian:0.1*4"
@@ -399,6 +401,18 @@ def test_answers_under_the_profiles_panel_have_its_codes(profile: Profile) -> No
         votes = model.ask(IMAGES[5:6]).votes
     assert votes.vocabulary == profile.vocabulary
     assert votes.panel == tuple(map(str, profile.views()))
+
+
+def test_pictures_of_two_folders_keep_their_truths_though_they_share_their_names() -> None:
+    first, second = (
+        with_truths(many(part), labels) for part, labels in ((IMAGES, LABELS), (IMAGES[::-1], LABELS[::-1]))
+    )
+    other = [replace(each, source=Held(255 - each.image().pixels), truth=f"not {each.truth}") for each in second]
+    with lt.Model(brightest) as model:
+        votes = model.ask([*first, *other], views="mirror").votes
+    assert votes.names[: len(first)] == votes.names[len(first) :]
+    assert isinstance(votes, LabelledVotes)
+    assert votes.words == tuple(picture.truth for picture in (*first, *other))
 
 
 def test_a_truth_beyond_what_the_classifier_says_is_a_class_too() -> None:

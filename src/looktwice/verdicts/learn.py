@@ -103,17 +103,17 @@ async def collect(
 
     Nothing is asked if none of the truths is a label that the classifier is known to give.
     """
-    asked, known = {picture.name: picture for picture in pictures}, asker.classifier.labels or ()
+    known = asker.classifier.labels or ()
     if known:
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
-    rows: list[Row] = []
-    unscored: list[Unscored] = []
-    async for row in asker.ask(pictures, panel, rounds, replace(screen, descriptors=True, thumbnails=True)):
-        if isinstance(row, Row):
-            rows.append(row)
-        else:
-            unscored.append(row)
-    kept = [asked[row.name] for row in rows if asked[row.name].truth is not None or asked[row.name].excluded]
+    found = [
+        row async for row in asker.ask(pictures, panel, rounds, replace(screen, descriptors=True, thumbnails=True))
+    ]
+    rows = [row for row in found if isinstance(row, Row)]
+    unscored = [row for row in found if isinstance(row, Unscored)]
+    # By their order and not by name, which pictures of two folders may share.
+    asked = [picture for picture, row in zip(pictures, found, strict=True) if isinstance(row, Row)]
+    kept = [picture for picture in asked if picture.truth is not None or picture.excluded]
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     votes = replace(votes, classes=_classes(votes, kept))
     votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
