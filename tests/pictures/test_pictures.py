@@ -116,7 +116,9 @@ def turned() -> PIL.Image.Image:
     [
         pytest.param("png", opaque_half(), id="transparent"),
         pytest.param("png", opaque_half().convert("P"), id="transparent palette"),
-        pytest.param("png", PIL.Image.fromarray(np.arange(0, 60_000, 5_000, np.uint16).reshape(3, 4)), id="16 bits"),
+        pytest.param(
+            "png", PIL.Image.fromarray(np.arange(0, 60_000, 5_000, dtype=np.uint16).reshape(3, 4)), id="16 bits"
+        ),
         pytest.param("png", turned(), id="turned PNG"),
         pytest.param("jpg", turned(), id="turned JPEG"),
         pytest.param("tif", turned(), id="turned TIFF"),

@@ -217,7 +217,7 @@ def one(item: PictureLike, name: str = "picture") -> Picture:
         return Picture(name, None, Held(bytes(item)))
     if isinstance(item, Image):
         return Picture(name, None, Held(item))
-    if hasattr(item, "convert"):
+    if not isinstance(item, np.ndarray) and hasattr(item, "convert"):
         return Picture(name, None, Held(converted(item)))
     return Picture(name, None, Held(np.asarray(item)))
 
