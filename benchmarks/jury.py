@@ -24,7 +24,6 @@ from looktwice.calibration import jury, logit, metrics
 from looktwice.calibration.storage import load
 from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Places, Votes
 
-SHRINKAGES = (300.0, 30.0, 3.0)
 SHRINKAGES = (1000.0, 100.0, 10.0, 1.0)
 SPLITS = 6
 
@@ -111,19 +110,21 @@ def resampled() -> None:
 
 
 def single(votes: LabelledVotes) -> logit.Patterns:
-    """The patterns with one of its own for every picture, in order, so that columns can be added for each."""
+    """The table of a jury without γ, one pattern a picture and in their order, so that columns can be added."""
     codes = np.column_stack([votes.base, votes.views])
     first = logit.first_said(codes)
     named = first == np.arange(first.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < votes.classes])
     owner, options = logit._options(first, choice, count)
+    options = np.delete(options, codes.shape[1], axis=1)
     column = logit.truth_columns(codes, votes.truths)
     place = np.cumsum(choice.ravel()).reshape(choice.shape) - 1
     others = np.where(column < codes.shape[1], 1, votes.classes - count)
     left = options[:, -2] * np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))[owner]
     starts = np.searchsorted(owner, np.arange(len(votes)))
-    return logit.Patterns(options, left, starts, owner, place[np.arange(len(votes)), column], np.log(others))
+    truth = place[np.arange(len(votes)), column]
+    return logit.Patterns(options, left, starts, owner, truth, np.log(others), len(votes.panel))
 
 
 def additions(votes: Votes, patterns: logit.Patterns, severity: Floats | None) -> dict[str, Floats]:
@@ -150,18 +151,11 @@ def additions(votes: Votes, patterns: logit.Patterns, severity: Floats | None) -
 
 def held_out(patterns: logit.Patterns, extra: Floats, rows: Floats, shrinkage: float, shrink: float) -> Floats:
     """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
-    wide = replace(patterns, options=np.column_stack([patterns.options, extra]))
-    pull = np.diag([0.0] * patterns.options.shape[1] + [shrink] * extra.shape[1])
-    pull[: -extra.shape[1] or None, : -extra.shape[1] or None] += logit._pull(patterns.options.shape[1], shrinkage)
-    bowl = replace(logit.Bowl.of(wide, shrinkage, wide.hits(rows > 0)), pull=pull)
-    best = minimize(
-        bowl.at,
-        np.zeros(len(pull)),
-        jac=True,
-        hess=bowl.curvature,
-        method="trust-exact",
-        options={"gtol": 1e-3},
-    )
+    options, ridge = np.insert(patterns.options, [-2], extra, axis=1), (shrink,) * extra.shape[1]
+    wide = replace(patterns, options=options, ridge=ridge)
+    bowl = logit.Bowl.of(wide, shrinkage, wide.hits(rows > 0))
+    start, settings = np.zeros(options.shape[1]), {"gtol": 1e-3}
+    best = minimize(bowl.at, start, jac=True, hess=bowl.curvature, method="trust-exact", options=settings)
     return logit.losses(wide, best.x)
 
 

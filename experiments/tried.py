@@ -254,8 +254,8 @@ class Options:
             np.column_stack([np.where(named, 0.0, -np.inf), np.where(count < said.votes.classes, left, -np.inf)]),
         )
 
-    def table(self, labelled: LabelledVotes, ridge: tuple[float, ...], counts: bool = True) -> Patterns:
-        """Options and truths as the patterns that a fit works on, one a picture; the first further column is γ's."""
+    def table(self, labelled: LabelledVotes, ridge: tuple[float, ...]) -> Patterns:
+        """The patterns that a fit works on, one a picture; a column more than `ridge` has penalties is that of γ."""
         possible = np.isfinite(self.left)
         column = logit.truth_columns(self.labels, labelled.truths)
         owner, place = np.nonzero(possible)[0], np.cumsum(possible.ravel()).reshape(possible.shape) - 1
@@ -268,8 +268,8 @@ class Options:
             owner,
             column,
             np.log(np.maximum(others, 1)),
+            len(labelled.panel),
             ridge,
-            counts,
             limits,
         )
         return logit.settle(table, labelled, self.labels, possible, place)
@@ -291,7 +291,7 @@ def columns(_: Answers, split: Split) -> Trial:
     for name, added in {SHIPPED: (), PLAIN: (), **COLUMNS}.items():
         tried = added if name == PLAIN else (Said.log_count, *added)
         known, new = (Options.of(Said(votes, train), tried, offsets) for votes in (train, tested))
-        table = known.table(train, (RIDGE,) * len(tried) + (offsets.strength,) * len(offsets.classes), name != PLAIN)
+        table = known.table(train, (RIDGE,) * len(added) + offsets.ridge())
         thetas = [logit.descend(table, logit.SHRINKAGE)]
         found[name] = spread_figures(train, tested, known, new, thetas)
         if name in (SHIPPED, TOGETHER):
@@ -387,7 +387,7 @@ def without_log_votes(train: LabelledVotes) -> Jury:
     offsets = logit.choose_offsets(train, logit.tabulate(train), logit.SHRINKAGE)
     patterns, place = logit.tabulate(train, offsets), 1 + len(train.panel)
     others = [column for column in range(patterns.options.shape[1]) if column != place]
-    plain = replace(patterns.under(others, patterns.ridge[1:]), counts=False)
+    plain = patterns.under(others, patterns.ridge)
     theta = np.insert(logit.descend(plain, logit.SHRINKAGE), place, 0.0)
     return Jury()._holding(patterns, theta, offsets).beside(train, train)
 

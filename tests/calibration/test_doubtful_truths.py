@@ -48,8 +48,7 @@ def brute_loss(votes: LabelledVotes, shrinkage: float, theta: Floats) -> float:
         else:
             true = powers[int(votes.truths[row]) if votes.truths[row] in powers else OUTSIDE]
         total -= np.log(true / sum(powers.values()))
-    pull = logit._pull(len(theta), shrinkage, (logit.SATURATION,))
-    return float(total + theta @ pull @ theta / 2) + smoothing(patterns, theta)
+    return float(total + theta @ patterns.penalty(shrinkage) @ theta / 2) + smoothing(patterns, theta)
 
 
 def smoothing(patterns: logit.Patterns, theta: Floats) -> float:
@@ -69,7 +68,7 @@ def test_losses_are_those_of_the_definition() -> None:
     theta = np.array([1.0, 0.6, 0.4, 0.7, 0.8, -0.5, 0.3])
     patterns = logit.tabulate(votes)
     known = replace(patterns, spread=np.zeros(len(votes)))
-    penalty = theta @ logit._pull(7, 0.0, (logit.SATURATION,)) @ theta / 2
+    penalty = theta @ patterns.penalty(0.0) @ theta / 2
     plain = brute_loss(votes, 0.0, theta) - smoothing(patterns, theta) - penalty
     assert logit.losses(known, theta).sum() == pytest.approx(plain)
 

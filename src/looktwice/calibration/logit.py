@@ -55,10 +55,10 @@ class Patterns:
     """(n,): the option that came true for each picture, UNKNOWN where it is only known what did not."""
     spread: Floats
     """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
+    views: int
+    """S, the number of views that have a weight."""
     ridge: tuple[float, ...] = ()
-    """How strongly γ and the parameters of scores and classes, between the views' weights and b₀, are drawn to zero."""
-    counts: bool = True
-    """Whether the first of these is γ."""
+    """The ridge penalties of the parameters of scores and classes, which come before b₀; that of γ is SATURATION."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
     """Between which values b₀ and b₁ must be."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
@@ -69,12 +69,21 @@ class Patterns:
     """(m,): log of the share of it that may have: less than all of the unnamed class if some of its labels did not."""
 
     def bounds(self) -> tuple[Floats, Floats]:
-        """(p,) twice: the least and the greatest value of each parameter."""
-        votes = self.options.shape[1] - 2 - len(self.ridge)
-        positive = votes + self.counts
-        limits = [*[(0.0, np.inf)] * positive, *[(-np.inf, np.inf)] * (len(self.ridge) - self.counts), *self.none]
+        """(p,) twice: the lower and the upper bound of each parameter; weights of votes and γ are at least 0."""
+        positive = self.options.shape[1] - len(self.ridge) - 2
+        limits = [*[(0.0, np.inf)] * positive, *[(-np.inf, np.inf)] * len(self.ridge), *self.none]
         low, high = np.array(limits).T
         return low, high
+
+    def penalty(self, shrinkage: float) -> Floats:
+        """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)² and of the ridge penalties."""
+        penalty = FLOOR * np.eye(self.options.shape[1])
+        if self.views:
+            centred = np.eye(self.views) - 1.0 / self.views
+            penalty[1 : 1 + self.views, 1 : 1 + self.views] += shrinkage * centred
+        log_votes = len(penalty) - 3 - self.views - len(self.ridge)  # 1, or 0 where the table has no column for γ
+        ridge = [*[0.0] * (1 + self.views), *[SATURATION] * log_votes, *self.ridge, 0.0, 0.0]
+        return penalty + np.diag(ridge)
 
     def scores(self, theta: Floats) -> Floats:
         """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
@@ -131,6 +140,10 @@ class Offsets:
     classes: tuple[int, ...] = ()
     strength: float = STRENGTHS[0]
 
+    def ridge(self) -> tuple[float, ...]:
+        """The ridge penalty of each offset."""
+        return (self.strength,) * len(self.classes)
+
     def of(self, base: Codes) -> Places:
         """(n,): the place of each label among the classes, −1 for one that has no offset."""
         if not self.classes:
@@ -159,7 +172,7 @@ def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     size = np.where(unnamed, np.log(np.maximum(labelled.classes - count, 1))[owner] - most, 0.0)
     others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
     spread, limits = np.log(np.maximum(others, 1)), ((-np.inf, most), (0.0, np.inf))
-    patterns = Patterns(options, size, starts, owner, column, spread, _ridge(offsets), none=limits)
+    patterns = Patterns(options, size, starts, owner, column, spread, len(labelled.panel), offsets.ridge(), limits)
     return settle(patterns, labelled, codes, choice[kind], place[kind])
 
 
@@ -241,14 +254,10 @@ def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float
     held = held_out_losses(patterns, fold, shrinkage, start)
     tried = [Offsets(classes, strength) for strength in STRENGTHS]
     table, start = tabulate(labelled, tried[0]), np.insert(start, -2, np.zeros(len(classes)))
-    tables = [replace(table, ridge=_ridge(each)) for each in tried]
+    tables = [replace(table, ridge=each.ridge()) for each in tried]
     losses = [held_out_losses(each, fold, shrinkage, start) for each in tables]
     best = int(np.argmin([each.sum() for each in losses]))
     return tried[best] if losses[best].sum() < held.sum() else Offsets()
-
-
-def _ridge(offsets: Offsets) -> tuple[float, ...]:
-    return SATURATION, *(offsets.strength for _ in offsets.classes)
 
 
 def frequent_classes(votes: Votes) -> tuple[int, ...]:
@@ -364,7 +373,7 @@ class Bowl:
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
         smooth = hits + (extra / sizes)[patterns.owner]
-        return cls(patterns, smooth, mass + extra, _pull(patterns.options.shape[1], shrinkage, patterns.ridge))
+        return cls(patterns, smooth, mass + extra, patterns.penalty(shrinkage))
 
     def at(self, theta: Floats) -> tuple[float, Floats]:
         """The loss and its gradient."""
@@ -419,15 +428,6 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
     for i in range(0, len(rows), block):
         gram += (rows[i : i + block] * weight[i : i + block, None]).T @ rows[i : i + block]
     return gram
-
-
-def _pull(width: int, shrinkage: float, ridge: tuple[float, ...] = ()) -> Floats:
-    """(p, p): the curvature of ½·shrinkage·Σ_s (w_s − mean w)², of the faint pull to zero, and of the ridge."""
-    pull = FLOOR * np.eye(width)
-    views = width - 3 - len(ridge)
-    if views:
-        pull[1 : 1 + views, 1 : 1 + views] += shrinkage * (np.eye(views) - 1.0 / views)
-    return pull + np.diag([*[0.0] * (1 + views), *ridge, 0.0, 0.0]) if ridge else pull
 
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:

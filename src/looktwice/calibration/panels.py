@@ -141,7 +141,8 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
         return equal_weights(logit.tabulate(labelled))
     table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")))
     said, views = table.options, 1 + len(labelled.panel)
-    return replace(table, options=np.column_stack([said[:, 0], said[:, 1:views].sum(axis=1), said[:, views:]]))
+    options = np.column_stack([said[:, 0], said[:, 1:views].sum(axis=1), said[:, views:]])
+    return replace(table, options=options, views=1)
 
 
 def heard(labelled: LabelledVotes) -> LabelledVotes:
@@ -171,6 +172,7 @@ def equal_weights(patterns: Patterns) -> Patterns:
     return replace(
         patterns,
         options=np.column_stack([said[:, 0], counts, said[:, -3:]])[option],
+        views=1,
         size=patterns.size[option],
         starts=starts,
         owner=pattern,

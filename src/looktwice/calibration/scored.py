@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looktwice.calibration.logit import (
-    SATURATION,
     STRENGTHS,
     Patterns,
     briers,
@@ -48,8 +47,8 @@ Column = Literal["count", "base", "bend", "views"]
 COLUMNS: tuple[Column, ...] = ("count", "base", "bend", "views")
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where the hinges are, as quantiles of the log odds; one more is at the largest value but one."""
-RIDGE: dict[Column, float] = {"count": SATURATION, "base": 0.0, "bend": 1.0, "views": 0.0}
-"""How strongly the weights of each column are drawn to zero."""
+RIDGE: dict[Column, float] = {"base": 0.0, "bend": 1.0, "views": 0.0}
+"""The ridge penalty of the weights of each column; that of `count` is γ's."""
 FEWEST_SCORED = 20
 """Labelled pictures with scores below which nothing is learned from them."""
 MOST_OTHERS = 10
@@ -272,9 +271,10 @@ class Layout:
         return tuple(column for column in self.columns if views or column not in ("count", "views"))
 
     def ridge(self, views: int) -> tuple[float, ...]:
-        """How strongly each of its parameters is drawn to zero."""
-        drawn = [RIDGE[column] for column in self.within(views) for _ in range(self.width(column))]
-        return (*drawn, *(self.strength for _ in self.classes))
+        """The ridge penalties of its parameters but γ."""
+        columns = [column for column in self.within(views) if column != "count"]
+        penalties = [RIDGE[column] for column in columns for _ in range(self.width(column))]
+        return (*penalties, *(self.strength for _ in self.classes))
 
     def width(self, column: Column) -> int:
         """How many parameters a column has."""
@@ -361,6 +361,6 @@ def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     others = np.where(column < ballots.labels.shape[1], 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
     starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
     features, size = ballots.features[ballots.possible], ballots.left[ballots.possible]
-    counts = "count" in layout.within(len(labelled.panel))
-    patterns = Patterns(features, size, starts, owner, column, np.log(np.maximum(others, 1)), ridge, counts)
+    spread = np.log(np.maximum(others, 1))
+    patterns = Patterns(features, size, starts, owner, column, spread, len(labelled.panel), ridge)
     return settle(patterns, labelled, ballots.labels, ballots.possible, place)
