@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
 import time
@@ -171,6 +172,110 @@ def test_answers_wait_for_a_server_that_stays_away_and_who_gives_up_is_told_how_
     with ledger:
         flushed.result(60)
         assert ledger.find([name, other]) == {name: Answer("cat")}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["committed", "not committed"])
+def test_a_commit_in_doubt_is_looked_up_even_after_a_long_absence_of_the_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    """The server goes away during a commit and stays away for longer than anybody waits for a line."""
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
+    original = psycopg.Connection.execute
+    gone: list[str] = []
+
+    def execute(self: psycopg.Connection[tuple[object, ...]], query: str, *rest: object, **more: object) -> object:
+        if query == "COMMIT" and not gone:
+            if not lost:
+                original(self, query)
+            gone.append(query)
+            server.stop()
+            raise psycopg.OperationalError("the line broke")
+        return original(self, query, *rest, **more)  # type: ignore[call-overload]
+
+    with PostgresLedger(server.emptied()) as ledger:
+        granted = intend(ledger, range(5)).granted
+        monkeypatch.setattr(psycopg.Connection, "execute", execute)
+        try:
+            ledger.release(granted[:2])
+            flushed = ledger.flush()
+            while "wait in memory" not in caplog.text:
+                assert not flushed.done()
+                time.sleep(0.05)
+        finally:
+            server.restart()
+        flushed.result(60)
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 0, 3)
+
+
+class Proxy:
+    """Passes on what a client and the server say, until it goes silent without closing the lines that are open."""
+
+    def __init__(self, server: Server) -> None:
+        self._path = server.address.partition("host=")[2] + "/.s.PGSQL.5432"
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"postgresql://test@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
+        self._talking: list[threading.Event] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def silence(self) -> None:
+        for line in self._talking:
+            line.clear()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            upstream = socket.socket(socket.AF_UNIX)
+            upstream.connect(self._path)
+            talking = threading.Event()
+            talking.set()
+            self._talking.append(talking)
+            for one, other in ((client, upstream), (upstream, client)):
+                threading.Thread(target=self._pass_on, args=(one, other, talking), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(one: socket.socket, other: socket.socket, talking: threading.Event) -> None:
+        while data := one.recv(65536):
+            talking.wait()
+            other.sendall(data)
+        other.close()
+
+
+def test_a_server_that_says_nothing_though_its_lines_are_open_is_not_waited_for_without_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.SILENCE", 0.5)
+    server.emptied()
+    proxy = Proxy(server)
+    with PostgresLedger(proxy.address) as ledger:
+        granted = intend(ledger, range(5)).granted
+        proxy.silence()
+        answer(ledger, granted[:3])
+        ledger.release(granted[3:])
+        ledger.flush().result(30)
+        assert len(ledger.find(granted)) == 3
+        assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 3, 0)
+
+
+def test_answers_wait_for_a_server_that_only_reads_as_one_that_takes_over_does_at_first(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
+    with PostgresLedger(address) as ledger:
+        granted = intend(ledger, range(5)).granted
+        told(address, "ALTER DATABASE postgres SET default_transaction_read_only = on")
+        try:
+            cut_lines(address)
+            for name in granted:
+                ledger.record(name, Answer(label(name)), 0.01, 1)
+            flushed = ledger.flush()
+            while "5 answers wait in memory" not in caplog.text:
+                assert not flushed.done()
+                time.sleep(0.05)
+        finally:
+            with psycopg.connect(address, options="-c default_transaction_read_only=off") as line:
+                line.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+        flushed.result(60)
+        assert ledger.spent(WHO) == Account(5, 5 * PRICE, 5, 5 * PRICE, 5, 0)
 
 
 def test_a_session_that_vanishes_in_a_transaction_does_not_stop_the_others(

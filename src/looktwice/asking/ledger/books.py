@@ -98,6 +98,8 @@ class Books:
         """The pace that was last written for each classifier."""
         self._sending: set[int] = set()
         """The batches that this session is about to send."""
+        self._in_doubt: Batch | None = None
+        """The batch whose commit was begun and not confirmed: the line may have broken before it, or after."""
         self._day = -1
         self._version = -1
         self._beaten: float | None = None
@@ -134,6 +136,8 @@ class Books:
 
     def _write(self, batch: Batch, now: float) -> bool:
         """Whether a sign of life was written with the batch."""
+        if batch is self._in_doubt and self.tables.committed():
+            return False
         self.tables.begin(spending=bool(batch.asked() or batch.settlements or batch.learned))
         try:
             self._apply(batch, now)
@@ -143,7 +147,9 @@ class Books:
                     alive = living(sessions, now)
                     self.tables.strike_off([each.id for each, _ in sessions if each.id not in alive])
                 self.tables.beat(self._session, now)
+            self._in_doubt = batch
             self.tables.commit()
+            self._in_doubt = None
         except BaseException:
             self.tables.roll_back()
             for memory in (self._views, self._classifiers, self._spends, self._changes, self._paces):

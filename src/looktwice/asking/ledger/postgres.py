@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from typing import Any
 
 from looktwice.asking.ledger.protocol import Session
 from looktwice.asking.ledger.queue import QueuedLedger, Reader, Writer
-from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, Tables, Value
+from looktwice.asking.ledger.sql import ANSWERED_BEFORE, BATCHES, BILLS, TOKENS, Known, Row, T, Tables, Value
 from looktwice.errors import LedgerError, MissingExtra
 
 try:
     import psycopg
     from psycopg import errors
+    from psycopg.abc import PQGen
     from psycopg.conninfo import conninfo_to_dict
 except ImportError:
     raise MissingExtra("PostgreSQL ledgers", "postgres") from None
@@ -28,6 +30,8 @@ OLDEST = 130_000
 """The first version that this is written for."""
 PATIENCE = 20.0
 """Seconds to wait for a server that is away, and for others' transactions."""
+SILENCE = 60.0
+"""Seconds after which a statement without a reply is given up: a proxy that lost its server keeps the line alive."""
 SPENDING, MAKING = 1, 2
 """What is done by one session at a time; the locks are advisory, and marked as ours by `APPLICATION`."""
 APPLICATION = int.from_bytes(b"look", "big")
@@ -45,7 +49,26 @@ MARK = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (writer)"
 BROKEN = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
 """Last words of a server on a line."""
 
-Connection = psycopg.Connection[tuple[Value, ...]]
+
+class Connection(psycopg.Connection[tuple[Value, ...]]):
+    """A line to the server on which no reply is waited for without end."""
+
+    patient = False
+    """Whether it waits as long as it takes."""
+
+    def wait(self, gen: PQGen[T], *rest: Any, **more: Any) -> T:
+        return super().wait(gen if self.patient else _until(time.monotonic() + SILENCE, gen), *rest, **more)
+
+
+def _until(deadline: float, gen: PQGen[T]) -> PQGen[T]:
+    """The same steps of the driver, which looks several times a second whether there is a reply, until a moment."""
+    try:
+        wanted = next(gen)
+        while time.monotonic() < deadline:
+            wanted = gen.send((yield wanted))
+    except StopIteration as end:
+        return end.value
+    raise psycopg.OperationalError("the server does not reply")
 
 
 def _first(db: Connection) -> None:
@@ -184,12 +207,14 @@ class PostgresTables(Tables):
             raise explain(_name(address), error) from None
 
     def make(self) -> None:
-        """Make the tables that are missing, and bring up those of an older version."""
+        """Make the tables that are missing, and bring up those of an older version, however long a large one takes."""
+        self._db.patient = True
         try:
             with self._db.transaction():
                 self._migrate()
         except psycopg.Error as error:
             raise self.explain(error) from None
+        self._db.patient = False
 
     def begin(self, spending: bool) -> None:
         self._db.execute("BEGIN")
@@ -203,11 +228,12 @@ class PostgresTables(Tables):
         self._moment = float(moment or 0)
 
     def commit(self) -> None:
-        try:
-            self._db.execute("COMMIT")
-        except psycopg.OperationalError as error:
-            if not self.again(error) or not self._committed():
-                raise
+        self._db.execute("COMMIT")
+
+    def committed(self) -> bool:
+        """See `Tables`; waits while the transaction is under way over the line that broke."""
+        [(number,)] = self.execute(f"{MARK} DO UPDATE SET number = commits.number RETURNING number", (self._writer, 0))
+        return number == self._number
 
     def roll_back(self) -> None:
         with suppress(psycopg.Error):
@@ -323,11 +349,12 @@ class PostgresTables(Tables):
         return float(self.execute("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0] or 0)
 
     def _connect(self) -> Connection:
-        db = psycopg.connect(
+        db = Connection.connect(
             self._address,
             autocommit=True,
             connect_timeout=10,
             application_name="looktwice",
+            target_session_attrs="read-write",  # a server that takes over from another only reads at first
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=3,
@@ -348,11 +375,6 @@ class PostgresTables(Tables):
                 if time.monotonic() > deadline:
                     raise
             time.sleep(0.2)
-
-    def _committed(self) -> bool:
-        """Whether the last transaction, whose line broke during its commit, got there; waits while it is under way."""
-        [(number,)] = self.execute(f"{MARK} DO UPDATE SET number = commits.number RETURNING number", (self._writer, 0))
-        return number == self._number
 
     def _migrate(self) -> None:
         if self._db.info.server_version < OLDEST:

@@ -93,6 +93,10 @@ class Tables(ABC):
         """End the transaction: everything is on disk when this returns."""
 
     @abstractmethod
+    def committed(self) -> bool:
+        """Whether the last transaction is on disk after all, though its commit failed."""
+
+    @abstractmethod
     def roll_back(self) -> None:
         """End the transaction as if it had not been; never raises."""
 

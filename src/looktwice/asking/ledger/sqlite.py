@@ -439,6 +439,9 @@ class SqliteTables(Tables):
     def commit(self) -> None:
         self._db.execute("COMMIT")
 
+    def committed(self) -> bool:
+        return False  # a commit that fails is rolled back
+
     def roll_back(self) -> None:
         with suppress(sqlite3.Error):
             self._db.execute("ROLLBACK")
