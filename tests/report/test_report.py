@@ -215,6 +215,31 @@ def test_too_few_labels_are_said_with_how_many_it_takes(profile: Profile) -> Non
     assert f"About {roughly(least)} would be needed" in text
 
 
+def test_the_profiles_guarantee_leads_where_the_pictures_bear_it_out_but_are_too_few(profile: Profile) -> None:
+    few = collected(60, seed=3, ease=60)
+    outcome = crossfit.outcome(profile.restored_calibrator(), few.labelled())
+    assert risk.threshold(outcome.confidence, outcome.correct, 0.1) is None
+    threshold = profile.threshold(0.1)
+    assert threshold is not None
+    kept = outcome.confidence >= threshold
+    assert (~outcome.correct[kept]).mean() <= 0.1
+    text = near(Read(page(inputs(few, profile, max_error=0.1))).text)
+    said = re.search(r"Accept above (0\.\d+): wrong at most 10 %", text)
+    assert said is not None
+    assert threshold <= float(said[1]) < threshold + 0.001
+    assert f"{100 * kept.mean():.1f} % of the pictures here reach that confidence" in text
+    assert "The 60 pictures here bear the guarantee out but are too few to make it on their own" in text
+
+
+def test_a_guarantee_that_the_pictures_contradict_does_not_lead(profile: Profile) -> None:
+    poor = collected(60, seed=4, ease=0.7)
+    outcome = crossfit.outcome(profile.restored_calibrator(), poor.labelled())
+    threshold = profile.threshold(0.1)
+    assert threshold is not None
+    assert (~outcome.correct[outcome.confidence >= threshold]).mean() > 0.1
+    assert "Accept above" not in near(Read(page(inputs(poor, profile, max_error=0.1))).text)
+
+
 def test_a_guarantee_that_no_number_of_labels_makes_is_out_of_reach(profile: Profile) -> None:
     poor = collected(400, seed=4, ease=0.7)
     text = near(Read(page(inputs(poor, profile, max_error=0.01))).text)

@@ -63,6 +63,12 @@ def page(inputs: ReportInputs) -> str:
     curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
     # Only of pictures that took no part in it can be said what becomes of the guarantee that the profile makes.
     fresh = judged is not None and judged.outcome is not None and not judged.taught
+    kept = findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None
+    # look and score accept by the profile's guarantee: it leads the page where the pictures here are too few for one
+    # of their own but bear it out.
+    leading = chosen
+    if chosen.threshold is None and kept and kept.wrong is not None and kept.wrong <= kept.max_error:
+        leading = kept
     labelled = judged.labelled() if judged else None
     classes = findings.classes(labelled, judged.outcome) if judged and judged.outcome and labelled else []
     context = {
@@ -73,13 +79,14 @@ def page(inputs: ReportInputs) -> str:
         "judged": judged,
         "guarantees": guarantees,
         "chosen": chosen,
-        "headline": headline(chosen),
-        "kept": findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None,
+        "leading": leading,
+        "headline": headline(leading),
+        "kept": kept,
         "sets": findings.sets(inputs.using(), judged),
         "looser": next((guarantee for guarantee in guarantees if guarantee.threshold is not None), None),
         "figures": FIGURES,
         "reliability": _drawn(figures.reliability_svg(metrics.reliability(evidence.confidence, evidence.correct))),
-        "risk": _drawn(figures.risk_coverage_svg(curve, chosen.threshold)),
+        "risk": _drawn(figures.risk_coverage_svg(curve, leading.threshold)),
         **_queries(inputs, judged),
         "classes": classes[: findings.CLASSES],
         "more_classes": max(0, len(classes) - findings.CLASSES),
