@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import os
 import re
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +148,62 @@ def test_everything_else_that_one_can_say_has_a_key(browser: Browser, photos: Pa
     assert (surely_not, "", labels[2]) in said
     assert (searched, "Ankle boot", "") in said
     assert (written, "ankle bracelet", "") in said
+
+
+@contextmanager
+def held_back(go: threading.Event) -> Iterator[str]:
+    """The address of a classifier of a hundred classes that answers nothing until it may."""
+
+    class Api(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            picture = self.rfile.read(int(self.headers["content-length"]))
+            go.wait()
+            reply = json.dumps({"label": f"bird {hashlib.sha256(picture).digest()[0] % 100}"}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, format: str, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            go.set()
+            server.shutdown()
+
+
+def test_options_come_with_the_answers_and_are_no_others_before(browser: Browser, photos: Path) -> None:
+    go = threading.Event()
+    with (
+        held_back(go) as api,
+        labelling(photos, "-c", api, "--ledger", "off") as service,
+        window(browser, service) as page,
+    ):
+        shown = page.locator("#name").inner_text()
+        expect(page.locator("#pending")).to_be_visible()
+        expect(page.locator("#not")).to_be_disabled()
+        assert offered(page) == []
+        page.keyboard.press("/")
+        page.keyboard.type("bird")
+        expect(page.locator("#matches li")).to_have_text(["New label: bird"])
+        go.set()
+        expect(page.locator("#pending")).to_be_hidden()
+        expect(page.locator("#name")).to_have_text(shown)
+        expect(page.locator("#search")).to_have_value("bird")
+        assert len(offered(page)) >= 3
+        assert all(label.startswith("bird ") for label in offered(page))
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.type("bird")
+        expect(page.locator("#matches li").first).to_contain_text(re.compile(r"^bird \d+$"))
+        page.keyboard.press("Escape")
+        press(page, "2")
+        expect(page.locator("#count")).to_have_text("1 of 60")
 
 
 def test_taking_back_brings_the_picture_again_and_so_does_the_end(browser: Browser, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes, Votes
-from looktwice.labelling.worth import FEWEST, worth
+from looktwice.labelling.worth import FEWEST, Worth, worth
 from looktwice.verdicts.risk import threshold
 
 
@@ -69,3 +69,8 @@ def test_a_wanted_guarantee_that_holds_is_within_reach_also_beyond_the_ladder() 
     found = worth(votes, 0, 0.35)
     assert (found.max_error, found.accepted is not None) == (0.35, True)
     assert ("Guarantee within reach", "wrong at most 35%") in [line[:2] for line in found.lines()]
+
+
+def test_labels_that_wait_for_the_classifier_are_counted_apart() -> None:
+    (_, count, remark), *_ = Worth(108, 2, unasked=192).lines()
+    assert (count, remark) == ("108", "192 more once the classifier has answered; 2 that nobody could tell")

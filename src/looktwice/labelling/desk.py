@@ -10,7 +10,7 @@ from looktwice.asking.outcome import Cause
 from looktwice.calibration.votes import Row, Votes
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Labels
-from looktwice.labelling.queue import Queue, options
+from looktwice.labelling.queue import BUTTONS, Queue, options
 from looktwice.labelling.worth import Audited, Told, Worth, worth
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
@@ -41,6 +41,8 @@ class Item:
 
     file: str
     options: tuple[str, ...]
+    pending: bool
+    """Whether the options are yet to come, with the answers about the picture."""
     claim: Claim | None
 
 
@@ -158,24 +160,30 @@ class Desk:
     async def _weigh(self, asking: Asking) -> None:
         """Work out what the labels are worth, beside everything else, unless that is known."""
         known, rows = self.labels.known(), dict(self.rows)
+        given = {name: click for name, click in known.items() if click.truth or click.excluded}
         told = [
             replace(self.pictures[name], truth=click.truth, excluded=click.excluded)
-            for name, click in known.items()
-            if name in rows and (click.truth or click.excluded)
+            for name, click in given.items()
+            if name in rows
         ]
         unsure = sum(click.says == "unsure" for click in known.values())
+        unasked = sum(name in self.pictures and name not in rows for name in given)
         if self._worth is None or (self._worth.labels, self._worth.unsure) != (len(told), unsure):
             heard = [rows[picture.name] for picture in told]
             votes = Votes.collect(heard, tuple(map(str, asking.panel)), self.vocabulary)
             self._worth = await asyncio.to_thread(
                 worth, labelled_votes(votes, told), unsure, asking.max_error, asking.level
             )
+        self._worth = replace(self._worth, unasked=unasked)
 
     def _item(self, name: str, words: Sequence[str]) -> Item:
         claim, row = self.claims.get(name), self.rows.get(name)
+        whole = 0 < len(self.vocabulary) <= BUTTONS  # offered for every picture, whatever is answered
+        if self.asking and row is None and name not in self._failed and not self.notice and not whole:
+            return Item(name, (), True, claim)
         named = [label for label in (row.base, *row.views) if label] if row else self._named.get(name, ())
         offered = options(name if row is None else row.digest, named, words)
-        return Item(name, tuple(label for label in offered if claim is None or label != claim.label), claim)
+        return Item(name, tuple(label for label in offered if claim is None or label != claim.label), False, claim)
 
     async def _ask(self, asking: Asking) -> None:
         """Ask about the next pictures of the queue whenever somebody has moved on, until the budget is spent.

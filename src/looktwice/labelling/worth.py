@@ -81,11 +81,14 @@ class Worth:
     """How many more labels the wanted guarantee takes, about; None where the answers are too often wrong for it."""
     enough: bool = False
     """Whether so many labels back the wanted guarantee four times out of five."""
+    unasked: int = 0
+    """Pictures of whose truth something is known, but about which the classifier was not asked yet."""
 
     def lines(self) -> list[tuple[str, str, str]]:
         """The same in words: what it is, its value, and a remark."""
-        unsure = f"and {self.unsure} that nobody could tell" if self.unsure else ""
-        found = [("Labels that count", f"{self.labels:,}", unsure)]
+        unasked = [f"{self.unasked:,} more once the classifier has answered"] if self.unasked else []
+        unsure = [f"{self.unsure:,} that nobody could tell"] if self.unsure else []
+        found = [("Labels that count", f"{self.labels:,}", "; ".join([*unasked, *unsure]))]
         if self.accuracy is None or self.ece is None:
             return [*found, ("More is told from", f"{FEWEST} labels", "of at least two classes")]
         more = "none" if self.enough else "out of reach" if self.more is None else f"about {self.more:,}"

@@ -6,6 +6,7 @@ const $ = (id) => document.getElementById(id);
 const WINDOW = "looktwice-window", PENDING = "looktwice-click";
 const AGAIN = 1000; // milliseconds until a click that did not get through is sent again
 const LATER = 1500; // milliseconds until the page asks what the labels are worth by now
+const SOON = 300; // milliseconds until it asks whether the options have come
 const LOOKS = 20; // how often it asks after a click, since a busy machine takes its time
 const MATCHES = 8;
 
@@ -72,8 +73,7 @@ async function show(next) {
   const item = state.items[0] ?? null;
   $("progress").value = state.total ? state.settled / state.total : 1;
   $("count").textContent = `${state.settled} of ${state.total}`;
-  $("notice").hidden = !state.notice;
-  $("notice").textContent = state.notice;
+  showNotice(state.notice);
   $("task").hidden = !item;
   $("finished").hidden = Boolean(item);
   $("undo").disabled = $("undo-last").disabled = !state.mine;
@@ -87,6 +87,11 @@ async function show(next) {
     return;
   }
   await showItem(item);
+}
+
+function showNotice(notice) {
+  $("notice").hidden = !notice;
+  $("notice").textContent = notice;
 }
 
 function showWorth(worth) {
@@ -104,7 +109,7 @@ function showWorth(worth) {
   $("worth-note").textContent = worth.note;
 }
 
-/** Look again soon: what the labels are worth is worked out beside the clicks. */
+/** Look again soon: the options come with the classifier's answers, and what the labels are worth beside the clicks. */
 function lookAgain(times = LOOKS) {
   clearTimeout(looking);
   looking = setTimeout(async () => {
@@ -112,13 +117,22 @@ function lookAgain(times = LOOKS) {
     try {
       const next = await (await send(`/v1/label/state?window=${own()}`)).json();
       if (busy || next.items[0]?.file !== shown?.file) return;
+      if (shown?.pending) showOptions(shown = next.items[0]);
       state = { ...next, items: [...(shown ? [shown] : []), ...next.items.slice(1)] };
+      showNotice(state.notice);
       showWorth(state.worth);
-      if (times > 1) lookAgain(times - 1);
+      if (shown?.pending) lookAgain(times);
+      else if (times > 1) lookAgain(times - 1);
     } catch {
-      // The next click tells it.
+      if (shown?.pending && times > 1) lookAgain(times - 1); // otherwise the next click tells it
     }
-  }, LATER);
+  }, shown?.pending ? SOON : LATER);
+}
+
+function showOptions(item) {
+  $("options").replaceChildren(...item.options.map(option));
+  $("pending").hidden = !item.pending;
+  $("not").disabled = !excluded().length;
 }
 
 async function showItem(item) {
@@ -130,12 +144,12 @@ async function showItem(item) {
     $("claim-label").textContent = `${item.claim.label}?`;
     $("claim-confidence").textContent = `${(100 * item.claim.confidence).toFixed(1)} % confident`;
   }
-  $("options").replaceChildren(...item.options.map(option));
+  showOptions(item);
   $("search").value = "";
   match();
   try {
     const address = await load(item.file);
-    if (shown === item) $("picture").src = address;
+    if (shown?.file === item.file) $("picture").src = address;
     $("picture").classList.toggle("coarse", await coarse($("picture")));
   } catch (error) {
     tell(`${item.file} cannot be shown: ${error.message}`);
@@ -226,6 +240,17 @@ function remember(labels) {
 
 // Something else
 
+/** Learn the labels that the classifier and other people have named since. */
+async function relearn() {
+  try {
+    const before = known.length;
+    remember((await (await send("/v1/label/work")).json()).labels);
+    if (known.length > before && document.activeElement === $("search")) match();
+  } catch {
+    // Those that are known will do.
+  }
+}
+
 function found() {
   const words = $("search").value.trim();
   if (!words) return [];
@@ -312,7 +337,7 @@ document.addEventListener("keydown", pressed);
 $("search").addEventListener("input", match);
 $("search").addEventListener("keydown", searching);
 $("search").addEventListener("blur", () => { $("matches").hidden = true; $("search").setAttribute("aria-expanded", "false"); });
-$("search").addEventListener("focus", match);
+$("search").addEventListener("focus", () => { match(); relearn(); });
 $("accept").addEventListener("click", KEYS.Enter);
 $("not").addEventListener("click", KEYS.n);
 $("unsure").addEventListener("click", KEYS.ArrowDown);
