@@ -52,6 +52,21 @@ def noise(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (count, 16, 16, 3), np.uint8), rng.choice(LABELS, count)
 
 
+def test_probabilities_and_sets_do_not_depend_on_new_labels_of_other_pictures() -> None:
+    def light(image: np.ndarray) -> str:
+        level = float(image.mean()) + 0.3 * (float(image[0, 0, 0]) - 128)
+        return "odd" if image[-1, -1].tolist() == [1, 2, 3] else "light" if level > 100 else "dark"
+
+    images = np.random.default_rng(0).integers(0, 256, (160, 8, 8, 3), np.uint8)
+    images[::2] //= 2
+    odd = images[0].copy()
+    odd[-1, -1] = 1, 2, 3
+    model = lt.LookTwice(light, views="mirror turn:90 turn:180").fit(images[:120], ["dark", "light"] * 60)
+    among = np.stack([*images[120:], odd])
+    for told in (model.predict_proba, model.predict, model.predict_set):
+        assert np.array_equal(told(among)[:-1], told(images[120:]))
+
+
 # What is learned and told ---------------------------------------------------------------------------------------------
 
 

@@ -403,6 +403,30 @@ def test_answers_under_the_profiles_panel_have_its_codes(profile: Profile) -> No
     assert votes.panel == tuple(map(str, profile.views()))
 
 
+@pytest.mark.parametrize("scored", [False, True])
+def test_a_verdict_does_not_depend_on_new_labels_of_other_pictures(scored: bool) -> None:
+    def light(image: np.ndarray) -> object:
+        level = float(image.mean()) / 255 + 0.3 * (float(image[0, 0, 0]) / 255 - 0.5)
+        label = "odd" if image[-1, -1].tolist() == [1, 2, 3] else "light" if level > 0.4 else "dark"
+        return {label: 0.5 + abs(level - 0.4)} if scored else label
+
+    def told(verdict: lt.Verdict | lt.Unscored) -> tuple[object, ...]:
+        assert isinstance(verdict, lt.Verdict)
+        numbers = (verdict.confidence, verdict.low, verdict.high)
+        return verdict.base, verdict.label, *(round(number, 12) for number in numbers)
+
+    images = np.random.default_rng(0).integers(0, 256, (160, 8, 8, 3), np.uint8)
+    images[::2] //= 2
+    odd = images[0].copy()
+    odd[-1, -1] = 1, 2, 3
+    with lt.Model(light) as model:
+        model.fit(images[:120], ["dark", "light"] * 60, views="mirror turn:90 turn:180")
+        alone = [told(model.look(image)) for image in (*images[120:], odd)]
+        together = [told(verdict) for verdict in model.score([*images[120:], odd])]
+    assert together == alone
+    assert alone[-1][0] == "odd"
+
+
 def test_pictures_of_two_folders_keep_their_truths_though_they_share_their_names() -> None:
     first, second = (
         with_truths(many(part), labels) for part, labels in ((IMAGES, LABELS), (IMAGES[::-1], LABELS[::-1]))

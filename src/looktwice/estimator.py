@@ -17,7 +17,7 @@ from looktwice.asking.outcome import Unscored
 from looktwice.asking.session import AskKeywords, AskOptions, Money
 from looktwice.calibration import calibrators
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.votes import Codes, Floats, Votes
+from looktwice.calibration.votes import Codes, Floats, Places, Votes
 from looktwice.classifiers.base import Classifier
 from looktwice.classifiers.python import PerObject
 from looktwice.classifiers.registry import Source
@@ -168,12 +168,19 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: PicturesLike) -> NDArray[np.generic]:
         """(n,): the label of each verdict; where that is none of `classes_`, the most probable one that is."""
         votes = self._votes(X)
-        labels: NDArray[np.generic] = self.classes_[self._places(votes)]
+        places = np.zeros(len(votes), np.intp)
+        for rows, part in self._apart(votes):
+            places[rows] = self._places(part)
+        labels: NDArray[np.generic] = self.classes_[places]
         return labels
 
     def predict_proba(self, X: PicturesLike) -> Floats:
         """(n, len(classes_)): the probability of each label of `classes_`, given that it is one of them."""
-        return self._probabilities(self._votes(X))
+        votes = self._votes(X)
+        found = np.zeros((len(votes), len(self.classes_)))
+        for rows, part in self._apart(votes):
+            found[rows] = self._probabilities(part)
+        return found
 
     def predict_set(self, X: PicturesLike, coverage: float | None = None) -> NDArray[np.bool_]:
         """(n, len(classes_)): whether each label is in the prediction set, which holds the truth so often."""
@@ -181,11 +188,13 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         wanted = self.coverage if coverage is None else coverage
         conformal = self.profile_.held_out.conformal(COVERAGE if wanted is None else wanted, self.sets)
         votes = self._votes(X)
-        distribution = self.profile_.restored_calibrator().distribution(votes)
-        sets = conformal.sets(distribution, draws(votes))
-        inside = [sets.hold(distribution, np.full(len(votes), code)) for code in self._codes(votes)]
-        members = np.stack(inside, axis=1)
-        members[np.arange(len(votes)), self._places(votes)] = True
+        members = np.zeros((len(votes), len(self.classes_)), bool)
+        for rows, part in self._apart(votes):
+            distribution = self.profile_.restored_calibrator().distribution(part)
+            sets = conformal.sets(distribution, draws(part))
+            inside = [sets.hold(distribution, np.full(len(part), code)) for code in self._codes(part)]
+            members[rows] = np.stack(inside, axis=1)
+            members[rows, self._places(part)] = True
         return members
 
     def verdicts(self, X: PicturesLike) -> list[Verdict | Unscored]:
@@ -213,6 +222,10 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "profile_")
         with self._opened(self.profile_) as model:
             return _complete(model.ask(_pictures(X))).votes
+
+    def _apart(self, votes: Votes) -> Iterator[tuple[Places, Votes]]:
+        """Parts of the votes in which no picture is judged by new labels that were said of others."""
+        return votes.apart(len(self.profile_.vocabulary), self.profile_.classes)
 
     def _codes(self, votes: Votes) -> Codes:
         """(len(classes_),): the code of each class."""

@@ -5,7 +5,7 @@ Labels are held as codes into one vocabulary: an answer takes four bytes however
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Self, TypeVar, overload
@@ -287,6 +287,36 @@ class Votes:
         """The same pictures under some of the views, in the order given."""
         panel, evidence = tuple(self.panel[c] for c in columns), self.evidence and self.evidence.under(list(columns))
         return replace(self, panel=panel, views=self.views[:, list(columns)], evidence=evidence)
+
+    def apart(self, known: int, classes: int) -> Iterator[tuple[Places, Self]]:
+        """The places and votes of pictures that name only the first `known` labels, then of each other one alone.
+
+        Each part has its own vocabulary, and `classes` or more of them: what is thought of a picture must not depend on
+        new labels that were said of others.
+        """
+        lists = (
+            np.full((len(self), 0), MISSING) if self.evidence is None else self.evidence.labels.reshape(len(self), -1)
+        )
+        said = np.column_stack([self.answers(), lists])
+        new = (said >= known).any(axis=1)
+        for rows in filter(len, (np.flatnonzero(~new), *np.flatnonzero(new)[:, None])):
+            more = np.unique(said[rows][said[rows] >= known])
+            place = np.arange(len(self.vocabulary) + 1, dtype=np.int32)
+            place[more], place[-1] = known + np.arange(len(more)), MISSING
+            part = self.take(rows)
+            evidence = part.evidence and replace(part.evidence, labels=place[part.evidence.labels])
+            words = (*self.vocabulary[:known], *(self.vocabulary[code] for code in more))
+            yield (
+                rows,
+                replace(
+                    part,
+                    vocabulary=words,
+                    base=place[part.base],
+                    views=place[part.views],
+                    classes=max(classes, len(words)),
+                    evidence=evidence,
+                ),
+            )
 
     def answers(self) -> Codes:
         """(n, S + 1): the base label, then the views'."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -148,11 +149,15 @@ def _burst_calibrator(profile: Profile, photos: int) -> Calibrator:
 def judge(
     rows: Sequence[Row | Unscored], panel: Sequence[str], profile: Profile, policy: Policy
 ) -> list[Verdict | Unscored]:
-    """Verdicts for answered rows, in their order; a row without answers stays as it is."""
+    """Verdicts for answered rows, in their order, each as if it were alone; a row without answers stays as it is."""
     answered = [row for row in rows if isinstance(row, Row)]
     votes = Votes.collect(answered, panel, profile.vocabulary, profile.classes)
-    verdicts = iter(_with_familiarity(_verdicts(votes, policy), votes, answered, policy))
-    return [row if isinstance(row, Unscored) else next(verdicts) for row in rows]
+    verdicts: dict[int, Verdict] = {}
+    for places, part in votes.apart(len(profile.vocabulary), profile.classes):
+        found = _with_familiarity(_verdicts(part, policy), part, [answered[place] for place in places], policy)
+        verdicts |= zip(places.tolist(), found, strict=True)
+    following = count()
+    return [row if isinstance(row, Unscored) else verdicts[next(following)] for row in rows]
 
 
 def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
