@@ -22,6 +22,7 @@ from workshop import run
 from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, storage, votes
 from looktwice.calibration.base import Calibrator
+from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
@@ -267,6 +268,24 @@ def test_pictures_that_taught_are_judged_by_calibrators_that_have_not_seen_them(
         assert not np.allclose(judged.confidence, profile.restored_calibrator().confidence(taught.votes), atol=1e-3)
         evidence = weigh(inputs(taught, profile), judged)
         assert evidence.source == "300 pictures it was fitted on, each judged by a calibrator fitted on others"
+
+
+def test_votes_that_list_the_labels_in_another_order_are_judged_alike() -> None:
+    profile = profiled(biased := collected(600, seed=1))
+    classes = tuple(range(len(ANIMALS)))
+    jury = Jury().fit(biased.labelled())
+    padded = np.diag([1e-6] * (len(jury.weights) + 3 + len(classes)))
+    leaning = replace(
+        jury, classes=classes, offsets=(2.0, *[0.0] * (len(classes) - 1)), covariance=tuple(map(tuple, padded))
+    )
+    profile = profile.model_copy(update={"calibrator": dump(leaning)})
+    told = collected(200, seed=2)
+    backwards = told.votes.recoded(ANIMALS[::-1])
+    expected, judged = judge(inputs(told, profile)), judge(ReportInputs(profile, backwards))
+    assert backwards.vocabulary == tuple(ANIMALS[::-1])
+    assert expected is not None
+    assert judged is not None
+    np.testing.assert_allclose(judged.confidence, expected.confidence)
 
 
 def test_pictures_on_which_the_views_were_chosen_are_not_judged() -> None:

@@ -318,6 +318,26 @@ class Votes:
                 ),
             )
 
+    def recoded(self, vocabulary: Sequence[str]) -> Votes:
+        """The same votes with the codes that labels have in this vocabulary, and with their own others behind them."""
+        words = tuple(dict.fromkeys((*vocabulary, *self.vocabulary)))
+        known = {label: code for code, label in enumerate(words)}
+        place = np.array([*(known[label] for label in self.vocabulary), OUTSIDE, MISSING], np.int32)
+        told = Votes(
+            self.names,
+            self.panel,
+            words,
+            place[self.base],
+            place[self.views],
+            max(self.classes, len(words)),
+            digests=self.digests,
+            evidence=self.evidence and replace(self.evidence, labels=place[self.evidence.labels]),
+        )
+        if not isinstance(self, LabelledVotes):
+            return told
+        excluded = [tuple(place[list(codes)].tolist()) for codes in self.excluded]
+        return told.labelled(self.words, excluded, self.probabilities)
+
     def answers(self) -> Codes:
         """(n, S + 1): the base label, then the views'."""
         return np.column_stack([self.base, self.views])

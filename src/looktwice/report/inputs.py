@@ -159,7 +159,9 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
             f"the votes are labels such as {votes.vocabulary[0]!r} and the profile knows labels such as "
             f"{profile.vocabulary[0]!r}; give the votes that were saved with this profile"
         )
-    return replace(votes.under(columns), classes=max(votes.classes, profile.classes))
+    # The calibrator knows classes by their codes in the profile's vocabulary.
+    fitting = votes.under(columns).recoded(profile.vocabulary)
+    return replace(fitting, classes=max(fitting.classes, profile.classes))
 
 
 def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
