@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from looktwice.calibration import calibrators, crossfit, logit, metrics, scored
 from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.scales import Scale
 from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
 
@@ -46,7 +48,11 @@ def scores_of(votes: LabelledVotes) -> Floats:
 
 
 def brier(calibrator: Jury, fit: LabelledVotes, test: LabelledVotes) -> float:
-    return float(crossfit.outcome(calibrator.fit(fit), test).brier.mean())
+    return brier_of(calibrator.fit(fit), test)
+
+
+def brier_of(fitted: Jury, test: LabelledVotes) -> float:
+    return float(crossfit.outcome(fitted, test).brier.mean())
 
 
 HALF = slice(0, 600), slice(600, None)
@@ -236,3 +242,38 @@ def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     free = (theta > low + 1e-6) & (theta < high - 1e-6)
     assert np.abs(bowl.at(theta)[1][free]).max() < 1e-3
     assert (bowl.at(theta)[1][~free] >= 0).all()
+
+
+def test_a_list_that_errs_with_certainty_counts_in_the_mean_share_but_does_not_veto() -> None:
+    votes = world(pictures=2400, views=4)
+    assert votes.evidence is not None
+    rng = np.random.default_rng(2)
+    labels, scores = votes.evidence.labels.copy(), votes.evidence.scores.copy()
+    erring = np.flatnonzero(rng.uniform(size=len(votes) * 4) < 0.3)
+    picture, view = erring // 4, 1 + erring % 4
+    labels[picture, view] = np.argsort(rng.uniform(size=(len(erring), CLASSES)), axis=1)[:, :5]
+    scores[picture, view] = (0.99, 0.004, 0.002, 0.002, 0.001)
+    told = replace(votes, views=labels[:, 1:, 0], evidence=Evidence(labels, scores))
+    fit, test = told.take(slice(0, 1200)), told.take(slice(1200, None))
+    pooled = Jury().fit(fit)
+    assert pooled.scored is not None
+    assert "pool" in pooled.scored.columns
+    with patch.object(scored, "POOLS", ("views",)):
+        assert brier(Jury(), fit, test) > brier_of(pooled, test) + 0.002
+
+
+def test_the_mean_share_is_over_the_lists_that_there_are() -> None:
+    votes = world(pictures=4, views=2, listed=1)
+    assert votes.evidence is not None
+    labels = votes.evidence.labels.copy()
+    labels[:, 2] = -1
+    some = replace(votes, views=np.where(np.arange(2) < 1, votes.views, -1))
+    some = replace(some, evidence=Evidence(labels, votes.evidence.scores))
+    scale = Scale.learn(votes.evidence)
+    pools = [scored.cast(each, scale, ("pool",), (), ()) for each in (some, votes.under([0]))]
+    place = [len(each.panel) + 1 for each in (some, votes.under([0]))]
+    told = [ballots.features[:, :, at] for ballots, at in zip(pools, place, strict=True)]
+    np.testing.assert_allclose(told[0], told[1])
+    own, view = scores_of(votes)[:, 0, 0], scores_of(votes)[:, 1, 0]
+    share = np.where(votes.views[:, 0] == votes.base, view, (1 - view) / (CLASSES - 1))
+    np.testing.assert_allclose(told[1][:, 0], np.log((own + share) / 2), rtol=1e-5)

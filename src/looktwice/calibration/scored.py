@@ -1,13 +1,14 @@
 """The jury's columns of scores: what each option has going for it besides the votes.
 
 To the weights of the votes come, in this order, a weight for each of these columns; all but the first must be worth it
-on held-out folds:
+on held-out folds, and of the last two the one that is worth more is taken first:
 
 - `count`: the log of the option's number of votes, as for labels alone;
 - `base`: the log share of the option in the picture's own list;
 - `bend`: for the base label alone, hinges max(0, z − knot) of the log odds z of its share, which let confidence follow
   a score that is not of the right shape, such as one that is often exactly 1;
 - `views`: the mean log share of the option over the lists of the views;
+- `pool`: the log of its mean share over all lists, which one list that does not name it hardly lowers;
 
 and an offset for each class that the base label was often enough. Options come from all lists, so that the truth is
 named far more often than by the first labels alone.
@@ -43,11 +44,14 @@ from looktwice.calibration.scales import Scale, useless
 from looktwice.calibration.votes import MISSING, OUTSIDE, UNLISTED, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError
 
-Column = Literal["count", "base", "bend", "views"]
-COLUMNS: tuple[Column, ...] = ("count", "base", "bend", "views")
+Column = Literal["count", "base", "bend", "views", "pool"]
+COLUMNS: tuple[Column, ...] = ("count", "base", "bend", "views", "pool")
+POOLS: tuple[Column, ...] = ("views", "pool")
+OF_VIEWS = ("count", *POOLS)
+"""Those that say nothing, or nothing new, where no view is asked."""
 KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where the hinges are, as quantiles of the log odds; one more is at the largest value but one."""
-RIDGE: dict[Column, float] = {"base": 0.0, "bend": 1.0, "views": 0.0}
+RIDGE: dict[Column, float] = {"base": 0.0, "bend": 1.0, "views": 0.0, "pool": 0.0}
 """The ridge penalty of the weights of each column; that of `count` is γ's."""
 FEWEST_SCORED = 20
 """Labelled pictures with scores below which nothing is learned from them."""
@@ -194,10 +198,12 @@ def cast(
             features[:, 0, place : place + len(knots)] = hinges
         elif column == "count":
             features[:, :-1, place] = np.log(np.maximum(votes_for.sum(axis=2), 1))
+        elif column == "base":
+            features[:, :, place] = logs[:, 0]
+        elif column == "views":
+            features[:, :, place] = _mean(logs[:, 1:], votes.evidence.listed()[:, 1:])
         else:
-            features[:, :, place] = (
-                logs[:, 0] if column == "base" else _mean(logs[:, 1:], votes.evidence.listed()[:, 1:])
-            )
+            features[:, :, place] = np.log(_mean(np.exp(logs), votes.evidence.listed()))
         place += width([column], knots)
     features[:, 0, own : own + len(classes)] = votes.base[:, None] == np.array(classes, np.int32)
     features[:, -1, -2] = 1.0
@@ -207,9 +213,9 @@ def cast(
     return Ballots(labels, features, np.column_stack([named, count < votes.classes]), left)
 
 
-def _mean(logs: Floats, listed: NDArray[np.bool_]) -> Floats:
-    """(n, c + 1): the mean of log shares over the views that have a list; 0 where none has."""
-    return (logs * listed[:, :, None]).sum(axis=1) / np.maximum(listed.sum(axis=1), 1)[:, None]
+def _mean(values: Floats, listed: NDArray[np.bool_]) -> Floats:
+    """(n, c + 1): the mean of shares, or of their logs, over the answers that have a list; 0 where none has."""
+    return (values * listed[:, :, None]).sum(axis=1) / np.maximum(listed.sum(axis=1), 1)[:, None]
 
 
 def _options(votes: Votes, scale: Scale) -> Codes:
@@ -268,7 +274,7 @@ class Layout:
 
     def within(self, views: int) -> tuple[Column, ...]:
         """The columns that there are for so many views."""
-        return tuple(column for column in self.columns if views or column not in ("count", "views"))
+        return tuple(column for column in self.columns if views or column not in OF_VIEWS)
 
     def ridge(self, views: int) -> tuple[float, ...]:
         """The ridge penalties of its parameters but γ."""
@@ -305,21 +311,27 @@ def choose_layout(labelled: LabelledVotes, shrinkage: float) -> Layout | None:
     held = _held_out(tabulate(with_scores), fold, shrinkage, with_scores.classes)
     doubtful, strengths = bool(with_scores.doubtful().any()), STRENGTHS if whole.classes else ()
     alone = replace(best, columns=())
-    trials = [replace(alone, columns=("base",))]
-    trials += [replace(alone, classes=whole.classes, strength=strength) for strength in strengths]
-    trials += [replace(alone, columns=(other,)) for other in whole.within(views) if other not in ("count", "base")]
+    rounds = [[replace(alone, columns=("base",))]]
+    rounds += [[replace(alone, classes=whole.classes, strength=strength)] for strength in strengths]
+    rounds += [[replace(alone, columns=("bend",))]]
+    # Both tell what the lists say together: whichever tells more comes first, and the other must add to it.
+    rounds += [[replace(alone, columns=(column,)) for column in POOLS]] * (len(POOLS) if views else 0)
     theta: dict[str, float] = {}
-    for trial in trials:
-        tried = best.joined(trial)
-        names = tried.names(views)
-        part = patterns.under([whole.names(views).index(name) for name in names], tried.ridge(views))
-        start = descend(part, shrinkage, start=np.array([theta.get(name, 0.0) for name in names]))
-        theta = dict(zip(names, start.tolist(), strict=True))
-        scores = _held_out(part, fold, shrinkage, with_scores.classes, start)
-        gain = held - scores
-        wanted = pays(gain[0]) or (trial.columns == ("bend",) and "base" in best.columns and gain[0].mean() > 0)
-        if wanted and (doubtful or gain[1].mean() >= 0):
-            best, held = tried, scores
+    for trials in rounds:
+        found = list[tuple[float, Layout, Floats]]()
+        for trial in (trial for trial in trials if not set(trial.columns) & set(best.columns)):
+            tried = best.joined(trial)
+            names = tried.names(views)
+            part = patterns.under([whole.names(views).index(name) for name in names], tried.ridge(views))
+            start = descend(part, shrinkage, start=np.array([theta.get(name, 0.0) for name in names]))
+            theta = dict(zip(names, start.tolist(), strict=True))
+            scores = _held_out(part, fold, shrinkage, with_scores.classes, start)
+            gain = held - scores
+            wanted = pays(gain[0]) or (trial.columns == ("bend",) and "base" in best.columns and gain[0].mean() > 0)
+            if wanted and (doubtful or gain[1].mean() >= 0):
+                found.append((float(gain[0].mean()), tried, scores))
+        if found:
+            _, best, held = max(found, key=lambda each: each[0])
     return best if len(best.columns) > 1 or best.classes else None
 
 
