@@ -112,7 +112,7 @@ def resampled() -> None:
 def single(votes: LabelledVotes) -> logit.Patterns:
     """The table of a jury without γ, one pattern a picture and in their order, so that columns can be added."""
     codes = np.column_stack([votes.base, votes.views])
-    first = logit.first_said(codes)
+    first = logit.first_named(codes)
     named = first == np.arange(first.shape[1])
     count = named.sum(axis=1)
     choice = np.column_stack([named, count < votes.classes])
@@ -153,9 +153,9 @@ def held_out(patterns: logit.Patterns, extra: Floats, rows: Floats, shrinkage: f
     """(n,): the losses of all pictures under a fit on those of `rows`, with the extra columns shrunk to nothing."""
     options, ridge = np.insert(patterns.options, [-2], extra, axis=1), (shrink,) * extra.shape[1]
     wide = replace(patterns, options=options, ridge=ridge)
-    bowl = logit.Bowl.of(wide, shrinkage, wide.hits(rows > 0))
+    objective = logit.PenalisedLoss.of(wide, shrinkage, wide.hits(rows > 0))
     start, settings = np.zeros(options.shape[1]), {"gtol": 1e-3}
-    best = minimize(bowl.at, start, jac=True, hess=bowl.curvature, method="trust-exact", options=settings)
+    best = minimize(objective.at, start, jac=True, hess=objective.curvature, method="trust-exact", options=settings)
     return logit.losses(wide, best.x)
 
 

@@ -178,8 +178,8 @@ def label_only(crowd: Crowd, fit: Rows, test: Rows) -> Iterator[tuple[Outcome, F
 def common(labelled: LabelledVotes) -> Jury:
     """The jury with nearly one weight for all views, and no offsets."""
     patterns = logit.tabulate(labelled)
-    fitted = Jury(shrinkage=COMMON)._holding(patterns, logit.descend(patterns, COMMON), logit.Offsets())
-    return fitted.beside(labelled, labelled)
+    fitted = Jury(shrinkage=COMMON)._with_parameters(patterns, logit.descend(patterns, COMMON), logit.Offsets())
+    return fitted.with_companions(labelled, labelled)
 
 
 def whole_table(name: str, logs: Floats, truths: Codes, base: Codes, queries: int) -> tuple[Outcome, Floats]:

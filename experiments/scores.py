@@ -46,7 +46,7 @@ def with_scores(plain: Jury, votes: LabelledVotes) -> Jury:
     """What `Jury.fit` makes of votes with scores, given the jury that their labels alone teach."""
     layout = choose_layout(votes, plain.shrinkage)
     fitted = replace(plain, scored=fit_scored(votes, plain.shrinkage, layout) if layout else None)
-    return fitted.beside(votes, votes)
+    return fitted.with_companions(votes, votes)
 
 
 def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:

@@ -32,7 +32,7 @@ DIGITS = {"brier": 4, "nll": 4, "coverage": 4, "listed": 4, "labels": 2, "classe
 def ways(train: LabelledVotes, others: Votes) -> dict[str, Jury]:
     """The same jury with each way to spread."""
     fitted = Jury().fit(train)
-    return {EVEN: replace(fitted, companions=None), LABELLED: fitted, ALL: fitted.beside(others, train)}
+    return {EVEN: replace(fitted, companions=None), LABELLED: fitted, ALL: fitted.with_companions(others, train)}
 
 
 def figures(train: LabelledVotes, tested: LabelledVotes, others: Votes) -> Iterator[tuple[str, dict[str, float]]]:

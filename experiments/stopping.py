@@ -41,9 +41,9 @@ def stopped(split: Split, views: int, aims: dict[str, float]) -> Iterator[tuple[
         stopping.order(Jury(), train, fixed) if views > fixed else (range(views), stopping.trials(Jury(), train))
     )
     usual = crossfit.joined([(trial.usual.steps[fixed], trial.places) for trial in trials])
-    juries = Prefixes().fit(train.under(order)).seated()
+    juries = Prefixes().fit(train.under(order)).members()
     taught, tested = (stopping.grow(juries, part.under(order)) for part in (train, test))
-    whole = stopping.grow(Prefixes().fit(train.under(range(fixed))).seated(), test.under(range(fixed))).steps[-1]
+    whole = stopping.grow(Prefixes().fit(train.under(range(fixed))).members(), test.under(range(fixed))).steps[-1]
     for name, aim in aims.items():
         with patch.multiple(stopping, WITH_MORE=aim, WITHOUT=aim):
             rule = stopping.rule(taught, Thrift(fixed), stopping.price(trials, Thrift(fixed)))

@@ -62,7 +62,7 @@ Trial = Iterator[tuple[str, str, Figures]]
 def fitted(train: LabelledVotes, shrinkage: float, offsets: Offsets = Offsets()) -> Jury:  # noqa: B008  # it is frozen
     """The jury with given shrinkage and offsets."""
     patterns = logit.tabulate(train, offsets)
-    return Jury(shrinkage=shrinkage)._holding(patterns, logit.descend(patterns, shrinkage), offsets)
+    return Jury(shrinkage=shrinkage)._with_parameters(patterns, logit.descend(patterns, shrinkage), offsets)
 
 
 def weights(_: Answers, split: Split) -> Trial:
@@ -100,7 +100,7 @@ def tempering(each: Answers, split: Split) -> Trial:
             return sum(float(logit.losses(patterns, share * fold)[rows].sum()) for rows, fold in folds)
 
         for setting, share in {"as fitted": 1.0, "by folds": minimize_scalar(held, bounds=(0.3, 1.5)).x}.items():
-            calibrator = Jury()._holding(patterns, share * theta, Offsets())
+            calibrator = Jury()._with_parameters(patterns, share * theta, Offsets())
             yield f"temperature, {name} panel", setting, jury_figures(calibrator, tested.under(panel))
 
 
@@ -165,7 +165,7 @@ class Said:
     def labels(self) -> Codes:
         """(n, S + 1): each named label where it was said first, otherwise MISSING."""
         codes = self.votes.answers()
-        return np.where(logit.first_said(codes) == np.arange(codes.shape[1]), codes, np.int32(MISSING))
+        return np.where(logit.first_named(codes) == np.arange(codes.shape[1]), codes, np.int32(MISSING))
 
     @cached_property
     def count(self) -> Floats:
@@ -272,7 +272,7 @@ class Options:
             ridge,
             limits,
         )
-        return logit.settle(table, labelled, self.labels, possible, place)
+        return logit.resolve_truths(table, labelled, self.labels, possible, place)
 
     def take(self, rows: NDArray[np.intp]) -> Options:
         return Options(self.labels[rows], self.features[rows], self.left[rows])
@@ -389,7 +389,7 @@ def without_log_votes(train: LabelledVotes) -> Jury:
     others = [column for column in range(patterns.options.shape[1]) if column != place]
     plain = patterns.under(others, patterns.ridge)
     theta = np.insert(logit.descend(plain, logit.SHRINKAGE), place, 0.0)
-    return Jury()._holding(patterns, theta, offsets).beside(train, train)
+    return Jury()._with_parameters(patterns, theta, offsets).with_companions(train, train)
 
 
 def log_votes(models: Sequence[Answers], splits: int) -> Iterator[Row]:

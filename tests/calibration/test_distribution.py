@@ -88,13 +88,13 @@ def test_shuffled_counts_are_not_used(learned: tuple[Jury, LabelledVotes]) -> No
     jury, votes = learned
     order = np.random.default_rng(0).permutation(50).astype(np.int32)
     other = replace(votes, base=order[votes.base], views=order[votes.views])
-    assert jury.beside(other, votes).companions is None
+    assert jury.with_companions(other, votes).companions is None
 
 
 def test_unlabelled_pictures_count_too(learned: tuple[Jury, LabelledVotes]) -> None:
     _, votes = learned
     few = families(100, 50, seed=2)
-    alone, many = Jury().fit(few), Jury().fit(few).beside(families(5_000, 50, seed=3), few)
+    alone, many = Jury().fit(few), Jury().fit(few).with_companions(families(5_000, 50, seed=3), few)
     assert many.distribution(votes).nll(votes.truths).mean() < alone.distribution(votes).nll(votes.truths).mean()
 
 
@@ -131,7 +131,7 @@ def test_a_stopped_picture_has_its_shares_too(learned: tuple[Jury, LabelledVotes
 
 @pytest.mark.parametrize("pairs", [("a 3",), ("1 2*x",), ("1 2*-3",), ("1 4000000000",), ("5 99999999",), ("",)])
 def test_what_cannot_be_read_is_a_clear_error(pairs: tuple[str, ...]) -> None:
-    with pytest.raises(DataError, match="said together"):
+    with pytest.raises(DataError, match="companions of labels"):
         Companions(pairs, 3.0)
 
 

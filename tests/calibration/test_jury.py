@@ -116,12 +116,12 @@ def test_names_of_the_labels_do_not_matter(votes: LabelledVotes, seed: int) -> N
 
 def test_gradient_and_curvature_are_exact() -> None:
     votes = simulated(80, 4, 6, seed=3)
-    bowl = logit.Bowl.of(patterns := logit.tabulate(votes), 5.0, patterns.hits())
+    objective = logit.PenalisedLoss.of(patterns := logit.tabulate(votes), 5.0, patterns.hits())
     theta = np.random.default_rng(0).normal(size=8)
-    (_, gradient), curvature = bowl.at(theta), bowl.curvature(theta)
+    (_, gradient), curvature = objective.at(theta), objective.curvature(theta)
     step = 1e-5
     for i, e in enumerate(np.eye(8) * step):
-        up, down = bowl.at(theta + e), bowl.at(theta - e)
+        up, down = objective.at(theta + e), objective.at(theta - e)
         assert (up[0] - down[0]) / (2 * step) == pytest.approx(gradient[i], rel=1e-5, abs=1e-6)
         np.testing.assert_allclose((up[1] - down[1]) / (2 * step), curvature[i], rtol=1e-5, atol=1e-6)
 
@@ -131,9 +131,9 @@ def test_no_other_parameters_have_a_lower_loss() -> None:
 
     votes = simulated(150, 5, 10, seed=4)
     patterns = logit.tabulate(votes)
-    bowl = logit.Bowl.of(patterns, 3.0, patterns.hits())
+    objective = logit.PenalisedLoss.of(patterns, 3.0, patterns.hits())
     bounds = [(0.0, None)] * 7 + [(None, np.log(9)), (0.0, None)]
-    best = minimize(bowl.at, np.zeros(9), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
+    best = minimize(objective.at, np.zeros(9), jac=True, method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(logit.descend(patterns, 3.0), best.x, atol=1e-3)
 
 
@@ -277,7 +277,7 @@ def test_a_jury_with_offsets_pools_and_prefixes_like_any_other() -> None:
     assert calibrator.pooled(4).offsets == calibrator.offsets
     assert np.array(calibrator.pooled(2).covariance).shape == (6 + len(calibrator.offsets),) * 2
     assert np.array(calibrator.without_offsets().covariance).shape == (8, 8)
-    with pytest.raises(DataError, match="offsets do not hold together"):
+    with pytest.raises(DataError, match="other numbers of offsets"):
         replace(calibrator, offsets=()).confidence(odd)
 
 
@@ -454,5 +454,5 @@ def test_a_jury_of_no_views_cannot_be_pooled() -> None:
 def test_prefixes_pool_the_jury_for_as_many_views(learned: tuple[Jury, LabelledVotes]) -> None:
     _, votes = learned
     prefixes = Prefixes().fit(votes)
-    assert prefixes.pooled(2) == prefixes.seated()[2].pooled(2)
+    assert prefixes.pooled(2) == prefixes.members()[2].pooled(2)
     assert prefixes.pooled(99).weights[1:] == (prefixes.juries[-1].pooled(1).weights[1],) * 99

@@ -167,7 +167,7 @@ def test_pictures_without_a_score_are_judged_by_labels_alone() -> None:
     some = replace(votes, evidence=Evidence(labels, votes.evidence.scores))
     fitted = Jury().fit(votes)
     plain, scored = fitted.confidence(votes.label_only()), fitted.confidence(votes)
-    np.testing.assert_array_equal(fitted.hears_scores(some), np.arange(len(votes)) % 3 != 0)
+    np.testing.assert_array_equal(fitted.judged_by_scores(some), np.arange(len(votes)) % 3 != 0)
     np.testing.assert_allclose(fitted.confidence(some)[::3], plain[::3])
     np.testing.assert_allclose(fitted.confidence(some)[1::3], scored[1::3])
     assert fitted.distribution(some).labels.shape[0] == len(votes)
@@ -236,12 +236,12 @@ def test_the_fit_with_scores_is_the_lowest_point_of_its_loss() -> None:
     layout = scored.choose_layout(votes, 10.0)
     assert layout is not None
     patterns = scored.tabulate_scored(votes, layout)
-    bowl = logit.Bowl.of(patterns, 10.0, patterns.hits())
+    objective = logit.PenalisedLoss.of(patterns, 10.0, patterns.hits())
     theta = logit.descend(patterns, 10.0)
     low, high = patterns.bounds()
     free = (theta > low + 1e-6) & (theta < high - 1e-6)
-    assert np.abs(bowl.at(theta)[1][free]).max() < 1e-3
-    assert (bowl.at(theta)[1][~free] >= 0).all()
+    assert np.abs(objective.at(theta)[1][free]).max() < 1e-3
+    assert (objective.at(theta)[1][~free] >= 0).all()
 
 
 def test_a_list_that_errs_with_certainty_counts_in_the_mean_share_but_does_not_veto() -> None:
@@ -270,9 +270,9 @@ def test_the_mean_share_is_over_the_lists_that_there_are() -> None:
     some = replace(votes, views=np.where(np.arange(2) < 1, votes.views, -1))
     some = replace(some, evidence=Evidence(labels, votes.evidence.scores))
     scale = Scale.learn(votes.evidence)
-    pools = [scored.cast(each, scale, ("pool",), (), ()) for each in (some, votes.under([0]))]
+    pools = [scored.list_options(each, scale, ("pool",), (), ()) for each in (some, votes.under([0]))]
     place = [len(each.panel) + 1 for each in (some, votes.under([0]))]
-    told = [ballots.features[:, :, at] for ballots, at in zip(pools, place, strict=True)]
+    told = [options.features[:, :, at] for options, at in zip(pools, place, strict=True)]
     np.testing.assert_allclose(told[0], told[1])
     own, view = scores_of(votes)[:, 0, 0], scores_of(votes)[:, 1, 0]
     share = np.where(votes.views[:, 0] == votes.base, view, (1 - view) / (CLASSES - 1))

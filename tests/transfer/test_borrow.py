@@ -47,8 +47,8 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
 
     votes = world(120, seed=3, hardness=1.5)
     patterns, difference = tabulate(votes), 0.4
-    bowl = _Anchored.around(prior, patterns, difference)
-    found = bowl.lowest(bowl.anchor)
+    objective = _Anchored.around(prior, patterns, difference)
+    found = objective.minimise(objective.anchor)
     precision = np.linalg.inv(np.array(prior.covariance) + difference**2 * np.eye(9))
     options, starts, owner = patterns.options, patterns.starts, patterns.owner
     sizes, mass = np.bincount(owner), np.add.reduceat(patterns.hits(), starts)
@@ -64,7 +64,7 @@ def test_the_fit_is_the_lowest_point_of_likelihood_and_distance_to_the_prior(pri
     bounds = [(0.0, None)] * 7 + [(None, np.log(votes.classes - 1)), (0.0, None)]
     best = minimize(slow, theta(prior), method="L-BFGS-B", bounds=bounds, tol=1e-12)
     np.testing.assert_allclose(found, best.x, atol=2e-3)
-    assert (np.linalg.eigvalsh(bowl.curvature(found)) > 0).all()
+    assert (np.linalg.eigvalsh(objective.curvature(found)) > 0).all()
 
 
 def test_many_labels_overrule_the_prior(prior: Jury) -> None:

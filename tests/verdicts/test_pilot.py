@@ -213,15 +213,15 @@ def test_what_a_view_is_worth_is_what_it_adds_to_the_score() -> None:
     evidence = Evidence(said[:, :, None], scores)
     with_scores = replace(votes, views=said[:, 1:], evidence=evidence)
     assert panels.rank(with_scores.label_only()) == [0, 1]
-    assert panels.rank(panels.heard(with_scores)) == [1, 0]
+    assert panels.rank(panels.with_useful_scores(with_scores)) == [1, 0]
 
 
 def test_scores_that_say_nothing_do_not_take_part_in_choosing() -> None:
     votes = scored([0.5, 0.3], sharp=True)
     assert votes.evidence is not None
     constant = replace(votes, evidence=Evidence(votes.evidence.labels, np.full_like(votes.evidence.scores, 0.95)))
-    assert panels.heard(constant).evidence is None
-    assert panels.heard(votes).evidence is not None
+    assert panels.with_useful_scores(constant).evidence is None
+    assert panels.with_useful_scores(votes).evidence is not None
 
 
 @pytest.mark.parametrize(("telling", "sharp", "enough"), [([0.0, 0.0], True, True), ([0.8, 0.8], False, False)])

@@ -60,7 +60,7 @@ class Outcome:
         truths: Codes,
         evidence: Evidence = "labels",
     ) -> Self:
-        """What became of labels, the confidence in them, and the distributions they are from."""
+        """The outcome of labels, the confidence in them, and the distributions they are from."""
         place, loss = standing(distribution, truths), (distribution.brier(truths), distribution.nll(truths))
         correct = label == truths
         return cls(
@@ -93,7 +93,9 @@ def outcome(calibrator: Calibrator, labelled: LabelledVotes, name: str | None = 
         calibrator.confidence(labelled),
         calibrator.distribution(labelled),
         labelled.truths,
-        "scores" if isinstance(calibrator, Jury | Prefixes) and calibrator.hears_scores(labelled).any() else "labels",
+        "scores"
+        if isinstance(calibrator, Jury | Prefixes) and calibrator.judged_by_scores(labelled).any()
+        else "labels",
     )
 
 

@@ -1,14 +1,14 @@
 """A probability for each label that was named or is likely; the other classes share the rest evenly.
 
-Which labels nobody named are likely is learned from labels that are said together (`Companions`). What the views of one
-picture call it tells which classes the classifier takes for each other. Of the probability of the unnamed class, each
-class c that nobody named gets the share
+Which unnamed labels are likely is learned from labels that occur together (`Companions`): the answers about the views
+of one picture show which classes the classifier confuses. Of the probability of the unnamed class, each unnamed class c
+gets the share
 
 q_c = (s_c + a/(K − m)) / (Σ_c s_c + a),  s_c = Σ_j P(y = j)·n_jc over the m named labels j,
 
-where n_jc counts how often an answer j and an answer c were given about the same picture, over any pictures. With
-a → ∞ all share alike. A picture's own answers are all named, so they never count for it: a can be learned from the
-labelled ones among the same pictures.
+where n_jc counts how often j and c were both answered about one picture, over any pictures. With a → ∞ all shares are
+equal. A picture's own answers are all named, so they never count for it: a can be fitted on the labelled ones among the
+same pictures.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 PRIORS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""What an even spread may count as, in pairs of answers."""
+"""The values of a that are tried, in pairs of answers."""
 LISTED = 20
-"""Companions of a label that are kept, and classes of a picture that get a share of their own; the rest is even."""
+"""Companions kept for a label, and unnamed classes of a picture with a share of their own; the others share evenly."""
 MOST_PAIRS, MOST_LABELS = 20_000, 2**20
-"""Pairs of labels that are kept, the most frequent ones: less than 200 KB in a profile; and the greatest code."""
+"""The most pairs of labels that are kept, less than 200 KB in a profile, and the greatest code of a label."""
 
 
 def true_label_probability(distribution: Distribution, truths: Codes) -> Floats:
-    """(n,): the probability of the option that came true, all labels that nobody named being one."""
+    """(n,): the probability of the true option; all unlisted labels together are one option."""
     hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
     return np.where(hit.any(axis=1), (distribution.named * hit).sum(axis=1), distribution.rest())
 
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Where one option of each picture stands among all, the most probable first."""
+    """The rank of one option of each picture when all are sorted by probability, the most probable first."""
 
     own: Floats
     """Its probability."""
     through: Floats
-    """The probability of all options up to and with it."""
+    """The cumulative probability up to and including it."""
     rank: Places
-    """Its place, from 1; all labels that nobody named are one option, and the last."""
+    """Its rank, from 1; all unlisted labels together are one option, and the last."""
 
 
 def standing(distribution: Distribution, truths: Codes) -> Standing:
-    """Where the truth of each picture stands."""
+    """The rank of the true option of each picture."""
     hit = (distribution.labels == truths[:, None]) & (distribution.labels != MISSING)
     own, named = (distribution.named * hit).sum(axis=1), hit.any(axis=1)
     column = np.where(named, hit.argmax(axis=1), distribution.labels.shape[1])[:, None]
@@ -69,7 +69,7 @@ def standing(distribution: Distribution, truths: Codes) -> Standing:
 class Distribution:
     """A probability for each listed label of a picture; the rest is spread evenly over all other classes.
 
-    Listed are the labels that somebody named, and likely ones that nobody did where these are known.
+    Listed are the labels that an answer named, and likely ones that none did where `Companions` know them.
     """
 
     labels: Codes
@@ -79,19 +79,19 @@ class Distribution:
     classes: int
 
     def rest(self) -> Floats:
-        """(n,): what the named labels leave over, for all other classes together."""
+        """(n,): the probability of all unlisted classes together."""
         return np.clip(1.0 - self.named.sum(axis=1), 0.0, 1.0)
 
     def unnamed(self) -> Floats:
-        """(n,): the probability of each single label that nobody named."""
+        """(n,): the probability of each single unlisted class."""
         return np.where(self.others() > 0, self.rest() / np.maximum(self.others(), 1), 0.0)
 
     def others(self) -> Counts:
-        """(n,): how many labels that are."""
+        """(n,): the number of unlisted classes."""
         return self.classes - (self.labels != MISSING).sum(axis=1)
 
     def of(self, codes: Codes) -> Floats:
-        """(n,): the probability of one label a picture; OUTSIDE is a label nobody named."""
+        """(n,): the probability of one label a picture; OUTSIDE is an unlisted class."""
         hit = self.labels == codes[:, None]
         return np.where(hit.any(axis=1), (self.named * hit).sum(axis=1), self.unnamed())
 
@@ -107,7 +107,7 @@ class Distribution:
         return squares + 1.0 - 2.0 * self.of(truths)
 
     def nll(self, truths: Codes) -> Floats:
-        """(n,): −log of the probability of the truth, which is taken as at least 1e-12."""
+        """(n,): −log of the probability of the truth, clipped at 1e-12."""
         return -np.log(np.maximum(self.of(truths), 1e-12))
 
     def dense(self, size: int) -> Floats:
@@ -120,47 +120,47 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Companions:
-    """How often labels were said about the same picture, and what an even spread counts beside that."""
+    """Co-occurrence counts of labels, and the prior count of an even spread."""
 
     pairs: tuple[str, ...] = field(repr=False)
-    """`3 12*5 40`: with the label of code 3 came that of code 12 five times and that of code 40 once."""
+    """`3 12*5 40`: the label of code 3 occurred five times with that of code 12 and once with that of code 40."""
     prior: float
-    """a: the count of an even spread over all classes that nobody named."""
+    """a: the count of an even spread over all unnamed classes."""
 
     def __post_init__(self) -> None:
         if self.prior <= 0.0 or self.table.data.min(initial=1.0) <= 0.0:
-            raise DataError("the jury's labels that are said together cannot be read; fit again")
+            raise DataError("the jury's companions of labels cannot be read; fit again")
 
     @classmethod
     def learn(cls, votes: Votes, labelled: LabelledVotes, distribution: Distribution) -> Self | None:
-        """What was said together in `votes`, where that helps to tell the truths of labelled pictures; otherwise None.
+        """Co-occurrences counted in `votes`, or None if they don't help to predict the truths of labelled pictures.
 
-        `votes` may be of any pictures, labelled or not, and share the vocabulary of `labelled`, whose `distribution`
-        spreads what is left evenly. The prior is the likeliest; what it gains on folds that did not choose it must
-        exceed its standard error.
+        `votes` may be of any pictures, labelled or not, and have the vocabulary of `labelled`, whose `distribution`
+        shares the rest evenly. The prior is that of maximum likelihood; its gain on held-out folds must exceed a
+        standard error.
         """
         named = (distribution.labels == labelled.truths[:, None]).any(axis=1)
         rows = np.flatnonzero(~named & ~labelled.doubtful())
         pairs = _counted(votes)
         if not pairs or len(rows) < 2:
             return None
-        told = Distribution(distribution.labels[rows], distribution.named[rows], distribution.classes)
-        place, codes, counts = cls(pairs, PRIORS[0])._beside(told, len(labelled.vocabulary))
+        unnamed = Distribution(distribution.labels[rows], distribution.named[rows], distribution.classes)
+        place, codes, counts = cls(pairs, PRIORS[0])._sums(unnamed, len(labelled.vocabulary))
         true = np.bincount(place, counts * (codes == labelled.truths[rows][place]), len(rows))
         total = np.bincount(place, counts, len(rows))
-        gains = np.stack([np.log((true * told.others() + a) / (total + a)) for a in PRIORS])
+        gains = np.stack([np.log((true * unnamed.others() + a) / (total + a)) for a in PRIORS])
         held, fold = np.zeros(len(rows)), folds(len(rows))
         for part in range(int(fold.max()) + 1):
             held[fold == part] = gains[gains[:, fold != part].sum(axis=1).argmax(), fold == part]
         return cls(pairs, PRIORS[int(gains.sum(axis=1).argmax())]) if pays(held) else None
 
     def spread(self, distribution: Distribution, words: int) -> Distribution:
-        """The same distribution, in which the LISTED likeliest classes that nobody named have shares of their own.
+        """The distribution with shares of their own for the LISTED likeliest unnamed classes.
 
-        They are among the first `words` labels. Shares are drawn towards even ones as far as it takes to leave none
-        above the most probable named label, so that the answer stays what it is.
+        They are among the first `words` labels. Shares are shrunk to even ones as far as needed to leave none above the
+        most probable named label, so that the prediction does not change.
         """
-        place, codes, counts = self._beside(distribution, words)
+        place, codes, counts = self._sums(distribution, words)
         n, most, even = len(distribution.labels), distribution.named.max(axis=1, initial=0.0), distribution.unnamed()
         total, alike = np.bincount(place, counts, n), self.prior / np.maximum(distribution.others(), 1)
         order = np.lexsort((codes, -counts, place))
@@ -181,16 +181,16 @@ class Companions:
 
     @cached_property
     def table(self) -> csr_array:
-        """(K, K): n_jc of what is kept, up to the greatest code; a single −1 where the texts cannot be read."""
+        """(K, K): n_jc of the kept pairs, up to the greatest code; a single −1 if `pairs` cannot be parsed."""
         from scipy.sparse import coo_array
 
         try:
-            told = [
+            found = [
                 (int(code), int(other), int(count or 1))
                 for code, *others in map(str.split, self.pairs)
                 for other, _, count in (pair.partition("*") for pair in others)
             ]
-            rows, columns, counts = np.array(told, np.int32).reshape(-1, 3).T
+            rows, columns, counts = np.array(found, np.int32).reshape(-1, 3).T
             size = int(max(rows.max(initial=0), columns.max(initial=0))) + 1
             if size > MOST_LABELS:
                 raise ValueError("a label has a code that is too great")
@@ -198,8 +198,8 @@ class Companions:
         except (ValueError, OverflowError):
             return coo_array([[-1.0]]).tocsr()
 
-    def _beside(self, distribution: Distribution, words: int) -> tuple[Places, Codes, Floats]:
-        """Pictures, those of the first `words` labels that nobody named about them, and s_c of each."""
+    def _sums(self, distribution: Distribution, words: int) -> tuple[Places, Codes, Floats]:
+        """s_c of each unnamed label c among the first `words`, as rows, codes and values of a sparse matrix."""
         from scipy.sparse import coo_array
 
         size = self.table.shape[0]
@@ -215,7 +215,7 @@ class Companions:
 
 
 def _counted(votes: Votes) -> tuple[str, ...]:
-    """How often each two labels were answered about one picture, for the most frequent companions of each."""
+    """How often two labels were both answered about one picture, for the most frequent companions of each."""
     from scipy.sparse import coo_array
 
     answers = votes.answers()

@@ -1,21 +1,22 @@
-"""The jury: every view has a say of its own weight, and the truth may be a label that nobody said.
+"""The jury: a weighted vote of the views (a conditional logit), in which the truth may be a label that nobody named.
 
 P(y = c) ∝ exp(w₀·[base = c] + Σ_s w_s·[v_s = c] + γ·log n_c) for each of the m named labels c, n_c being how many
 answers name it, and P(unnamed class) ∝ (K − m)/(K − 1)·exp(b₀ − b₁/m), for the K − m classes that nobody named
-together. Only their shares of it are a second step: even ones, or by which labels are said together (`Companions`).
-Answers about one picture depend on each other: with γ, each further vote for the same label counts less.
+together. A second step divides this probability among them: evenly, or by which labels occur together (`Companions`).
+Answers about one picture are not independent: with γ, each further vote for the same label counts less.
 
 All w, γ and b₁ are at least 0, and b₀ is at most log(K − 1). So a view that turns from the base label to another never
 raises the base label's probability: the base label's score falls by w_s and γ·log(n/(n − 1)), and no rival's does. The
 other's rises; if it is named only now, from b₀ − b₁/m − log(K − 1) ≤ 0 to w_s ≥ 0, and each class that is still unnamed
 goes on to b₀ − b₁/(m + 1) − log(K − 1).
 
-To the score of the base label comes an offset for its class, where that pays on held-out folds. A single class that
-nobody named is a label like any other, and may be the answer: with two classes, the one that nobody said.
+The base label's class adds an offset to its score, where that lowers the loss on held-out folds. If only one class was
+not named, it is a label like any other and may be the prediction: with two classes, the one that no answer named.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
@@ -30,7 +31,7 @@ from looktwice.calibration.logit import (
     Patterns,
     choose_offsets,
     descend,
-    first_said,
+    first_named,
     log_odds,
     pooling,
     posterior_covariance,
@@ -44,13 +45,13 @@ from looktwice.errors import DataError, FitError
 Ballot = Literal["base", "vote"]
 
 Z95 = 1.959963984540054
-ALIKE = 3
-"""Views that must be asked before the class of a picture may settle it."""
+FEWEST_FOR_OFFSETS = 3
+"""Views that a jury must have for its offsets of classes."""
 
 
 @dataclass(frozen=True)
 class Jury:
-    """A weight for the base label, one for each view of the panel, and two figures for the *unnamed class*."""
+    """A weight for the base label, one for each view of the panel, and two parameters for the *unnamed class*."""
 
     name: ClassVar[str] = "jury"
     weights: tuple[float, ...] = ()
@@ -58,45 +59,45 @@ class Jury:
     unnamed: tuple[float, float] = (0.0, 0.0)
     """b₀ and b₁ of the *unnamed class*."""
     shrinkage: float = SHRINKAGE
-    """How strongly the views' weights are drawn together."""
+    """How strongly the views' weights are shrunk to their mean."""
     covariance: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
-    """Of w₀, w_1 … w_S, γ, the offsets, b₀, b₁: how uncertain the labelled pictures leave them."""
+    """The posterior covariance of w₀, w_1 … w_S, γ, the offsets, b₀, b₁ (Laplace's approximation)."""
     ballot: Ballot = "vote"
     """Whose label is believed: the picture's own answer, or the most probable one."""
     classes: tuple[int, ...] = ()
     """The codes of the base labels that have an offset."""
     offsets: tuple[float, ...] = ()
-    """What is added to the score of each of them where it is the base label."""
+    """Added to the score of each of them where it is the base label."""
     scored: Scored | None = None
-    """The weights for pictures that have scores; None where scores were not given, or not worth it."""
+    """The weights for pictures that have scores; None where there were no scores, or they did not help."""
     companions: Companions | None = None
-    """Where the truth may be that nobody named; None where all classes share alike."""
+    """How likely each unnamed label is; None if all are equally likely."""
     log_votes: float = 0.0
     """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
 
     def __post_init__(self) -> None:
         votes, size = len(self.weights), len(self.covariance)
-        if size and size == votes + len(self.offsets) + 2:  # of a profile from before γ, which is 0 for certain
+        if size and size == votes + len(self.offsets) + 2:  # a profile from before γ, which is exactly 0 then
             padded = np.insert(np.insert(np.array(self.covariance), votes, 0.0, axis=0), votes, 0.0, axis=1)
             object.__setattr__(self, "covariance", tuple(map(tuple, padded.tolist())))
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The jury learned from these pictures.
+        """The jury fitted on these pictures.
 
-        Offsets for classes and scores are used where they make it less surprised by the truths of held-out folds.
+        Offsets for classes and scores are used where they lower the log loss on held-out folds.
         """
         offsets = choose_offsets(labelled, tabulate(labelled), self.shrinkage)
         patterns = tabulate(labelled, offsets)
-        fitted = self._holding(patterns, descend(patterns, self.shrinkage), offsets)
+        fitted = self._with_parameters(patterns, descend(patterns, self.shrinkage), offsets)
         layout = choose_layout(labelled, self.shrinkage)
         fitted = replace(fitted, scored=fit_scored(labelled, self.shrinkage, layout) if layout else None)
-        return fitted.beside(labelled, labelled)
+        return fitted.with_companions(labelled, labelled)
 
-    def beside(self, votes: Votes, labelled: LabelledVotes) -> Self:
-        """The same with what is said together in these votes, about labelled pictures or any others like them.
+    def with_companions(self, votes: Votes, labelled: LabelledVotes) -> Self:
+        """The same jury with co-occurrences of labels counted in `votes`, of labelled pictures or any like them.
 
-        Only the shares of classes that nobody named change, and only where that tells the truths of the labelled
-        pictures better than even shares. `fit` has taken the labelled pictures alone.
+        Only the probabilities of unnamed classes change, and only if that predicts the truths of the labelled pictures
+        better than even shares do. `fit` counts over the labelled pictures alone.
         """
         even = replace(self, companions=None)
         return replace(self, companions=Companions.learn(votes, labelled, even.distribution(labelled)))
@@ -130,25 +131,36 @@ class Jury:
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of every label that was named, and of likely ones that were not; all others share alike."""
+        """The probability of each named label and of likely unnamed ones; the other classes share the rest evenly."""
         parts = [(rows, utilities.labels(), utilities.named()) for rows, utilities in self._by_evidence(votes)]
         named = joined_distribution(parts, len(votes), votes.classes)
         return self.companions.spread(named, len(votes.vocabulary)) if self.companions else named
 
     @property
     def uses_scores(self) -> bool:
-        """Whether pictures that have scores are judged by them too."""
+        """Whether scores are used for the pictures that have any."""
         return self.scored is not None
 
+    def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether the scores of each picture are used, and not its labels alone."""
+        if self.scored is None or votes.evidence is None:
+            return np.zeros(len(votes), bool)
+        return votes.evidence.listed()[:, 0]
+
     def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether scores are among the evidence that each picture is judged by."""
-        scored = self.scored is not None and votes.evidence is not None
-        return votes.evidence.listed()[:, 0] if scored and votes.evidence else np.zeros(len(votes), bool)
+        """Deprecated: the old name of `judged_by_scores`."""
+        warnings.warn("Jury.hears_scores is called judged_by_scores now", DeprecationWarning, stacklevel=2)
+        return self.judged_by_scores(votes)
+
+    def beside(self, votes: Votes, labelled: LabelledVotes) -> Self:
+        """Deprecated: the old name of `with_companions`."""
+        warnings.warn("Jury.beside is called with_companions now", DeprecationWarning, stacklevel=2)
+        return self.with_companions(votes, labelled)
 
     def pooled(self, views: int) -> Self:
-        """The jury for so many views that are none of the panel's, such as photos of one thing: each weighs the mean.
+        """The jury for views that are not the panel's, such as several photos of one thing.
 
-        How uncertain the weights are goes along with them.
+        Each of the `views` gets the mean weight of the panel's views; the covariance is transformed accordingly.
         """
         fitted = len(self.weights) - 1
         if fitted < 1:
@@ -160,14 +172,14 @@ class Jury:
         return replace(self, weights=tuple(weights), covariance=tuple(map(tuple, covariance.tolist())), scored=scored)
 
     def without_offsets(self) -> Self:
-        """The same for pictures of other classes."""
+        """The same jury without its offsets and companions, for pictures of other classes."""
         kept = [
             place for place in range(len(self.covariance)) if not 0 <= place - len(self.weights) - 1 < len(self.offsets)
         ]
         covariance = tuple(map(tuple, np.array(self.covariance)[np.ix_(kept, kept)].tolist()))
         return replace(self, classes=(), offsets=(), covariance=covariance, companions=None)
 
-    def _holding(self, patterns: Patterns, theta: Floats, offsets: Offsets) -> Self:
+    def _with_parameters(self, patterns: Patterns, theta: Floats, offsets: Offsets) -> Self:
         votes = len(theta) - 3 - len(offsets.classes)
         return replace(
             self,
@@ -180,8 +192,8 @@ class Jury:
         )
 
     def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, _Utilities | ScoredUtilities]]:
-        """Pictures that are judged by labels alone, then those that are judged by scores too, with their utilities."""
-        scored = self.hears_scores(votes)
+        """The rows judged by labels alone, then those judged by scores too, with the utilities of their options."""
+        scored = self.judged_by_scores(votes)
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
             part = votes if len(rows) == len(votes) else votes.take(rows)
             with_scores = self.scored if scored[rows[0]] else None
@@ -193,7 +205,7 @@ class Jury:
         if len(votes.panel) != len(self.weights) - 1:
             raise _other_panel(len(self.weights) - 1, len(votes.panel))
         if len(self.offsets) != len(self.classes):
-            raise DataError("the jury's offsets do not hold together; fit again")
+            raise DataError("the jury has other numbers of offsets and of their classes; fit again")
         return _weigh(votes, self)
 
     def _believed(self, utilities: _Utilities | ScoredUtilities) -> Places:
@@ -204,9 +216,9 @@ class Jury:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """A jury for every number of views that may have been asked: for pictures about which one stopped early.
+    """A jury for each number of views that may have been asked: the calibrator of early stopping.
 
-    How many were asked is read off the votes: all views up to the last that is not MISSING.
+    The number of views asked is read off the votes: all up to the last that is not MISSING.
     """
 
     name: ClassVar[str] = "prefixes"
@@ -214,15 +226,15 @@ class Prefixes:
     """For the first 0, 1 … S views of the panel."""
     ballot: Ballot = "vote"
     companions: Companions | None = None
-    """Where the truth may be that nobody named, for all juries; None where all classes share alike."""
+    """How likely each unnamed label is, for all juries; None if all are equally likely."""
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The juries learned from pictures that were asked about in full."""
+        """The juries fitted on pictures for which every view was asked."""
         juries = fit_prefixes(labelled)
-        return replace(self, juries=juries, companions=juries[-1].beside(labelled, labelled).companions)
+        return replace(self, juries=juries, companions=juries[-1].with_companions(labelled, labelled).companions)
 
     def predict(self, votes: Votes) -> Codes:
-        """(n,): the label that the jury of the views asked believes."""
+        """(n,): the most probable label by the jury for the views that were asked."""
         label = votes.base.copy()
         for rows, jury, part in self._by_views_asked(votes):
             label[rows] = jury.predict(part)
@@ -243,32 +255,32 @@ class Prefixes:
         return low, high
 
     def distribution(self, votes: Votes) -> Distribution:
-        """The probability of every label that was named, and of likely ones that were not; all others share alike."""
+        """The probability of each named label and of likely unnamed ones; the other classes share the rest evenly."""
         found = ((rows, jury.distribution(some)) for rows, jury, some in self._by_views_asked(votes))
         parts = [(rows, part.labels, part.named) for rows, part in found]
         return joined_distribution(parts, len(votes), votes.classes)
 
     @property
     def uses_scores(self) -> bool:
-        """Whether pictures that have scores are judged by them too."""
+        """Whether scores are used for the pictures that have any."""
         return any(jury.uses_scores for jury in self.juries)
 
-    def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """(n,): whether scores are among the evidence that each picture is judged by."""
+    def judged_by_scores(self, votes: Votes) -> NDArray[np.bool_]:
+        """(n,): whether the scores of each picture are used, and not its labels alone."""
         scored = np.zeros(len(votes), bool)
         for rows, jury, part in self._by_views_asked(votes):
-            scored[rows] = jury.hears_scores(part)
+            scored[rows] = jury.judged_by_scores(part)
         return scored
 
-    def seated(self) -> tuple[Jury, ...]:
-        """The juries, each with the ballot of all, and what is said together."""
+    def members(self) -> tuple[Jury, ...]:
+        """The juries, each with the common ballot and companions."""
         return tuple(replace(jury, ballot=self.ballot, companions=self.companions) for jury in self.juries)
 
     def pooled(self, views: int) -> Jury:
-        """The jury for so many views that are none of the panel's, from the one for about as many that are."""
+        """The jury for views that are not the panel's, made from the one for as many views, or for all."""
         if not self.juries:
             raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
-        return self.seated()[min(views, len(self.juries) - 1)].pooled(views)
+        return self.members()[min(views, len(self.juries) - 1)].pooled(views)
 
     def _by_views_asked(self, votes: Votes) -> Iterator[tuple[Places, Jury, Votes]]:
         """The pictures with each number of views asked, the jury for it, and their votes under these views."""
@@ -276,7 +288,7 @@ class Prefixes:
             raise FitError("the calibrator prefixes has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.juries) - 1:
             raise _other_panel(len(self.juries) - 1, len(votes.panel))
-        counts, juries = asked(votes), self.seated()
+        counts, juries = asked(votes), self.members()
         for count in np.unique(counts).tolist():
             rows = np.flatnonzero(counts == count)
             yield rows, juries[count], votes.take(rows).under(range(count))
@@ -288,27 +300,28 @@ def asked(votes: Votes) -> Places:
 
 
 def fit_prefixes(labelled: LabelledVotes) -> tuple[Jury, ...]:
-    """A jury for the first 0, 1 … S views of the panel, for pictures about which one stopped asking.
+    """A jury for the first 0, 1 … S views of the panel.
 
-    They share the offsets that suit the whole panel best, and each starts from the one before. With fewer than
-    ALIKE views there are none: if easy classes were settled sooner, changed pictures of them would go unnoticed.
+    They share the offsets chosen for the whole panel, and each fit starts from the one before. Juries of fewer than
+    FEWEST_FOR_OFFSETS views have no offsets: easy classes would stop so early that drift in them went unnoticed.
     """
     offsets = choose_offsets(labelled, tabulate(labelled), SHRINKAGE)
     layouts = choose_layout(labelled, SHRINKAGE), choose_layout(labelled.under([]), SHRINKAGE)
     layout = Layout.union(*layouts)
     theta, juries = np.zeros(0), list[Jury]()
     for views in range(len(labelled.panel) + 1):
-        part, own = labelled.under(range(views)), offsets if views >= ALIKE else Offsets()
+        part, own = labelled.under(range(views)), offsets if views >= FEWEST_FOR_OFFSETS else Offsets()
         patterns = tabulate(part, own)
-        theta = descend(patterns, SHRINKAGE, start=widen(theta, len(own.classes)) if views > ALIKE else None)
+        start = widen(theta, len(own.classes)) if views > FEWEST_FOR_OFFSETS else None
+        theta = descend(patterns, SHRINKAGE, start=start)
         scored = fit_scored(part, SHRINKAGE, layout) if layout else None
-        juries.append(replace(Jury()._holding(patterns, theta, own), scored=scored))
+        juries.append(replace(Jury()._with_parameters(patterns, theta, own), scored=scored))
     return tuple(juries)
 
 
 def _other_panel(fitted: int, given: int) -> DataError:
     known = f"the jury was fitted on {fitted} views"
-    return DataError(f"{known} and cannot judge votes of {given}; ask the same panel or fit anew")
+    return DataError(f"{known} and cannot judge votes of {given}; ask the same panel, or fit again")
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,16 +331,16 @@ class _Utilities:
     codes: Codes
     first: Places
     log_votes: Floats
-    """(n, S + 1): the log of each label's number of votes where it was said first, otherwise 0."""
+    """(n, S + 1): the log of a label's number of votes in the first column that names it, 0 in the others."""
     scores: Floats
     covariance: Floats
     last: Codes
-    """(n,): the only label that nobody said, MISSING where there are more, or none."""
+    """(n,): the only label that no answer named, MISSING if there are more, or none."""
     groups: Places
     """(n,): the place of the base label among the classes with an offset, otherwise −1."""
 
     def labels(self) -> Codes:
-        """(n, S + 2): each named label where it was said first, and the only one that nobody said; others MISSING."""
+        """(n, S + 2): each named label in the first column that names it, and the only unnamed one; others MISSING."""
         return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
 
     def named(self) -> Floats:
@@ -368,7 +381,7 @@ class _Utilities:
 
 def _weigh(votes: Votes, jury: Jury) -> _Utilities:
     codes = votes.answers()
-    first = first_said(codes)
+    first = first_named(codes)
     n, width = first.shape
     asked = first != MISSING
     cell = np.arange(n)[:, None] * width + first
@@ -389,7 +402,7 @@ def _weigh(votes: Votes, jury: Jury) -> _Utilities:
 
 
 def _only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
-    """(n,): the only label of a complete vocabulary that nobody said, MISSING where there are more, or none."""
+    """(n,): the only label of a complete vocabulary that no answer named, MISSING if there are more, or none."""
     last = np.full(len(codes), MISSING, np.int32)
     rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
     said = np.zeros((len(rows), votes.classes + 1), bool)
@@ -399,7 +412,7 @@ def _only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:
-    """One distribution of several, each about the pictures at these places."""
+    """One distribution from parts, each with the rows it is about, their labels and probabilities."""
     if len(parts) == 1:
         return Distribution(parts[0][1], parts[0][2], classes)
     labels = np.full((pictures, max((part.shape[1] for _, part, _ in parts), default=0)), MISSING, np.int32)

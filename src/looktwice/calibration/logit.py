@@ -1,7 +1,7 @@
 """A conditional logit over the labels that were named, fitted by penalised maximum likelihood.
 
-Votes and truths become `Patterns`: the options of each picture, what each adds up, and which of them came true. A fit
-sees each distinct way of agreeing once, and of it only the labels that were named: its arrays don't grow with the
+Votes and truths become `Patterns`: the options of each picture, their features, and which option is true. Pictures with
+the same pattern of agreement share one entry, and only named labels are options, so the arrays don't grow with the
 number of classes. The parameters are always in the order w₀, w_1 … w_S, γ, those of scores and classes, b₀, b₁.
 """
 
@@ -17,34 +17,34 @@ from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, P
 from looktwice.errors import DataError
 
 SHRINKAGE = 30.0
-"""How strongly the views' weights are drawn to their common weight: with few pictures the jury counts hands, with many
-each view earns its own weight (experiments/tried.py compares others)."""
+"""How strongly the views' weights are shrunk to their mean: few pictures give nearly equal weights, many give each view
+its own (experiments/tried.py compares other values)."""
 SATURATION = 1.0
-"""How strongly γ is drawn to zero, the weight of the log of a label's number of votes."""
+"""The ridge penalty of γ, the weight of the log of a label's number of votes."""
 FLOOR = 0.01
-"""A faint pull of every parameter to zero: what the pictures say nothing about stays finite."""
+"""A small ridge penalty of every parameter, which keeps those finite that the pictures don't determine."""
 LEAST_FALL = 1e-12
-"""What the loss must be expected to fall by for another step."""
+"""The expected decrease of the loss below which the fit has converged."""
 AT_BOUND = 1e-9
-"""How close to its bound a parameter counts as being there."""
+"""The distance to its bound below which a parameter counts as being on it."""
 UNKNOWN = -1
-"""The truth of a picture of which it is only known what did not come true."""
+"""Stands for the truth of a picture of which only some labels are known to be wrong."""
 FOLDS = 5
 STRENGTHS = (30.0, 10.0, 3.0)
-"""How strongly the offsets of classes may be drawn to zero."""
+"""The ridge penalties of the offsets of classes that are tried."""
 PER_CLASS, MOST_CLASSES = 20, 50
-"""Labelled pictures that a base label needs for an offset, and how many labels may have one."""
+"""Labelled pictures that a base label needs for an offset, and the most labels that may have one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Patterns:
-    """The distinct ways in which base and views agreed, and what came true: all that a fit needs.
+    """The distinct patterns of agreement between base and views, and the true option of each picture.
 
     A pattern has one option for each named label and one for the *unnamed class*, unless every class was named.
     """
 
     options: Floats
-    """(r, S + 4): what each option adds up: which answers name it and the log of their number, or 1 and −1/m."""
+    """(r, S + 4): the features of each option: which answers name it and the log of their number, or 1 and −1/m."""
     size: Floats
     """(r,): log of the share of K − 1 classes that an *unnamed class* stands for, 0 for other options."""
     starts: Places
@@ -52,21 +52,21 @@ class Patterns:
     owner: Places
     """(r,): the pattern of each option."""
     truth: Places
-    """(n,): the option that came true for each picture, UNKNOWN where it is only known what did not."""
+    """(n,): the true option of each picture, UNKNOWN where only some are known to be wrong."""
     spread: Floats
-    """(n,): log of how many classes share the *unnamed class* if that came true, otherwise 0."""
+    """(n,): log of the number of classes in the *unnamed class* where that is true, otherwise 0."""
     views: int
     """S, the number of views that have a weight."""
     ridge: tuple[float, ...] = ()
     """The ridge penalties of the parameters of scores and classes, which come before b₀; that of γ is SATURATION."""
     none: tuple[tuple[float, float], tuple[float, float]] = ((-np.inf, np.inf), (-np.inf, np.inf))
-    """Between which values b₀ and b₁ must be."""
+    """The bounds of b₀ and b₁."""
     doubtful: Places = field(default_factory=lambda: np.zeros(0, np.intp))
-    """(m,): the pictures of which it is only known what did not come true, once for each option that may have."""
+    """(m,): the pictures of unknown truth, once for each option that may be true."""
     possible: Places = field(default_factory=lambda: np.zeros(0, np.intp))
     """(m,): that option."""
     left: Floats = field(default_factory=lambda: np.zeros(0))
-    """(m,): log of the share of it that may have: less than all of the unnamed class if some of its labels did not."""
+    """(m,): log of the share of it that may be true, below 0 where some labels of the unnamed class are ruled out."""
 
     def bounds(self) -> tuple[Floats, Floats]:
         """(p,) twice: the lower and the upper bound of each parameter; weights of votes and γ are at least 0."""
@@ -86,18 +86,19 @@ class Patterns:
         return penalty + np.diag(ridge)
 
     def scores(self, theta: Floats) -> Floats:
-        """(r,): the score of each option; not by BLAS, whose threads take longer to wake than this takes."""
+        """(r,): the score of each option."""
+        # Not by BLAS, whose threads take longer to wake than this takes.
         return np.einsum("rp,p->r", self.options, theta) + self.size
 
     def under(self, columns: Sequence[int], ridge: tuple[float, ...]) -> Patterns:
-        """The same with some of the parameters."""
+        """The same patterns with some of the parameters."""
         return replace(self, options=self.options[:, list(columns)], ridge=ridge)
 
     def hits(self, rows: NDArray[np.bool_] | None = None, theta: Floats | None = None) -> Floats:
-        """(r,): how often each option came true, over the pictures of `rows`, or all.
+        """(r,): how often each option is true, over the pictures of `rows`, or all.
 
-        Pictures of which it is only known what did not come true count with the probability that `theta` gives to each
-        option that may have, or not at all without it.
+        A picture of unknown truth counts for each possible option with the probability that `theta` gives it, and not
+        at all without `theta`.
         """
         truth = self.truth if rows is None else self.truth[rows]
         hits = np.bincount(truth[truth != UNKNOWN], minlength=len(self.options)).astype(np.float64)
@@ -106,19 +107,19 @@ class Patterns:
             hits += np.bincount(self.possible[part], self.shares(theta)[part], len(hits))
         return hits
 
-    def kinds(self) -> Places:
+    def pattern_of_picture(self) -> Places:
         """(n,): the pattern of each picture."""
         option = np.where(self.truth == UNKNOWN, 0, self.truth)
         option[self.doubtful] = self.possible
         return self.owner[option]
 
     def shares(self, theta: Floats) -> Floats:
-        """(m,): the probability of each option of the doubtful pictures, given that it is one of those that may be."""
+        """(m,): the probability of each possible option of the doubtful pictures, given that one of them is true."""
         scores = self.scores(theta)[self.possible] + self.left
         return np.exp(scores - self._log_sums(scores)[self.doubtful])
 
     def log_possible(self, scores: Floats) -> Floats:
-        """(n,): log Σ exp of the scores of the options that may have come true; the one score where that is known."""
+        """(n,): log Σ exp of the scores of the options that may be true; one score where the truth is known."""
         known = self.truth != UNKNOWN
         sums: Floats = np.where(known, scores[np.where(known, self.truth, 0)], 0.0)
         return sums if known.all() else np.where(known, sums, self._log_sums(scores[self.possible] + self.left))
@@ -135,7 +136,7 @@ class Patterns:
 
 @dataclass(frozen=True)
 class Offsets:
-    """Which base labels have an offset, and how strongly it is drawn to zero."""
+    """Which base labels have an offset, and its ridge penalty."""
 
     classes: tuple[int, ...] = ()
     strength: float = STRENGTHS[0]
@@ -156,7 +157,7 @@ def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     """Votes and truths as the patterns that a fit works on."""
     labelled.check()
     codes = labelled.answers()
-    first = first_said(codes)
+    first = first_named(codes)
     rows, kind = _distinct(np.column_stack([first, offsets.of(labelled.base)]))
     rows, group = rows[:, :-1], rows[:, -1]
     named = rows == np.arange(rows.shape[1])
@@ -173,13 +174,13 @@ def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     others = np.where(column < codes.shape[1], 1, labelled.classes - count[kind])
     spread, limits = np.log(np.maximum(others, 1)), ((-np.inf, most), (0.0, np.inf))
     patterns = Patterns(options, size, starts, owner, column, spread, len(labelled.panel), offsets.ridge(), limits)
-    return settle(patterns, labelled, codes, choice[kind], place[kind])
+    return resolve_truths(patterns, labelled, codes, choice[kind], place[kind])
 
 
-def settle(
+def resolve_truths(
     patterns: Patterns, labelled: LabelledVotes, labels: Codes, choice: NDArray[np.bool_], place: Places
 ) -> Patterns:
-    """Patterns whose truths are columns, with the options that they mean: one, or those that a picture leaves open.
+    """The patterns with truths as options instead of columns: one a picture, or all that may be true.
 
     `labels`, (n, c), are those of the columns but the last, which is the unnamed class; `choice`, (n, c + 1), says
     which columns are options of a picture, and `place` which option each is.
@@ -192,7 +193,7 @@ def settle(
     possible = np.where(doubtful, open_.any(axis=1), choice[rows, patterns.truth])
     if not possible.all():
         name, classes = labelled.names[int(possible.argmin())], labelled.classes
-        raise DataError(f"{name!r}: all {classes} classes were named, but its truth is another; raise classes")
+        raise DataError(f"{name!r}: all {classes} classes were named, but its truth is another one; raise classes")
     picture, column = np.nonzero(open_ & doubtful[:, None])
     unnamed = column == named.shape[1]
     return replace(
@@ -206,7 +207,7 @@ def settle(
 
 
 def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Places, Floats]:
-    """The pattern of each option, and what the option adds up."""
+    """The pattern of each option, and its features."""
     owner, column = np.nonzero(choice)
     width = rows.shape[1]
     other = column == width
@@ -219,13 +220,13 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Pl
 
 
 def truth_columns(codes: Codes, truths: Codes) -> Places:
-    """(n,): the first column that says the truth, or the one after the last if none does."""
+    """(n,): the first column that names the truth, or the one after the last if none does."""
     said = (codes == truths[:, None]) & (codes != MISSING)
     return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
 
 
-def first_said(codes: Codes) -> Places:
-    """(n, S + 1): the first column that says the same label; MISSING where nothing was asked."""
+def first_named(codes: Codes) -> Places:
+    """(n, S + 1): the first column that names the same label; MISSING where nothing was asked."""
     first = np.stack([(codes == codes[:, [s]]).argmax(axis=1) for s in range(codes.shape[1])], axis=1)
     return np.where(codes == MISSING, MISSING, first)
 
@@ -243,9 +244,9 @@ def folds(pictures: int, parts: int = FOLDS, seed: int = 0) -> Places:
 
 
 def choose_offsets(labelled: LabelledVotes, patterns: Patterns, shrinkage: float) -> Offsets:
-    """The offsets that make a jury least surprised by the truths of folds it did not see; none where that has none.
+    """The offsets of classes with the lowest log loss on held-out folds, or none if a jury without them is better.
 
-    They tell unanimous pictures of different classes apart, and are drawn to zero strongly enough to cost nothing.
+    Offsets tell unanimous pictures of different classes apart.
     """
     classes, fold = frequent_classes(labelled), folds(len(labelled))
     if not classes:
@@ -273,7 +274,7 @@ def pays(gain: Floats) -> bool:
 
 
 def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None) -> Floats:
-    """(n,): −log of the probability that a jury fitted on the other folds gives to each picture's truth."""
+    """(n,): the log loss of each picture under a jury fitted on the other folds."""
     held = np.zeros(len(fold))
     for rows, theta in held_out_fits(patterns, fold, shrinkage, start):
         held[rows] = losses(patterns, theta)[rows]
@@ -283,7 +284,7 @@ def held_out_losses(patterns: Patterns, fold: Places, shrinkage: float, start: F
 def held_out_fits(
     patterns: Patterns, fold: Places, shrinkage: float, start: Floats | None = None
 ) -> Iterator[tuple[NDArray[np.bool_], Floats]]:
-    """Which pictures are in each fold, and the parameters that the others teach."""
+    """The pictures of each fold, and the parameters fitted on the others."""
     for part in range(int(fold.max()) + 1):
         yield fold == part, descend(patterns, shrinkage, fold != part, start)
 
@@ -291,12 +292,12 @@ def held_out_fits(
 def losses(patterns: Patterns, theta: Floats) -> Floats:
     """(n,): −log of the probability of each picture's truth, over all classes."""
     scores = patterns.scores(theta)
-    total = _log_totals(patterns, scores)[patterns.kinds()]
+    total = _log_totals(patterns, scores)[patterns.pattern_of_picture()]
     return total - patterns.log_possible(scores) + patterns.spread
 
 
 def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
-    """(n,): the Brier score of the whole distribution, in [0, 2]; its mean over what a doubtful truth may be."""
+    """(n,): the Brier score of the whole distribution, in [0, 2]; expected, where the truth is unknown."""
     unnamed = patterns.options[:, -2] == 1.0
     share = np.where(unnamed, classes - np.rint(-1.0 / np.where(unnamed, patterns.options[:, -1], -1.0)), 1.0)
     chance = chances(patterns, theta)
@@ -304,9 +305,9 @@ def briers(patterns: Patterns, theta: Floats, classes: int) -> Floats:
     true = (chance / share)[np.where(patterns.truth == UNKNOWN, 0, patterns.truth)]
     if len(patterns.possible):
         left = patterns.shares(theta) * (chance / share)[patterns.possible]
-        told = np.bincount(patterns.doubtful, left, len(true))
-        true = np.where(patterns.truth == UNKNOWN, told, true)
-    return squares[patterns.kinds()] + 1.0 - 2.0 * true
+        expected = np.bincount(patterns.doubtful, left, len(true))
+        true = np.where(patterns.truth == UNKNOWN, expected, true)
+    return squares[patterns.pattern_of_picture()] + 1.0 - 2.0 * true
 
 
 def chances(patterns: Patterns, theta: Floats) -> Floats:
@@ -323,14 +324,14 @@ def log_odds(own: Floats, rest: Floats) -> Floats:
 
 
 def widen(theta: Floats, offsets: int = 0) -> Floats:
-    """Parameters for one view more at the end of the panel, which gets the mean weight of the others."""
+    """The parameters with one more view at the end of the panel, which gets the mean weight of the others."""
     end = len(theta) - 3 - offsets
     weight = theta[1:end].mean() if end > 1 else theta[0] / 2
     return np.insert(theta, end, weight)
 
 
 def pooling(fitted: int, views: int, others: int) -> Floats:
-    """(1 + views + others, 1 + fitted + others): the map that gives each of so many views the mean fitted weight."""
+    """(1 + views + others, 1 + fitted + others): the matrix that gives each of `views` the mean fitted weight."""
     mixing = np.zeros((1 + views + others, 1 + fitted + others))
     mixing[0, 0] = 1.0
     mixing[1 : 1 + views, 1 : 1 + fitted] = 1.0 / max(fitted, 1)
@@ -341,34 +342,34 @@ def pooling(fitted: int, views: int, others: int) -> Floats:
 def descend(
     patterns: Patterns, shrinkage: float, rows: NDArray[np.bool_] | None = None, start: Floats | None = None
 ) -> Floats:
-    """(p,): the parameters of greatest penalised likelihood over the pictures of `rows`, or all, from `start`.
+    """(p,): the penalised maximum likelihood estimate over the pictures of `rows`, or all, from `start`.
 
-    Where every truth is known, the problem is convex. A picture of which it is only known what did not come true adds
-    the log of a sum of probabilities, which is not concave: it is climbed by EM from the fit to the known truths. Each
-    step counts such a picture with the probabilities of what is left, and solves the convex problem anew; the
-    likelihood never falls, and the result is the same each time.
+    Where every truth is known, the problem is convex. A picture of unknown truth adds the log of a sum of
+    probabilities, which is not concave: EM maximises it, from the fit to the known truths. Each step weighs the options
+    of such a picture by their probabilities and solves the convex problem again; the likelihood never falls, and the
+    result is deterministic.
     """
     theta = np.zeros(patterns.options.shape[1]) if start is None else start
-    theta = Bowl.of(patterns, shrinkage, patterns.hits(rows)).lowest(theta)
+    theta = PenalisedLoss.of(patterns, shrinkage, patterns.hits(rows)).minimise(theta)
     for _ in range(200 if len(patterns.possible) else 0):
-        before, theta = theta, Bowl.of(patterns, shrinkage, patterns.hits(rows, theta)).lowest(theta)
+        before, theta = theta, PenalisedLoss.of(patterns, shrinkage, patterns.hits(rows, theta)).minimise(theta)
         if np.abs(theta - before).max() < 1e-6:
             break
     return theta
 
 
 @dataclass(frozen=True, eq=False)
-class Bowl:
+class PenalisedLoss:
     """The penalised negative log likelihood of some counts, a convex function."""
 
     patterns: Patterns
     hits: Floats
     mass: Floats
-    pull: Floats
+    penalty: Floats
 
     @classmethod
-    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> Bowl:
-        """One picture more, its pattern and truth drawn evenly, keeps certainty away: Jeffreys' half counts."""
+    def of(cls, patterns: Patterns, shrinkage: float, hits: Floats) -> PenalisedLoss:
+        """The loss with one pseudo-picture spread evenly over the options, as Jeffreys' half counts are."""
         mass = np.add.reduceat(hits, patterns.starts)
         sizes = np.bincount(patterns.owner)
         extra = mass / max(mass.sum(), 1.0)
@@ -380,26 +381,26 @@ class Bowl:
         scores = self.patterns.scores(theta)
         total = _log_totals(self.patterns, scores)
         weight = np.exp(scores - total[self.patterns.owner]) * self.mass[self.patterns.owner]
-        drag = self.pull @ theta
+        drag = self.penalty @ theta
         value = float(self.mass @ total - self.hits @ scores + theta @ drag / 2)
         return value, np.einsum("rp,r->p", self.patterns.options, weight - self.hits) + drag
 
     def curvature(self, theta: Floats) -> Floats:
-        """(p, p): the second derivatives of the loss, which take many times as long as the gradient."""
+        """(p, p): the Hessian of the loss, which takes many times as long as the gradient."""
         options, chance = self.patterns.options, chances(self.patterns, theta)
         mean = np.add.reduceat(options * chance[:, None], self.patterns.starts)
-        return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.pull
+        return _gram(options, chance * self.mass[self.patterns.owner]) - _gram(mean, self.mass) + self.penalty
 
-    def lowest(self, start: Floats) -> Floats:
-        """(p,): where the loss is least among parameters within their bounds, by projected Newton steps.
+    def minimise(self, start: Floats) -> Floats:
+        """(p,): the parameters of least loss within their bounds, by projected Newton steps.
 
-        The curvature is computed anew only where a step with the last one did not bring the loss much closer.
+        The Hessian is computed again only after a step with the last one that gained little.
         """
         low, high = self.patterns.bounds()
         theta = np.clip(start, low, high)
         (value, gradient), curvature, before = self.at(theta), self.curvature(theta), np.inf
         for _ in range(100):
-            # What stands at its bound and is pushed against it stays there; the others step together.
+            # A parameter on its bound whose gradient points outward stays there; the others step together.
             pushed = ((theta - low < AT_BOUND) & (gradient > 0.0)) | ((high - theta < AT_BOUND) & (gradient < 0.0))
             free, step = ~pushed, np.zeros(len(theta))
             step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
@@ -411,7 +412,7 @@ class Bowl:
             if fall < LEAST_FALL:
                 return point
             found = self.at(point)
-            # So close, a step cannot be judged by the loss any more, and need not be.
+            # This close to the minimum, rounding of the loss is larger than its decrease.
             while fall > 1e-7 and found[0] > value - 1e-4 * float(gradient @ (theta - point)) and size > 1e-9:
                 size /= 2
                 point = np.clip(theta - size * step, low, high)
@@ -431,8 +432,8 @@ def _gram(rows: Floats, weight: Floats) -> Floats:
 
 
 def posterior_covariance(patterns: Patterns, shrinkage: float, theta: Floats) -> Floats:
-    """The inverse of the curvature, less what a doubtful picture leaves open (Louis)."""
-    curvature = Bowl.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
+    """(p, p): the inverse of the observed information; doubtful pictures lower it by Louis' formula."""
+    curvature = PenalisedLoss.of(patterns, shrinkage, patterns.hits(theta=theta)).curvature(theta)
     if len(patterns.possible):
         options, share = patterns.options[patterns.possible], patterns.shares(theta)
         mean = np.zeros((len(patterns.truth), options.shape[1]))

@@ -1,7 +1,7 @@
 """How good confidences are: figures, curves and intervals, as pure functions of arrays.
 
 Everywhere `confidence` is a float array (n,) in [0, 1] and `correct` a bool array (n,): what was claimed about
-each picture's answer, and whether that answer was right. Pictures of equal confidence are never told apart:
+each picture's answer, and whether that answer was right. Pictures of equal confidence are ties:
 where an order matters (AUROC, AURC, coverage) you get the mean over all orders of the ties, so no result
 depends on the order of the rows. docs/metrics.md says what each figure means and what it cannot see.
 """
@@ -222,9 +222,9 @@ def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
 def bootstrap(
     confidence: Floats, correct: Bools, brier: Floats, nll: Floats, *, resamples: int = 1000, seed: int = 0
 ) -> Intervals:
-    """95 % intervals of every figure of `score`, the pictures drawn anew with replacement.
+    """95 % intervals of every figure of `score`, by resampling the pictures with replacement (bootstrap).
 
-    Percentile intervals, but for ECE: drawing anew adds noise, which only ever enlarges it, so its percentiles
+    Percentile intervals, but for ECE: resampling adds noise, which only ever enlarges it, so its percentiles
     lie too high. They are mirrored at the estimate instead, which takes the noise off.
     A resample without a right or without a wrong answer says nothing about AUROC and is left out of its interval;
     AUROC has none if that befalls more than half of them. Memory grows with the pictures, not the resamples.
@@ -292,8 +292,8 @@ class Powered(NamedTuple):
 def check_powered(labels: int, others: int) -> None:
     """Refuse a prediction-powered accuracy of so few labelled, or other, pictures."""
     if min(labels, others) < LEAST_POWERED:
-        told = f"{labels} labelled and {others} other pictures are too few for what confidences tell of the accuracy"
-        raise DataError(f"{told}; give {LEAST_POWERED} of each at least")
+        counts = f"{labels} labelled and {others} other pictures"
+        raise DataError(f"{counts} are too few for a prediction-powered accuracy; give {LEAST_POWERED} of each")
 
 
 def prediction_powered(correct: Bools, confidence: Floats, unlabelled: Floats, level: float = 0.95) -> Powered:
@@ -419,7 +419,7 @@ def _mistakes(levels: _Levels) -> _Mistakes:
 def _resampled(
     confidence: Floats, correct: Bools, brier: Floats, nll: Floats, drawn: Iterator[Counts]
 ) -> Iterator[Scores]:
-    # Sorting is done once; a resample only counts anew how many answers of each level it holds. One resample at
+    # Sorting is done once; a resample only counts its answers of each level. One resample at
     # a time stays in the processor's cache, which is faster than many at once.
     value, cell = _cells(confidence, correct)
     losses = (brier, _brier_top_losses(confidence, correct), nll)

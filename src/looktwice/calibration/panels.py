@@ -46,7 +46,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the pilot: so many pictures are asked about, under so many candidates."""
+    """A rung of the pilot: the numbers of pictures and of candidate views."""
 
     pictures: int
     views: int
@@ -145,7 +145,7 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
     return replace(table, options=options, views=1)
 
 
-def heard(labelled: LabelledVotes) -> LabelledVotes:
+def with_useful_scores(labelled: LabelledVotes) -> LabelledVotes:
     """The votes with their scores where these help a single query on held-out folds, otherwise without."""
     useful = scored.choose_layout(labelled.under([]), logit.SHRINKAGE) is not None
     return labelled if useful else labelled.label_only()

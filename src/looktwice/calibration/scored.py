@@ -36,7 +36,7 @@ from looktwice.calibration.logit import (
     pays,
     pooling,
     posterior_covariance,
-    settle,
+    resolve_truths,
     tabulate,
     truth_columns,
 )
@@ -60,7 +60,7 @@ MOST_OTHERS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Ballots:
+class ScoredOptions:
     """The options of n pictures and what each adds up: a column a parameter, as in `Patterns.options`."""
 
     labels: Codes
@@ -100,12 +100,12 @@ class Scored:
 
     def utilities(self, votes: Votes) -> ScoredUtilities:
         """The utility of every option; every picture must have a list of its own."""
-        ballots = cast(votes, self.scale, self.columns, self.knots, self.classes)
-        scores = np.where(ballots.possible, ballots.features @ np.array(self.theta) + ballots.left, -np.inf)
-        return ScoredUtilities(ballots, scores, np.array(self.covariance))
+        options = list_options(votes, self.scale, self.columns, self.knots, self.classes)
+        scores = np.where(options.possible, options.features @ np.array(self.theta) + options.left, -np.inf)
+        return ScoredUtilities(options, scores, np.array(self.covariance))
 
     def pooled(self, views: int) -> Self:
-        """The same for so many views that are none of the panel's, each with the mean weight of those."""
+        """The same for views that are not the panel's, each with the mean weight of the panel's."""
         mixing = pooling(self.views, views, len(self.theta) - 1 - self.views)
         covariance = mixing @ np.array(self.covariance) @ mixing.T
         theta = (mixing @ np.array(self.theta)).tolist()
@@ -116,13 +116,13 @@ class Scored:
 class ScoredUtilities:
     """The options of n pictures and the utility of each; column 0 is the base label, the last is the unnamed class."""
 
-    ballots: Ballots
+    options: ScoredOptions
     scores: Floats
     covariance: Floats
 
     def labels(self) -> Codes:
         """(n, c): the named labels, MISSING where a picture has fewer."""
-        return self.ballots.labels
+        return self.options.labels
 
     def named(self) -> Floats:
         """(n, c): their probabilities."""
@@ -142,8 +142,8 @@ class ScoredUtilities:
         rest = self._others(believed)
         share = np.exp(rest - rest.max(axis=1, keepdims=True))
         share /= share.sum(axis=1, keepdims=True)
-        own = self.ballots.features[np.arange(len(believed)), believed]
-        return own - np.einsum("nc,ncp->np", share, self.ballots.features)
+        own = self.options.features[np.arange(len(believed)), believed]
+        return own - np.einsum("nc,ncp->np", share, self.options.features)
 
     def _others(self, believed: Places) -> Floats:
         rest = self.scores.copy()
@@ -175,13 +175,13 @@ def _odds(logs: Floats) -> Floats:
     return odds
 
 
-def cast(
+def list_options(
     votes: Votes, scale: Scale, columns: Sequence[Column], knots: Sequence[float], classes: Sequence[int]
-) -> Ballots:
+) -> ScoredOptions:
     """The options that labels and lists name, and what each adds up."""
     if votes.evidence is None:
         raise DataError("these votes hold no scores")
-    labels = _options(votes, scale)
+    labels = _option_labels(votes, scale)
     named = labels != MISSING
     count = named.sum(axis=1)
     said = votes.answers()
@@ -210,7 +210,7 @@ def cast(
     features[:, -1, -1] = -1.0 / count
     left = np.zeros(features.shape[:2])
     left[:, -1] = np.log(np.maximum(votes.classes - count, 1) / (votes.classes - 1))
-    return Ballots(labels, features, np.column_stack([named, count < votes.classes]), left)
+    return ScoredOptions(labels, features, np.column_stack([named, count < votes.classes]), left)
 
 
 def _mean(values: Floats, listed: NDArray[np.bool_]) -> Floats:
@@ -218,10 +218,10 @@ def _mean(values: Floats, listed: NDArray[np.bool_]) -> Floats:
     return (values * listed[:, :, None]).sum(axis=1) / np.maximum(listed.sum(axis=1), 1)[:, None]
 
 
-def _options(votes: Votes, scale: Scale) -> Codes:
+def _option_labels(votes: Votes, scale: Scale) -> Codes:
     """(n, c): the base label, the views' in their order, and MOST_OTHERS of the lists by their shares."""
     evidence = votes.evidence
-    assert evidence is not None  # noqa: S101  # `cast` has checked it
+    assert evidence is not None  # noqa: S101  # `list_options` has checked it
     n, words = len(votes), max(len(votes.vocabulary), 1)
     said = votes.answers()
     width = said.shape[1]
@@ -273,7 +273,7 @@ class Layout:
         return replace(self, columns=columns, classes=other.classes, strength=other.strength)
 
     def within(self, views: int) -> tuple[Column, ...]:
-        """The columns that there are for so many views."""
+        """The columns for a panel of this many views; some need views."""
         return tuple(column for column in self.columns if views or column not in OF_VIEWS)
 
     def ridge(self, views: int) -> tuple[float, ...]:
@@ -366,13 +366,13 @@ def _scored_part(labelled: LabelledVotes) -> LabelledVotes | None:
 
 def tabulate_scored(labelled: LabelledVotes, layout: Layout) -> Patterns:
     """Votes with scores and truths as the patterns that a fit works on: one a picture."""
-    ballots = cast(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
-    column = truth_columns(ballots.labels, labelled.truths)
-    owner, _ = np.nonzero(ballots.possible)
-    place = np.cumsum(ballots.possible.ravel()).reshape(ballots.possible.shape) - 1
-    others = np.where(column < ballots.labels.shape[1], 1, labelled.classes - (ballots.labels != MISSING).sum(axis=1))
+    options = list_options(labelled, layout.scale, layout.within(len(labelled.panel)), layout.knots, layout.classes)
+    column = truth_columns(options.labels, labelled.truths)
+    owner, _ = np.nonzero(options.possible)
+    place = np.cumsum(options.possible.ravel()).reshape(options.possible.shape) - 1
+    others = np.where(column < options.labels.shape[1], 1, labelled.classes - (options.labels != MISSING).sum(axis=1))
     starts, ridge = np.searchsorted(owner, np.arange(len(labelled))), layout.ridge(len(labelled.panel))
-    features, size = ballots.features[ballots.possible], ballots.left[ballots.possible]
+    features, size = options.features[options.possible], options.left[options.possible]
     spread = np.log(np.maximum(others, 1))
     patterns = Patterns(features, size, starts, owner, column, spread, len(labelled.panel), ridge)
-    return settle(patterns, labelled, ballots.labels, ballots.possible, place)
+    return resolve_truths(patterns, labelled, options.labels, options.possible, place)

@@ -16,7 +16,7 @@ import numpy as np
 
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
-from looktwice.calibration.logit import Bowl, Patterns, tabulate
+from looktwice.calibration.logit import Patterns, PenalisedLoss, tabulate
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError, FitError
 
@@ -78,11 +78,11 @@ class _Posterior:
 
 
 def _posterior(prior: Jury, patterns: Patterns, difference: float) -> _Posterior:
-    bowl = _Anchored.around(prior, patterns, difference)
-    theta = bowl.lowest(bowl.anchor)
-    (value, _), curvature = bowl.at(theta), bowl.curvature(theta)
-    depth = value + float(bowl.anchor @ bowl.pull @ bowl.anchor) / 2
-    volume = float(np.linalg.slogdet(bowl.pull)[1] - np.linalg.slogdet(curvature)[1])
+    objective = _Anchored.around(prior, patterns, difference)
+    theta = objective.minimise(objective.anchor)
+    (value, _), curvature = objective.at(theta), objective.curvature(theta)
+    depth = value + float(objective.anchor @ objective.penalty @ objective.anchor) / 2
+    volume = float(np.linalg.slogdet(objective.penalty)[1] - np.linalg.slogdet(curvature)[1])
     weight = volume / 2 - depth - float(np.log(difference))
     return _Posterior(theta, np.asarray(np.linalg.inv(curvature), np.float64), weight)
 
@@ -105,7 +105,7 @@ def _averaged(prior: Jury, posteriors: list[_Posterior]) -> Jury:
 
 
 @dataclass(frozen=True, eq=False)
-class _Anchored(Bowl):
+class _Anchored(PenalisedLoss):
     """The negative log likelihood of some counts, and ½(θ − θ₀)ᵀP(θ − θ₀) for the distance to the prior."""
 
     anchor: Floats
@@ -113,12 +113,12 @@ class _Anchored(Bowl):
     @classmethod
     def around(cls, prior: Jury, patterns: Patterns, difference: float) -> _Anchored:
         """Around a jury's parameters θ₀, with P the inverse of its covariance widened by τ²."""
-        free = Bowl.of(patterns, 0.0, patterns.hits())
+        free = PenalisedLoss.of(patterns, 0.0, patterns.hits())
         covariance = np.array(prior.covariance)
-        pull = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
-        return cls(patterns, free.hits, free.mass, pull, np.array([*prior.weights, prior.log_votes, *prior.unnamed]))
+        penalty = np.asarray(np.linalg.inv(covariance + difference**2 * np.eye(len(covariance))), np.float64)
+        return cls(patterns, free.hits, free.mass, penalty, np.array([*prior.weights, prior.log_votes, *prior.unnamed]))
 
     def at(self, theta: Floats) -> tuple[float, Floats]:
         value, gradient = super().at(theta)
-        drag = self.pull @ self.anchor
+        drag = self.penalty @ self.anchor
         return value - float(theta @ drag), gradient - drag

@@ -42,7 +42,7 @@ class Probe:
 
 
 def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
-    """One reading a view, each of so many draws: the same that an Asker with this seed would show a classifier."""
+    """One reading a view, of `draws` draws each: the same that an Asker with this seed would send to a classifier."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
     readings, step = [], max(1, ROOM // image.pixels.nbytes)

@@ -240,7 +240,7 @@ def _adaptive(
 ) -> Adaptive:
     labelled = collected.labelled()
     prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled)
-    growth = stopping.grow(prefixes.seated(), labelled)
+    growth = stopping.grow(prefixes.members(), labelled)
     rule = stopping.rule(growth, aim, price)
     asked = rule.asked(growth.confidence())
     first, views, even = int(asked.min()), len(labelled.panel), labelled.even()
@@ -302,7 +302,7 @@ def _profile(
 
 
 def _scores(labelled: LabelledVotes, fitted: Calibrator) -> str:
-    """What became of the classifier's scores, for people."""
+    """Whether the classifier's scores are used and why, for people."""
     if labelled.evidence and (why := useless(labelled.evidence)):
         return f"{why}: not used"
     if not isinstance(fitted, Jury) or fitted.scored is None:

@@ -167,7 +167,9 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
     low, high = calibrator.interval(votes)
     label, confidence = calibrator.predict(votes), calibrator.confidence(votes)
     digests = votes.digests or ("",) * len(votes)
-    scored = calibrator.hears_scores(votes) if isinstance(calibrator, Jury | Prefixes) else np.zeros(len(votes), bool)
+    scored = (
+        calibrator.judged_by_scores(votes) if isinstance(calibrator, Jury | Prefixes) else np.zeros(len(votes), bool)
+    )
     claims = votes.evidence.claims() if votes.evidence else np.full(len(votes), np.nan)
     told = zip(votes.names, label, confidence, low, high, strict=True)
     columns = zip(told, votes.base, votes.views, digests, scored, claims, strict=True)

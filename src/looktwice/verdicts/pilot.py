@@ -56,7 +56,7 @@ async def choose(
     mixed = shuffled(pictures)
     pilot = await _climb(asker, mixed, plan, tuple(candidates), general, loss)
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
-    panel, gain = panels.choose(panels.heard(pilot.labelled()), columns, plan.longest, loss)
+    panel, gain = panels.choose(panels.with_useful_scores(pilot.labelled()), columns, plan.longest, loss)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     losses = tuple(float(step.brier.mean()) for step in steps)
@@ -70,7 +70,7 @@ async def choose(
 
 
 def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Profile]:
-    """The answers under the first so many of the chosen views, and the jury's profile, with the curve of all views."""
+    """The answers under the first of the chosen views, and the jury's profile, with the curve of all views."""
     trials = stopping.trials(Jury(), chosen.collected.labelled(), n_selection=chosen.pilot)
     points = tuple(Result.point(step) for step in stopping.steps(trials))
     collected = chosen.collected.under(range(min(views, len(chosen.collected.panel))))
@@ -87,7 +87,7 @@ async def _climb(
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
-        columns = panels.survivors(panels.heard(heard.labelled()), keep, rung.views, loss)
+        columns = panels.survivors(panels.with_useful_scores(heard.labelled()), keep, rung.views, loss)
         panel = Panel(tuple(heard.panel.views[column] for column in columns))
         more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel)
         heard, asked = joined([heard, more], panel), asked + rung.pictures
@@ -177,7 +177,7 @@ def _rows(collected: Collected, panel: Panel) -> list[Row]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Pictures of one size under so many views."""
+    """Pictures of one size and the number of their views."""
 
     size: int
     """Pixels of the longer side."""

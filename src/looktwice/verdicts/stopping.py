@@ -210,7 +210,7 @@ def order(
 ) -> tuple[list[int], list[Trial]]:
     """In which order views are asked, and the trials of it: with enough wrong answers, that of their worth on these.
 
-    In the trials each four fifths of the pictures find the order anew.
+    In the trials, the order is found again on each four fifths of the pictures.
     """
     usual, found = trials(calibrator, labelled, seed, n_selection), []
     if (labelled.base != labelled.truths).sum() < RANKING:
@@ -222,7 +222,7 @@ def order(
 
 
 def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
-    """All views: so many by what they add to those before them, then the others as they are."""
+    """All views: the first few in the order of what each adds, then the others as they are."""
     first = panels.grow(labelled.label_only(), fixed)
     return [*first, *(view for view in range(len(labelled.panel)) if view not in first)]
 
@@ -230,8 +230,8 @@ def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
 def _taught(calibrator: Jury, labelled: LabelledVotes, train: Places, test: Places) -> tuple[Growth, Growth]:
     """What the juries that some pictures teach make of these, and of others."""
     prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled.take(train))
-    taught = grow(replace(prefixes, companions=None).seated(), labelled.take(train))
-    return taught, grow(prefixes.seated(), labelled.take(test))
+    taught = grow(replace(prefixes, companions=None).members(), labelled.take(train))
+    return taught, grow(prefixes.members(), labelled.take(test))
 
 
 def steps(found: Sequence[Trial]) -> tuple[Outcome, ...]:
@@ -309,14 +309,14 @@ def price(found: Sequence[Trial], aim: Aim) -> float:
 
 
 def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
-    """When to stop if a view costs so much."""
+    """The stopping rule for a price of one view."""
     return AdaptiveRule.priced(growth.confidence(), aim.regret(growth), cost, growth.ranks)
 
 
 def stopped(found: Sequence[Trial], aim: Aim) -> Outcome:
     """How pictures fare that taught neither the juries nor the rule nor its price, if one stops early.
 
-    The price for each fifth is found on the other four (cross-fitting), so that nothing is tuned on what it is told of.
+    The price for each fifth is found on the other four (cross-fitting): nothing is tuned on what it is judged on.
     """
     parts = []
     for trial in found:
