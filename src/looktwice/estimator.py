@@ -39,7 +39,7 @@ except ImportError:
     raise MissingExtra("scikit-learn's tools", "sklearn") from None
 
 COVERAGE = 0.9
-"""How often the sets of `predict_set` hold the truth unless told otherwise."""
+"""The default coverage of the sets of `predict_set`."""
 _TURNS = PerObject(threading.Lock)
 """A connected classifier serves one event loop at a time, so estimators that share one take turns."""
 
@@ -58,7 +58,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: Seed of the random views.
         ledger: `memory` (kept as long as the process lives), a path, `postgresql://…`, `off`, or None: the default
             path, or none if the classifier is local.
-        budget: Queries: a total for this ledger and classifier, or `"+500"` for so many more in each call.
+        budget: Queries: a total for this ledger and classifier, or `"+500"` for 500 more in each call.
         money: The same in money.
         price: The price of one query; the classifier's description where None.
         prices: A table of prices by the token, for chat models; see `looktwice prices`.

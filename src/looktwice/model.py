@@ -292,7 +292,7 @@ class AsyncModel:
         return Sized(Tuned(self.profile, selections[best.size], collected), tuple(choices), best)
 
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
-        """What tuning on so many pictures asks, rung by rung; a budget makes the pilot smaller."""
+        """The plan of the pilot for this number of pictures; a budget makes it smaller."""
         longest = VIEWS if max_queries is None else max_queries - 1
         return panels.plan(pictures, len(self._candidates()), longest, self.asker.room())
 
@@ -341,7 +341,7 @@ class AsyncModel:
     async def burst(self, photos: Sequence[PictureLike] | str | Path, *, frames: int = video.FRAMES) -> Verdict:
         """One verdict for several photos of one thing: the first is the picture, the others are its views.
 
-        A short video stands for so many of its frames, evenly spaced: `model.burst("clip.mp4", frames=8)`.
+        A short video stands for evenly spaced frames of it: `model.burst("clip.mp4", frames=8)`.
         """
         verdict = await self.score_burst(photos, frames=frames)
         if isinstance(verdict, Unscored):
@@ -425,12 +425,12 @@ class AsyncModel:
             _check_complete(asker)
         if collected.unscored:
             first = collected.unscored[0]
-            told = f"{len(collected.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
-            warnings.warn(f"{told}: {first.message}", stacklevel=2)
+            problem = f"{len(collected.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
+            warnings.warn(f"{problem}: {first.message}", stacklevel=2)
         if disputed := collected.distinct().disputed:
             one, other = disputed[0]
-            told = f"{len(disputed)} pictures are the same as others and have another truth, such as {other} and {one}"
-            warnings.warn(f"{told}: the first truth counts", stacklevel=2)
+            same = f"{len(disputed)} pictures are the same as others and have another truth"
+            warnings.warn(f"{same}, such as {other} and {one}: the first truth counts", stacklevel=2)
         return collected
 
     @asynccontextmanager
@@ -541,7 +541,7 @@ class _Loop:
         return future
 
     def close(self, work: Coroutine[None, None, None]) -> None:
-        """Do the last work, and wait until the thread is gone."""
+        """Run the last coroutine, and wait until the thread has ended."""
         try:
             self.end(work).result()
         finally:

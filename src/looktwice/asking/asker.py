@@ -85,7 +85,7 @@ class Estimate:
     height: int = 0
     """Of the largest picture, as its views are drawn."""
     question_bytes: int | None = None
-    """What a question about it takes on its way to the classifier; None where that cannot be told."""
+    """The bytes of a question about it as sent to the classifier; None where they are not known."""
     input_tokens: int = 0
     output_tokens: int = 0
     """What they would come to where they are billed by the token, about."""
@@ -144,7 +144,7 @@ class Asker:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to send nothing more."""
+        """Whether it was stopped."""
         return self._sender.stopped
 
     @property

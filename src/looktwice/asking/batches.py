@@ -32,7 +32,7 @@ from looktwice.phrasing import Phrasing
 
 T = TypeVar("T")
 Questions = Callable[[], AsyncIterator[Sequence[Job]]]
-"""The questions that have no answer in the ledger, prepared, a few at a time; looked up anew at each call."""
+"""The questions that have no answer in the ledger, prepared, a few at a time; looked up again at each call."""
 SLICE = 2000
 """Results that are entered together."""
 

@@ -39,7 +39,7 @@ class Checkup:
     height: int
     """Of this picture, as it was asked about."""
     question_bytes: int | None
-    """What a question about it takes on its way; None where that cannot be told."""
+    """The bytes of a question about it as sent; None where they are not known."""
     scores: tuple[tuple[float | None, int], ...] = ()
     """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
     tokens: tuple[int, int] = (0, 0)

@@ -194,7 +194,7 @@ class Screen:
     """Whether nothing is asked about pictures of another kind."""
 
     def unfamiliar(self, described: Floats | None) -> str | None:
-        """Why a picture is of another kind, as far as that can be told."""
+        """Why a picture is of another kind, as far as that is known."""
         return self.why(described) if self.why and described is not None else None
 
 

@@ -48,7 +48,7 @@ class Rate:
         return max(now, turn - self._slack)
 
     async def reserve(self, questions: int) -> float:
-        """Book so many questions: the moment, by the monotonic clock, at which the last of them may go."""
+        """Reserve slots for questions; the moment, by the monotonic clock, at which the last of them may go."""
         now = time.monotonic()
         return max(self.when(now) for _ in range(questions))
 
@@ -78,7 +78,7 @@ class SharedRate(Rate):
         self._claiming = asyncio.Lock()
 
     async def reserve(self, questions: int) -> float:
-        """The moment at which the last of so many questions may go; the ledger is asked in a thread."""
+        """The moment at which the last of `questions` may go; the ledger is asked in a thread."""
         self._waiting += questions
         try:
             async with self._claiming:
@@ -95,7 +95,7 @@ class SharedRate(Rate):
 
 
 class Gate:
-    """Lets so many calls through at a time."""
+    """A limit on concurrent calls."""
 
     def __init__(self, most: int) -> None:
         self.busy = 0
@@ -194,7 +194,7 @@ class AdaptiveRate:
         self._count(now, 0)
 
     def refused(self, now: float, retry_after: float | None) -> None:
-        """The server refused a call, and asked for none for so many seconds."""
+        """The server refused a call, and asked to wait `retry_after` seconds before the next."""
         if now < self.pause_until:
             return  # it was sent before the pause began
         self._recent.append(True)

@@ -1,7 +1,7 @@
 """Sends questions to a classifier: rate limits, retries and budget, with every answer through the ledger.
 
 A question is *due* until it is entered in the ledger as an intent, then *ready* until a sender takes it, and *in
-flight* until its call has ended. Then it has its answer, or the ledger is told what became of it, and it is due again
+flight* until its call has ended. Then it has its answer, or the ledger records how it ended, and it is due again
 later or fails. As many senders as the classifier allows calls at a time make one call after the other. The ledger
 holds a question against other sessions only while it is ready or in flight.
 """
@@ -102,7 +102,7 @@ class Sender:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to send nothing more."""
+        """Whether it was stopped."""
         return self._stopping.is_set()
 
     def stop(self, halt: Failure) -> None:
@@ -371,7 +371,7 @@ class Sender:
             self.progress.cached_tokens += bill.tokens.cached
 
     async def _wait_turn(self, questions: int) -> None:
-        """Wait until the pace lets a call with so many questions go."""
+        """Wait until the pace allows a call with this number of questions."""
         now = asyncio.get_running_loop().time()
         wait = self._adaptive.when(now) - now
         if self.rate:
@@ -399,7 +399,7 @@ class Sender:
             job.settle(kept)
 
     def _release(self, jobs: Iterable[Job], outcome: Outcome | None) -> None:
-        """Tell the ledger what became of questions that got no answer; they are no longer held.
+        """Record in the ledger how questions without an answer ended; they are no longer held.
 
         Every question that was granted comes through here or gets its answer.
         """
@@ -485,7 +485,7 @@ class Sender:
 
 
 def _outcome(error: ClassifierError) -> Outcome | None:
-    """What became of a call that failed so; None if it was sent and no reply came."""
+    """How a call that failed with this error ended; None if it was sent and no reply came."""
     if not error.sent:
         return Outcome.UNSENT
     if error.status is None:

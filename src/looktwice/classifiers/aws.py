@@ -127,8 +127,8 @@ class SageMaker(Account, Paths):
 
 def _within(limits: Mapping[str, object], values: dict[str, object]) -> dict[str, object]:
     """The values with the limits of the service where the encoding does not set its own."""
-    told = values.get("encoding", {})
-    return {**values, "encoding": {**limits, **told}} if isinstance(told, Mapping) else values
+    given = values.get("encoding", {})
+    return {**values, "encoding": {**limits, **given}} if isinstance(given, Mapping) else values
 
 
 class AwsClassifier(ABC):
@@ -212,8 +212,9 @@ class SageMakerClassifier(AwsClassifier):
 
     def _ask(self, file: bytes) -> Answer:
         kind = self._description.content_type or f"image/{kind_of(file)}"
-        told = {"ContentType": kind, **{name: value for name, value in self._arguments.items() if value is not None}}
-        body = self._service.body(self._service.call("invoke_endpoint", {**told, "Body": file})["Body"])
+        given = {name: value for name, value in self._arguments.items() if value is not None}
+        arguments = {**given, "ContentType": kind, "Body": file}
+        body = self._service.body(self._service.call("invoke_endpoint", arguments)["Body"])
         try:
             found = self._reader.read(json.loads(body))
         except (Garbled, ValueError, RecursionError) as why:
@@ -241,8 +242,8 @@ def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[s
 
 
 def _parts(description: Account, region: str) -> dict[str, object]:
-    told = description.model_dump(exclude={*HttpSettings.model_fields, *NAMING, "encoding", "region", "error"})
-    return {**told, "region": region, "encoding": description.encoding.parts()}
+    parts = description.model_dump(exclude={*HttpSettings.model_fields, *NAMING, "encoding", "region", "error"})
+    return {**parts, "region": region, "encoding": description.encoding.parts()}
 
 
 class Service:
@@ -341,11 +342,11 @@ class Service:
         return PermanentError(f"{self._name} cannot be asked: {words}; check the description")
 
     def _refused(self, error: Any) -> ClassifierError:
-        told = error.response.get("Error", {})
-        code, status = told.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        details = error.response.get("Error", {})
+        code, status = details.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         # botocore cuts a code at its signs, so that half a key could be left of one that is none.
         name = code if CODE.fullmatch(code) else "an error"
-        said = self.secrets().line(f"{name} ({status}): {told.get('Message') or 'nothing more'}")
+        said = self.secrets().line(f"{name} ({status}): {details.get('Message') or 'nothing more'}")
         words = f"{self._name} answered {said}"
         if code in QUOTA or status == 402:
             advice = "the account needs a higher limit; go on with the same command afterwards"

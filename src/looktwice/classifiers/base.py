@@ -180,12 +180,12 @@ def probabilities(scores: NDArray[np.floating]) -> NDArray[np.float64]:
 
     Numbers in [0, 1] stay as they are, percentages are divided by 100, and anything else is taken for logits.
     """
-    told = np.nan_to_num(scores.astype(np.float64))
-    if told.min() >= 0 and told.max() <= 1 + 1e-3:
-        return np.minimum(told, 1.0)
-    if told.min() >= 0 and abs(told.sum() - 100) < 0.5:
-        return told / 100
-    powers = np.exp(told - told.max())
+    values = np.nan_to_num(scores.astype(np.float64))
+    if values.min() >= 0 and values.max() <= 1 + 1e-3:
+        return np.minimum(values, 1.0)
+    if values.min() >= 0 and abs(values.sum() - 100) < 0.5:
+        return values / 100
+    powers = np.exp(values - values.max())
     shares: NDArray[np.float64] = powers / powers.sum()
     return shares
 

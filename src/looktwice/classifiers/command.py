@@ -158,10 +158,10 @@ class CommandClassifier:
                 *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self._folder, start_new_session=True
             )
         except OSError as error:
-            told = f"{self._words[0]!r} cannot be started: {error.strerror}"
+            problem = f"{self._words[0]!r} cannot be started: {error.strerror}"
             if error.errno in SHORTAGES:
-                raise TransientError(f"{told}; lower concurrency if this goes on", sent=False) from None
-            raise PermanentError(f"{told}; try it by hand on one picture", sent=False) from None
+                raise TransientError(f"{problem}; lower concurrency if this goes on", sent=False) from None
+            raise PermanentError(f"{problem}; try it by hand on one picture", sent=False) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
         """What a program prints; if it takes too long or nobody waits any more, it is ended."""
@@ -194,15 +194,15 @@ class CommandClassifier:
         if not _is_json(last):
             return self._secrets.answer(last)
         try:
-            told = RANKED.validate_json(last if last.startswith("[") else f"[{last}]")
+            ranked = RANKED.validate_json(last if last.startswith("[") else f"[{last}]")
         except ValidationError:
             raise PermanentError(
                 f"{self._words[0]!r} printed JSON that holds no label; print "
                 '{"label": "cat", "score": 0.9}, or a list of such objects'
             ) from None
-        if all(each.score is not None for each in told):
-            told.sort(key=lambda each: -(each.score or 0.0))
-        options = tuple((each.label, each.score) for each in told[:MOST_OPTIONS])
+        if all(each.score is not None for each in ranked):
+            ranked.sort(key=lambda each: -(each.score or 0.0))
+        options = tuple((each.label, each.score) for each in ranked[:MOST_OPTIONS])
         first = options[0] if options else (NO_LABEL, None)
         return self._secrets.answer(*first, options=options if len(options) > 1 else ())
 
@@ -234,9 +234,9 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The options of a command line and their values, `--name=value` or `--name value`; other words have no name."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.partition("=")
-        told = value if separator else following
-        if separator or (word.startswith("-") and not told.startswith("-")):
-            yield name.lstrip("-"), told.replace("{image}", "")
+        argument = value if separator else following
+        if separator or (word.startswith("-") and not argument.startswith("-")):
+            yield name.lstrip("-"), argument.replace("{image}", "")
         yield "command", word
 
 

@@ -73,8 +73,8 @@ class Encoding(BaseModel):
             "upscale": self.min_side is None,
             "max_bytes": not self.shrink,
         }
-        told = self.model_dump(exclude={name for name, is_unused in unused.items() if is_unused})
-        return {**told, "format": self.format or "png"}
+        settings = self.model_dump(exclude={name for name, is_unused in unused.items() if is_unused})
+        return {**settings, "format": self.format or "png"}
 
     def fit(self, pixels: Pixels) -> Pixels:
         """The picture scaled into the limits of sides and pixels."""

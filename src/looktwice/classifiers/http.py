@@ -141,9 +141,9 @@ class HttpClassifier:
     def __init__(self, description: Description, labels: tuple[str, ...] | None) -> None:
         secrets = Secrets()
         description = _with_values(description)
-        told = [description.headers.get(name) for name in description.headers if name.lower() == "content-type"]
-        told += [getattr(description.body, name, None) for name in ("content_type", "filename")]
-        self._encoding = description.encoding.named(*told)
+        hints = [description.headers.get(name) for name in description.headers if name.lower() == "content-type"]
+        hints += [getattr(description.body, name, None) for name in ("content_type", "filename")]
+        self._encoding = description.encoding.named(*hints)
         content_type, self._build = _body(description, self._encoding, secrets)
         headers = {name.lower(): secrets.fill(value) for name, value in description.headers.items()}
         url = URL(secrets.fill(description.url))
@@ -240,11 +240,11 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
 def _parts(description: Description) -> dict[str, object]:
     """All that could change the server's words; secrets are in it by the names of their variables."""
     silent = {*HttpSettings.model_fields, *NAMING, "values", "error"}
-    told = description.model_dump(exclude={*silent, "encoding", "headers"})
-    if "{pixels}" not in json.dumps(told["body"]):
-        del told["pixels"]
+    parts = description.model_dump(exclude={*silent, "encoding", "headers"})
+    if "{pixels}" not in json.dumps(parts["body"]):
+        del parts["pixels"]
     headers = {name.lower(): value for name, value in description.headers.items()}
-    return {**told, "headers": headers, "encoding": description.encoding.parts()}
+    return {**parts, "headers": headers, "encoding": description.encoding.parts()}
 
 
 def _with_values(description: Description) -> Description:

@@ -93,7 +93,7 @@ class Description(HttpSettings, Preprocessing):
         return self
 
 
-class Told(BaseModel):
+class TensorInfo(BaseModel):
     """One input or output of a model, in its server's words."""
 
     name: str
@@ -104,13 +104,13 @@ class Told(BaseModel):
 class Metadata(BaseModel):
     """What a server tells about one model."""
 
-    inputs: tuple[Told, ...] = ()
-    outputs: tuple[Told, ...] = ()
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
 
     @field_validator("inputs", "outputs", mode="before")
     @classmethod
-    def _none(cls, told: object) -> object:
-        return told or ()
+    def _none(cls, value: object) -> object:
+        return value or ()
 
 
 class Model(NamedTuple):
@@ -149,12 +149,12 @@ class OipClassifier:
         self._learned: Model | None = None
         self.labels = labels
         self.names = Names(labels)
-        told = description.model_dump(
+        settings = description.model_dump(
             exclude={*HttpSettings.model_fields, "url", "labels", "batch", "binary", "encoding"}
         )
         # A server that can name the classes itself is asked to where the description does not.
         named = description.labels is not None
-        parts = {**told, "url": self._address.model, "named": named, "encoding": description.encoding.parts()}
+        parts = {**settings, "url": self._address.model, "named": named, "encoding": description.encoding.parts()}
         self.fingerprint = fingerprint("oip", parts)
 
     @property
@@ -216,8 +216,8 @@ class OipClassifier:
             metadata = None
         if metadata is None:
             raise door.garbled("does not tell of a model's inputs and outputs", reply)
-        for told in (*metadata.inputs, *metadata.outputs):  # which errors repeat
-            self._secrets.refuse(f"{told.name} {told.datatype}")
+        for tensor in (*metadata.inputs, *metadata.outputs):  # which errors repeat
+            self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
         extensions = await self._extensions(transport)
         most = await self._most(transport) if "model_configuration" in extensions else BATCH
         return _model(self._description, metadata, extensions, most)
@@ -225,19 +225,19 @@ class OipClassifier:
     async def _extensions(self, transport: Transport) -> tuple[str, ...]:
         """What the server can do beyond the protocol; nothing where a gateway shows the model alone."""
         try:
-            told = await transport.door("GET", self._address.server, self._headers).send_json()
+            reply = await transport.door("GET", self._address.server, self._headers).send_json()
         except PermanentError:
             return ()
-        names = told.get("extensions") if isinstance(told, dict) else None
+        names = reply.get("extensions") if isinstance(reply, dict) else None
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     async def _most(self, transport: Transport) -> int:
         """Pictures that Triton takes in one call; its metadata does not tell."""
         try:
-            told = await transport.door("GET", f"{self._address.model}/config", self._headers).send_json()
+            reply = await transport.door("GET", f"{self._address.model}/config", self._headers).send_json()
         except PermanentError:
             return BATCH
-        most = told.get("max_batch_size") if isinstance(told, dict) else None
+        most = reply.get("max_batch_size") if isinstance(reply, dict) else None
         return min(BATCH, most) if isinstance(most, int) and most > 0 else BATCH
 
 
@@ -280,46 +280,46 @@ class _Address(NamedTuple):
 
 
 def _model(description: Description, metadata: Metadata, extensions: Sequence[str], most: int) -> Model:
-    told = _input(description, metadata)
-    if told.datatype not in PICTURES:
-        what = f"input {told.name!r} takes {told.datatype!r}"
+    tensor = _input(description, metadata)
+    if tensor.datatype not in PICTURES:
+        what = f"input {tensor.name!r} takes {tensor.datatype!r}"
         raise PermanentError(f"{what}, which cannot hold a picture; use {PICTURES}")
     outputs = [one for one in metadata.outputs if description.output in (None, one.name)]
     tells_text = bool(outputs) and outputs[0].datatype == "BYTES"
     return Model(
-        told.name,
-        told.datatype,
-        told.shape,
+        tensor.name,
+        tensor.datatype,
+        tensor.shape,
         description.output or (metadata.outputs[0].name if metadata.outputs else None),
-        _batch(told, description, most),
+        _batch(tensor, description, most),
         description.binary or "binary_tensor_data" in extensions,
         description.labels is None and "classification" in extensions and not tells_text,
     )
 
 
-def _input(description: Description, metadata: Metadata) -> Told:
-    """The input that takes the picture: as described, else as told."""
-    told = {one.name: one for one in metadata.inputs}
-    if description.input is None and len(told) > 1:
-        raise PermanentError(f'the model has inputs {", ".join(map(repr, told))}; name the picture\'s as input = "…"')
-    name = description.input or next(iter(told), None)
-    known = told.get(name or "")
+def _input(description: Description, metadata: Metadata) -> TensorInfo:
+    """The input that takes the picture: the one of the description, otherwise the only one of the metadata."""
+    inputs = {one.name: one for one in metadata.inputs}
+    if description.input is None and len(inputs) > 1:
+        raise PermanentError(f'the model has inputs {", ".join(map(repr, inputs))}; name the picture\'s as input = "…"')
+    name = description.input or next(iter(inputs), None)
+    known = inputs.get(name or "")
     datatype = description.datatype or (known and known.datatype)
     shape = description.shape or (known and known.shape)
     if not (name and datatype and shape):
         raise PermanentError(
-            f"the server does not tell what the model takes (inputs: {', '.join(map(repr, told)) or 'none'}); "
+            f"the server does not tell what the model takes (inputs: {', '.join(map(repr, inputs)) or 'none'}); "
             "set input, datatype and shape in the description"
         )
-    return Told(name=name, datatype=datatype, shape=shape)
+    return TensorInfo(name=name, datatype=datatype, shape=shape)
 
 
-def _batch(told: Told, description: Description, most: int) -> int:
+def _batch(tensor: TensorInfo, description: Description, most: int) -> int:
     """Pictures in one call: many where the first dimension is free and all pictures get the same shape."""
-    free = told.shape[0] == -1 and len(told.shape) != 3
-    fixed = told.datatype == "BYTES" or description.size is not None or told.shape.count(-1) == 1
-    if not free and told.shape[0] != 1 and len(told.shape) != 3:
-        raise PermanentError(f"input {told.name!r} of shape {list(told.shape)} takes no single picture")
+    free = tensor.shape[0] == -1 and len(tensor.shape) != 3
+    fixed = tensor.datatype == "BYTES" or description.size is not None or tensor.shape.count(-1) == 1
+    if not free and tensor.shape[0] != 1 and len(tensor.shape) != 3:
+        raise PermanentError(f"input {tensor.name!r} of shape {list(tensor.shape)} takes no single picture")
     return most if free and fixed else 1
 
 
@@ -397,24 +397,24 @@ def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], byt
     if len(batch) > 1 and not (batched and all(one.shape == first.shape for one in batch)):
         raise PermanentError("these pictures cannot share a call; set batch = 1, or size if they differ in it")
     shape = [len(batch), *first.shape] if batched else list(first.shape)
-    told: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
-    return _with_bytes(batch, model, told) if model.binary else _with_json(batch, model, told)
+    tensor: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
+    return _with_bytes(batch, model, tensor) if model.binary else _with_json(batch, model, tensor)
 
 
-def _with_bytes(batch: Sequence[Tensor], model: Model, told: dict[str, object]) -> tuple[dict[str, str], bytes]:
+def _with_bytes(batch: Sequence[Tensor], model: Model, tensor: dict[str, object]) -> tuple[dict[str, str], bytes]:
     data = b"".join(one.data for one in batch)
-    told["parameters"] = {"binary_data_size": len(data)}
-    head = json.dumps({"inputs": [told], **_outputs(model)}).encode()
+    tensor["parameters"] = {"binary_data_size": len(data)}
+    head = json.dumps({"inputs": [tensor], **_outputs(model)}).encode()
     headers = {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
     return headers, head + data
 
 
-def _with_json(batch: Sequence[Tensor], model: Model, told: dict[str, object]) -> tuple[dict[str, str], bytes]:
+def _with_json(batch: Sequence[Tensor], model: Model, tensor: dict[str, object]) -> tuple[dict[str, str], bytes]:
     if model.datatype == "FP16":
         raise PermanentError("the model takes FP16, which JSON cannot hold, and its server takes no binary tensors")
     if model.datatype == "BYTES":
-        told["parameters"] = {"content_type": "base64"}
-    head = json.dumps({**_outputs(model), "inputs": [told]}).encode()
+        tensor["parameters"] = {"content_type": "base64"}
+    head = json.dumps({**_outputs(model), "inputs": [tensor]}).encode()
     data = b",".join(one.data for one in batch)
     return {"content-type": "application/json"}, head[:-3] + b', "data": [' + data + b"]}]}"
 
@@ -422,14 +422,14 @@ def _with_json(batch: Sequence[Tensor], model: Model, told: dict[str, object]) -
 def _outputs(model: Model) -> dict[str, object]:
     if model.output is None:
         return {}
-    wishes: dict[str, object] = {"classification": MOST_OPTIONS} if model.classification else {}
+    parameters: dict[str, object] = {"classification": MOST_OPTIONS} if model.classification else {}
     if model.binary:
-        wishes["binary_data"] = True
-    return {"outputs": [{"name": model.output, **({"parameters": wishes} if wishes else {})}]}
+        parameters["binary_data"] = True
+    return {"outputs": [{"name": model.output, **({"parameters": parameters} if parameters else {})}]}
 
 
 class Output(BaseModel):
-    """One output of a reply; its data follow the JSON where `binary_data_size` is told."""
+    """One output of a reply; its data follow the JSON where `binary_data_size` is given."""
 
     name: str
     datatype: str
@@ -459,10 +459,10 @@ class Reading(NamedTuple):
         output, values = self._found(reply)
         body = reply.body if self.pictures == 1 else None
         if output.datatype == "BYTES":
-            told = [self._text(row) for row in self._rows(values)]
+            rows = [self._text(row) for row in self._rows(values)]
         else:
-            told = [self._scored(np.asarray(row)) for row in self._rows(values)]
-        return [secrets.answer(word, score, reply.status, body, options) for word, score, options in told]
+            rows = [self._scored(np.asarray(row)) for row in self._rows(values)]
+        return [secrets.answer(word, score, reply.status, body, options) for word, score, options in rows]
 
     def _found(self, reply: Reply) -> tuple[Output, NDArray[np.generic]]:
         """The output that was asked for, and its values in one row."""

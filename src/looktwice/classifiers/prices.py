@@ -46,7 +46,7 @@ class _Rule(BaseModel):
 
 
 class Tiles(_Rule):
-    """OpenAI: scaled into 2048 × 2048, then to a shorter side of 768, then so many tokens for each square of 512."""
+    """OpenAI: a base and tokens for each square of 512 of the picture, scaled into 2048 × 2048, then to a side of 768."""
 
     rule: Literal["tiles"]
     base: int = Field(ge=0)
@@ -60,7 +60,7 @@ class Tiles(_Rule):
 
 
 class Patches(_Rule):
-    """OpenAI: patches of 32 × 32, of which there are at most so many after scaling, times a figure of the model."""
+    """OpenAI: patches of 32 × 32, at most `most` of them after scaling, times a factor of the model."""
 
     rule: Literal["patches"]
     most: int = Field(default=1536, ge=1)
@@ -77,7 +77,7 @@ class Patches(_Rule):
 
 
 class Squares(_Rule):
-    """Anthropic: squares of 28 × 28 of a picture that is scaled to a longer side, and at most so many."""
+    """Anthropic: squares of 28 × 28 after scaling to a longest side, at most `most`."""
 
     rule: Literal["squares"]
     side: int = Field(default=28, ge=1)
@@ -91,7 +91,7 @@ class Squares(_Rule):
 
 
 class Crops(_Rule):
-    """Gemini: so many tokens, and where a side is longer than 384 so many for each of its crops."""
+    """Gemini: a number of tokens, or for a side above 384 pixels that number for each crop."""
 
     rule: Literal["crops"]
     crop: int = Field(default=258, ge=0)
@@ -104,7 +104,7 @@ class Crops(_Rule):
 
 
 class Fixed(_Rule):
-    """So many tokens a picture, whatever its size."""
+    """A fixed number of tokens a picture, whatever its size."""
 
     rule: Literal["fixed"]
     picture: int = Field(ge=0)

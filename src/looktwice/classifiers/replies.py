@@ -89,8 +89,8 @@ class Reader:
 
     def read(self, said: object) -> Found:
         """The word and score that a reply holds; Garbled says why there is none."""
-        if self._error and (told := self._error(said)) is not None:
-            raise Garbled(f"tells of an error, {_shown(told)}")
+        if self._error and (problem := self._error(said)) is not None:
+            raise Garbled(f"tells of an error, {_shown(problem)}")
         named, scores = self._listed(said)
         if not named:
             return Found(NO_LABEL, None)

@@ -231,7 +231,7 @@ def _forms(value: str) -> set[str]:
 def _needles(value: str) -> set[str]:
     """What to look for in readings: the value, also as readings of itself, in characters and in bytes."""
     forms = {reading for form in (value, value.encode().decode("latin-1")) for reading in _unescaped(form)}
-    # A space is a plus sign in an address, and is gone from readings.
+    # A space is a plus sign in an address, and readings have no spaces.
     spelled = {SPACE.sub(space, form).lower() for form in forms for space in ("", "+")}
     return {needle for needle in spelled if len(needle.encode()) >= LEAST}
 
@@ -288,7 +288,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _decoded(text: str, least: int) -> Iterator[str]:
-    """What runs of base64 and hex say that can hold so many bytes, wherever they begin."""
+    """What runs of base64 and hex decode to, if long enough for `least` bytes, from any offset."""
     for run in BASE64.findall(text):
         digits = run.translate(URL_SAFE)
         for start in range(4 if len(digits) * 3 >= least * 4 else 0):

@@ -372,13 +372,13 @@ class Door:
     def _refused(self, reply: Reply) -> ClassifierError:
         """The error for a whole reply whose status is not of the 200s."""
         words = _words(reply.body, self._transport.secrets)
-        told = f"{self._where} answered {reply.status}: {words}"
+        summary = f"{self._where} answered {reply.status}: {words}"
         kind = _kind(reply.status, reply.body[:SEARCHED].decode("utf-8", "replace"))
         billed = self._transport.http.bills(reply.status)
         if kind is TransientError:
             wait = retry_after(reply.headers)
-            return TransientError(f"{told}; try later", status=reply.status, retry_after=wait, billed=billed)
-        return kind(f"{told}; {self._advice(reply, kind)}", status=reply.status, billed=billed)
+            return TransientError(f"{summary}; try later", status=reply.status, retry_after=wait, billed=billed)
+        return kind(f"{summary}; {self._advice(reply, kind)}", status=reply.status, billed=billed)
 
     def _advice(self, reply: Reply, kind: type[ClassifierError]) -> str:
         if kind is QuotaError:
@@ -472,7 +472,7 @@ def _proxy(url: URL, secrets: Secrets) -> Proxy | None:
                 for value in (proxy.password or proxy.user, f"{proxy.user}:{proxy.password or ''}"):
                     secrets.hide(value, "the password of the proxy")
             return Proxy(proxy.origin(), AGENT | _authorization("proxy-authorization", proxy))
-    # Without its value, which may hold a password that could not be told apart.
+    # Without its value, in which a password could not be recognised.
     raise PermanentError(
         f"the environment names a proxy for {url.scheme} that is not http://host:port or https://host:port; "
         f"correct {url.scheme.upper()}_PROXY or ALL_PROXY, or leave trust_env out"
@@ -487,7 +487,7 @@ def _authorization(name: str, url: URL) -> dict[str, str]:
 
 
 def unpacked(reply: Reply, most: int) -> Reply:
-    """The reply with its body decompressed, to at most so many bytes."""
+    """The reply with its body decompressed; larger bodies than `most` bytes are refused."""
     encoding = reply.headers.get("content-encoding", "identity").strip().lower()
     if encoding == "identity" or not reply.body:
         return reply

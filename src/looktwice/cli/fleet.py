@@ -137,7 +137,7 @@ def _prepared(model: AsyncModel, out: str, decide: DecisionOptions, machines: Ma
     """A job with all that it needs, for as long as Ray runs."""
     profile, ask, terms = model.fitted(), model.options, model.terms
     ledger = shared_ledger(terms, ask)
-    spent = model.asker.spent() if ledger else None  # opened here first, where a failure is told in one line
+    spent = model.asker.spent() if ledger else None  # opened here first, where a failure is one line
     ask = replace(ask, ledger=ledger or OFF).settled(terms, spent)
     asyncio.run(model.close())
     if not dry:
@@ -184,7 +184,7 @@ class Watch:
     def __init__(self, policy: Policy, max_bad: MaxBad, json_log: bool) -> None:
         self.tally = Tally()
         self.done = set[str]()
-        """The units that were heard of."""
+        """The units whose results have arrived."""
         self._files: dict[int, str] = {}
         self.failure: str | None = None
         self.stream = Stream.of(policy)
@@ -226,7 +226,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class MaxBad:
-    """How many pictures may be unreadable: so many, or such a share; None is no limit."""
+    """How many pictures may be unreadable: a number or a share; None is no limit."""
 
     number: int | None = None
     share: float | None = None

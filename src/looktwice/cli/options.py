@@ -221,7 +221,7 @@ def find_labelled(path: Path, truths: Path | None, column: str, take: str | None
 
 
 def find_burst(model: "AsyncModel", paths: Sequence[Path], frames: int) -> "Sequence[Picture]":
-    """Photos of one thing, or so many frames of a video."""
+    """Photos of one thing, or frames of a video."""
     from looktwice.pictures.video import is_video_file
 
     return model.frames(paths[0], frames) if len(paths) == 1 and is_video_file(paths[0]) else find_pictures(paths)

@@ -1,4 +1,4 @@
-"""Sends units to workers on Ray and hears what became of them; nothing but summaries ever comes here."""
+"""Sends units to workers on Ray and collects their results; only summaries are sent back here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cluster:
 
 @contextmanager
 def running(address: str | None = None, cpus: int | None = None) -> Iterator[Cluster]:
-    """Ray, for as long as the block runs: the cluster at an address, or one on this machine with so many processors.
+    """Ray within the block: the cluster at `address`, or a local one with `cpus` processors.
 
     Ray neither reports its use over the network nor opens its dashboard, unless the user's own settings say so.
     """
@@ -103,7 +103,7 @@ class Run:
     def __init__(self, paths: Sequence[str], size: int, job: Job) -> None:
         import ray
 
-        # A worker that dies is started anew and does its unit again.
+        # A worker that dies is restarted and does its unit again.
         scorer = ray.remote(Scorer).options(num_cpus=1, max_restarts=-1, max_task_retries=-1)
         started = [scorer.remote(job) for _ in range(job.workers)]
         self._todo = _listed(paths, size)
@@ -131,7 +131,7 @@ class Run:
             if time.monotonic() > tick:
                 tick = time.monotonic() + TICK
                 for worker in self._working.values() if self._reason else ():
-                    worker.stop.remote(self._reason)  # again and again, since one may have been started anew
+                    worker.stop.remote(self._reason)  # again and again, since one may have been restarted
                 yield None
 
     def stop(self, reason: str) -> None:
@@ -139,7 +139,7 @@ class Run:
         self._reason = self._reason or reason
 
     def underway(self) -> Progress:
-        """What was asked so far for the units at hand; a worker that is being started anew is not waited for."""
+        """What was asked so far for the running units; a worker that is restarting is not waited for."""
         import ray
         from ray.exceptions import RayError
 

@@ -30,7 +30,7 @@ KEPT = ("identity", "pictures", "unscored", "bad", "unfamiliar", "glances")
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of one unit."""
+    """The result of one unit."""
 
     identity: str
     pictures: int = 0
@@ -90,7 +90,7 @@ class Shards:
             raise DataError(f"{self._shown} holds verdicts of another profile or other options; name another folder")
 
     def done(self, identity: str) -> Summary | None:
-        """What became of a unit in an earlier run, unless asking again could change it."""
+        """The result of a unit in an earlier run, unless asking again could change it."""
         import pyarrow.parquet as pq
         from pyarrow.fs import FileType
 

@@ -37,7 +37,7 @@ class Unit(Protocol):
 
     @property
     def identity(self) -> str:
-        """Changes when the unit has other pictures, as far as that can be told without opening them."""
+        """Changes when the unit has other pictures, as far as that is known without opening them."""
 
     def pictures(self) -> Iterator[Picture]:
         """Its pictures, in order."""

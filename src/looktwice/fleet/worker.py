@@ -52,7 +52,7 @@ class Scorer:
         """Returns once there is a process to work in."""
 
     async def work(self, unit: Unit) -> Summary:
-        """Write the verdicts of a unit, unless an earlier run did; what cannot be done is told, never raised."""
+        """Write the verdicts of a unit, unless an earlier run did; failures are returned, never raised."""
         try:
             job = self._job
             self._model = self._model or AsyncModel(job.classifier, job.profile, options=job.ask)

@@ -538,7 +538,7 @@ def _unpacking(path: Path) -> Iterator[None]:
         raise
     except Exception as fault:  # zipfile, zlib and numpy raise many kinds
         why = " ".join(str(fault).split())[:120] or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); write it anew") from fault
+        raise DataError(f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); save it again") from fault
 
 
 # --- words for errors

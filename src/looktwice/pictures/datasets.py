@@ -119,7 +119,7 @@ def _records(path: Path, head: int) -> NDArray[np.uint8]:
         flat = np.fromfile(path, np.uint8)
     if not flat.size or flat.size % (head + 3072):
         what = f"{shown(str(path))}: {flat.size:,} bytes are no whole number of records of {head + 3072}"
-        raise DataError(f"{what}; get the file anew at {CIFAR_HOME}")
+        raise DataError(f"{what}; download it again from {CIFAR_HOME}")
     return flat.reshape(-1, head + 3072)
 
 
@@ -145,7 +145,7 @@ def _pickled_labels(path: Path) -> "NDArray[np.generic]":
     content = _content(path)
     labels, rows = content.get("fine_labels", content.get("labels")), len(_pixels(path, content))
     if not isinstance(labels, list) or len(labels) != rows or not all(type(label) is int for label in labels):
-        raise DataError(f"{shown(str(path))}: its labels are not {rows} whole numbers; get it anew at {CIFAR_HOME}")
+        raise DataError(f"{shown(str(path))}: its labels are not {rows} integers; download it again from {CIFAR_HOME}")
     return np.array(labels)
 
 
@@ -153,7 +153,7 @@ def _pickled_classes(path: Path) -> list[str]:
     content = _content(path)
     names = content.get("fine_label_names", content.get("label_names"))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{shown(str(path))}: its class names are not texts; get it anew at {CIFAR_HOME}")
+        raise DataError(f"{shown(str(path))}: its class names are not texts; download it again from {CIFAR_HOME}")
     return names
 
 
@@ -161,14 +161,14 @@ def _content(path: Path) -> dict[object, object]:
     with _decoding(path):
         content = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()
     if not isinstance(content, dict):
-        raise DataError(f"{shown(str(path))}: this pickle holds no dict; get it anew at {CIFAR_HOME}")
+        raise DataError(f"{shown(str(path))}: this pickle holds no dict; download it again from {CIFAR_HOME}")
     return content
 
 
 def _pixels(path: Path, content: dict[object, object]) -> NDArray[np.uint8]:
     pixels = content.get("data")
     if not isinstance(pixels, _Array) or pixels.values.shape[1:] != (3072,) or not len(pixels.values):
-        raise DataError(f"{shown(str(path))}: its data are not rows of 3,072 bytes; get it anew at {CIFAR_HOME}")
+        raise DataError(f"{shown(str(path))}: its data are not rows of 3,072 bytes; download it from {CIFAR_HOME}")
     return pixels.values
 
 
@@ -314,7 +314,7 @@ def _devkit_truths(place: Path) -> dict[int | None, str]:
     strange = [f"{number} in line {line}" for line, number in enumerate(numbers, 1) if number not in synsets]
     if strange:
         raise DataError(
-            f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_SYNSETS}; get both anew"
+            f"{shown(str(place / _GROUND_TRUTH))}: {few(strange, 'number')} not in {_SYNSETS}; download both again"
         )
     return {line: synsets[number] for line, number in enumerate(numbers, 1)}
 
@@ -331,4 +331,4 @@ def _decoding(path: Path) -> Iterator[None]:
         raise DataError(f"{shown(str(path))}: cannot be read ({why}); check the path and its rights") from fault
     except Exception as fault:  # each format has its own kinds
         why = " ".join(str(fault).split())[:200] or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: not in its official form ({shown(why)}); get it anew") from fault
+        raise DataError(f"{shown(str(path))}: not in its official form ({shown(why)}); download it again") from fault

@@ -92,14 +92,14 @@ def converted(picture: PillowImage) -> NDArray[np.uint8]:
 
 
 class _Room:
-    """Lets pictures be decoded side by side as long as they fit into so many bytes; a larger one waits to be alone."""
+    """Lets pictures be decoded in parallel within a limit of bytes; a larger one waits and is decoded alone."""
 
     def __init__(self, most: int) -> None:
         self._most, self._taken, self._changed = most, 0, Condition()
 
     @contextmanager
     def taken(self, wanted: int) -> Iterator[None]:
-        """The time in which a picture takes so many bytes."""
+        """Holds `wanted` bytes while a picture is decoded."""
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= self._most)
             self._taken += wanted

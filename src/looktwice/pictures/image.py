@@ -187,7 +187,7 @@ def _encoded(ending: str, pixels: NDArray[np.uint8], settings: list[int]) -> byt
 
 
 def shrunk(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """The picture with at most so many pixels on its longer side."""
+    """The picture, scaled down if its longer side has more than `side` pixels."""
     import cv2
 
     height, width = pixels.shape[:2]

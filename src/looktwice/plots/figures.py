@@ -22,7 +22,7 @@ _WIDTH, _EDGE, _LEFT, _RIGHT = 400.0, 4.0, 52.0, 380.0
 _LETTER = 6.3
 """About the width of a letter of the small type, in the units of the figure."""
 _POINTS = 240
-"""A line keeps at most so many of its points: more than a phone can show, few enough for a quick page."""
+"""The most points of a drawn line: more than a phone can show, few enough for a page that loads fast."""
 _COLOURS = ("#3d7eea", "#e2742f", "#179c82", "#b158c2", "#b98a12", "#7f8694")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 2")
 
@@ -355,7 +355,7 @@ def _clipped(frame: _Frame, parts: Iterable[str]) -> str:
 
 def _places(frame: _Frame, x: Floats, y: Floats) -> str:
     rows = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(np.intp))
-    x, y = x[rows], y[rows]  # at most so many as can be told apart, evenly taken, the ends among them
+    x, y = x[rows], y[rows]  # evenly spaced points, the ends among them
     return " ".join(f"{_n(frame.x(a))},{_n(frame.y(b))}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
 
 

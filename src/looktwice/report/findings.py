@@ -126,7 +126,7 @@ def sets(policy: Policy, judged: Judged | None) -> Sets | None:
 
 @dataclass(frozen=True)
 class Step:
-    """What so many queries a picture reach, on pictures that took no part in the fit."""
+    """The figures at a number of queries a picture, on pictures that took no part in the fit."""
 
     queries: float
     accuracy: float
@@ -286,7 +286,7 @@ class Cost:
     queries: int
     """One for each picture, and one for each view that has an answer."""
     micros: int
-    """What so many queries cost; 0 if they are free or the price is not known."""
+    """The price of queries; 0 if they are free or the price is not known."""
 
 
 def cost(votes: Votes, price_micros: int) -> Cost:

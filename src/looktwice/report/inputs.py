@@ -167,7 +167,7 @@ def _fitting(votes: Votes, profile: Profile, panel: Panel) -> Votes:
 def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     """The outcome by folds if these are the pictures that the profile was fitted on.
 
-    They are if fitting anew leads to the same calibrator, and the answers are right for the same pictures. A jury has
+    They are if fitting again gives the same calibrator, and the answers are right for the same pictures. A jury has
     so many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
     """
     calibrator, kept = profile.restored_calibrator(), profile.held_out
@@ -176,7 +176,7 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     said = labelled.under(range(len(profile.views())))
     if any(result.calibrator == Pupil.name for result in profile.results):
         if (crossfit.outcome(calibrator, said).correct == np.array(kept.correct)).mean() > SAME:
-            what = "the borrowed jury was fitted on these pictures"  # without its teacher, no fold can be fitted anew
+            what = "the borrowed jury was fitted on these pictures"  # without its prior, no fold can be fitted again
             raise DataError(f"{what}; report about others, or leave out the votes")
         return None
     if not np.allclose(calibrator.fit(said).confidence(said), calibrator.confidence(said), atol=1e-6):

@@ -26,7 +26,7 @@ class Limits:
     looks: int = 64
     """Pictures that are looked at or wait for it, of all requests together; more are refused for now."""
     seconds: float = 60.0
-    """Until a request is told that its verdict takes too long."""
+    """Until a request fails because its verdict takes too long."""
     upload: float = 30.0
     """Seconds in which the whole body must have come."""
     headers: float = 10.0
@@ -36,7 +36,7 @@ class Limits:
     connections: int = 512
     """Open connections."""
     reviews: int = 1000
-    """Pictures that are kept for people to review; more are told to the caller alone."""
+    """Pictures that are kept for people to review; the verdicts of further ones go to the caller alone."""
     review_bytes: int = 2**30
     """What they may take on disk."""
 

@@ -82,7 +82,7 @@ class Shown:
 
     @classmethod
     def of(cls, source: Source, side: int, size: WorkingSize) -> Shown:
-        """Decodes the picture at a working size; a large one is let go, and decoded anew where its pixels are needed.
+        """Decodes the picture at a working size; a large one is dropped, and decoded again where its pixels are needed.
 
         What people see is decoded apart where the working size is smaller than that.
         """

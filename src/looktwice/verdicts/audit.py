@@ -114,7 +114,7 @@ def strata(confidence: Floats, most: int = STRATA) -> Places:
 
 
 def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Share:
-    """The share of errors over all strata, from the errors among so many labels of each.
+    """The share of errors over all strata, from the errors among the labels of each.
 
     The interval is Wilson's at the number of labels that would tell as much if drawn at random (Korn and Graubard).
     No error among few labels is no proof: for the variance, each stratum's error is shrunk towards what its confidences

@@ -55,7 +55,7 @@ class Drift:
     def __post_init__(self) -> None:
         check_share("alpha", self.alpha)
         if sum(self.reference) < 1 or min(self.reference) < 0:
-            raise DataError(f"drift needs counts of the profile's pictures, not {self.reference}; fit the profile anew")
+            raise DataError(f"drift needs counts of the profile's pictures, not {self.reference}; fit again")
 
     @property
     def seen(self) -> int:

@@ -52,12 +52,12 @@ def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
 
 
 LEAST_IN_BIN = 30
-"""Pictures of an agreement bin below which its coverage is not told."""
+"""Pictures below which the coverage of an agreement bin is not reported."""
 
 
 @dataclass(frozen=True)
 class BinCoverage:
-    """How often sets held the truth of pictures with so many views on the side of the base label."""
+    """How often sets contained the truth, for pictures with this number of agreeing views."""
 
     agree: int
     asked: int
@@ -70,7 +70,7 @@ class BinCoverage:
 
 @dataclass(frozen=True)
 class Guarantees:
-    """What became of guarantees on labelled pictures; None where none was asked for."""
+    """How guarantees turned out on labelled pictures; None where none was asked for."""
 
     accepted: float | None = None
     """The share of pictures whose answer was accepted."""

@@ -244,7 +244,7 @@ class AnswerKinds(BaseModel):
     views: Annotated[int, Field(ge=0)]
     """How many views of the panel count, the first ones."""
     seen: dict[str, dict[str, Annotated[int, Field(ge=1)]]]
-    """For each label, how many pictures had it with so many views that agree, and so many labels in all: `8/1`."""
+    """For each label, how many pictures had it, by agreeing views and distinct labels: `8/1`."""
 
     @classmethod
     def fit(cls, votes: Votes) -> Self | None:

@@ -128,7 +128,7 @@ class ScoreFile:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A full disk is told in one line; what is on it stays for the next run, which finds answers in the ledger."""
+        """A full disk is one line; what was written stays for the next run, which finds the answers in the ledger."""
         try:
             yield
         except OSError as error:

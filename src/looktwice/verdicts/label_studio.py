@@ -35,7 +35,7 @@ class Interface:
         try:
             root = ElementTree.fromstring(config)  # noqa: S314
         except ElementTree.ParseError as error:
-            raise DataError(f"the labelling configuration is not XML ({error}); save the project's anew") from None
+            raise DataError(f"the labelling configuration is not XML ({error}); save it again") from None
         fields = {tag.get("name"): tag.get("value", "").removeprefix("$") for tag in root.iter("Image")}
         for tag in root.iter("Choices"):
             image = tag.get("toName")

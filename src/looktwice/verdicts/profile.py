@@ -221,7 +221,7 @@ class Profile(_Part):
     one_query: dict[str, object] | None = None
     """The calibrator for pictures that are asked about once, where the classifier gives scores."""
     scores: str = ""
-    """What became of the classifier's scores, for people; empty where it gives none."""
+    """Whether the classifier's scores are used and why, for people; empty where it gives none."""
     familiarity: Familiarity | None = None
     """What tells pictures like the labelled ones from others; None where the profile cannot tell."""
     answers: AnswerKinds | None = None

@@ -49,7 +49,7 @@ def labels_needed(
     """How many labelled pictures `threshold` needs to make its guarantee, within one in a hundred.
 
     `expected_error` is how often accepted answers are really wrong, `coverage` the share that is accepted, and
-    `power` the chance of success with so many pictures.
+    `power` the probability that the guarantee can then be made.
     """
     check_share("max_error", max_error)
     check_share("level", level)
@@ -83,7 +83,7 @@ def _above(confidence: Floats, levels: Floats) -> Counts:
 
 
 def _binomial(wrong: Counts | Floats, asked: Counts | Floats, error: float) -> Floats:
-    """P(at most so many of those asked are wrong) if each is with this probability."""
+    """P(X ≤ wrong) of a binomial X with `asked` trials of probability `error`."""
     from scipy.special import betainc
 
     return np.where(wrong < asked, betainc(np.maximum(asked - wrong, 1), wrong + 1, 1.0 - error), 1.0)

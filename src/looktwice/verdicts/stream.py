@@ -35,7 +35,7 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpectedAccuracy:
-    """How often the answers of a stream are right, with its 95 % interval, or why that is not told."""
+    """How often the answers of a stream are right, with its 95 % interval, or why that is not known."""
 
     accuracy: float | None = None
     low: float | None = None

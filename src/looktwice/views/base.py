@@ -150,7 +150,7 @@ def register(family: type[Family]) -> type[Family]:
     known = REGISTERED.setdefault(name, family)
     if (known.__module__, known.__qualname__) != (family.__module__, family.__qualname__):
         raise ViewError(f"the view {where} cannot be called {name!r} like that of {known.__module__}; rename the class")
-    REGISTERED[name] = family  # a class that is defined anew, as in a notebook, replaces itself
+    REGISTERED[name] = family  # a class that is defined again, as in a notebook, replaces itself
     return family
 
 

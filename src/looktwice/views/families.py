@@ -364,7 +364,7 @@ class Occlude(View):
 @register
 @dataclass(frozen=True)
 class Posterise(View):
-    """Every channel rounded to so many levels, from black to white."""
+    """Every channel rounded to `levels` values from black to white (posterised)."""
 
     adjective = "posterised"
     levels: Annotated[float, Between(2, 256, whole=True)]

@@ -173,7 +173,7 @@ def _fixed_maps(views: Sequence[Moves], height: int, width: int) -> Maps:
 
 
 class KeptMaps:
-    """The maps of fixed views that were used last, as many as fit into so many bytes."""
+    """The maps of fixed views, least recently used ones dropped beyond `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._lock = most, 0, Lock()

@@ -105,7 +105,7 @@ class Books:
         self._beaten: float | None = None
 
     def due(self, now: float) -> bool:
-        """Whether others must hear that we live: there is something in flight, and the last sign is old."""
+        """Whether a heartbeat is due: something is in flight, and the last one is old."""
         return bool(self.stamps or self._sending) and self._late(now)
 
     def write(self, batch: Batch, now: float) -> None:
@@ -285,7 +285,7 @@ class Books:
         self.tables.give_back(back)
 
     def _return(self, returned: Mapping[bytes, Outcome]) -> None:
-        """Count what became of questions that got no answer; those that are not billed are given back."""
+        """Count how questions without an answer ended; those that are not billed are given back."""
         back = []
         for key, outcome in returned.items():
             if stamp := self.stamps.get(key):

@@ -47,7 +47,7 @@ COLUMNS: files.Columns = {
 
 @dataclass(frozen=True)
 class DayCost:
-    """What a command asked one classifier on one UTC day, what became of it, and what of it counts as spent."""
+    """Queries of a command to one classifier on one UTC day: how they ended, and what of them counts as spent."""
 
     fingerprint: str
     description: str
@@ -135,7 +135,7 @@ def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) ->
             )
             for table in ("replies", "checks", "questions"):
                 db.execute(f"DELETE FROM {table} {gone}")  # noqa: S608
-        # The deleted answers are gone from the log, too.
+        # Remove the deleted answers from the write-ahead log, too.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return int(count)
 

@@ -71,7 +71,7 @@ def merge(into: Path, other: Path) -> Merged:
 
 
 class Source:
-    """The other ledger as it is when it is first read; its failures are told as its own."""
+    """A snapshot of the other ledger from its first read; its failures are reported as its own."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db

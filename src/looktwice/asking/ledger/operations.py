@@ -74,7 +74,7 @@ class Renewal(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """What became of queries that belong to no question."""
+    """How queries ended that belong to no question."""
 
     booked: Booked
     outcome: Outcome
@@ -108,7 +108,7 @@ class BatchNote:
 
 @dataclass(slots=True, eq=False)
 class Settlement:
-    """What became of questions of a batch."""
+    """How questions of a batch ended."""
 
     batch: int
     results: Mapping[bytes, Settled]
@@ -222,7 +222,7 @@ class Batch:
         return len(self.records) + sum(isinstance(result, Answer) for result in settled)
 
     def must_be_kept(self) -> bool:
-        """Whether it tells what became of questions, so that without it answers would be lost or spend be wrong."""
+        """Whether it records how questions ended: if it failed, answers would be lost or the spend be wrong."""
         told = (self.records, self.returned, self.surrendered, self.conclusions, self.checks)
         return any(told) or any((self.notes, self.settlements))
 

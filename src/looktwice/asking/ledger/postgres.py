@@ -38,7 +38,7 @@ APPLICATION = int.from_bytes(b"look", "big")
 
 SETTINGS = (
     "SET search_path = looktwice",
-    # A session that vanishes in the midst of a transaction must not stop the others for long.
+    # A session that vanishes during a transaction must not block the others for long.
     f"SET idle_in_transaction_session_timeout = '{PATIENCE:.0f}s'",
     f"SET lock_timeout = '{PATIENCE:.0f}s'",
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
@@ -100,7 +100,7 @@ def _paces(db: Connection) -> None:
 
 
 def _outcomes(db: Connection) -> None:
-    """What became of queries, as in the SQLite ledger."""
+    """Counts of queries by how they ended, as in the SQLite ledger."""
     for column in ("answered", "refused", "waived"):
         db.execute(f"ALTER TABLE spend ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0".encode())
     db.execute(ANSWERED_BEFORE.encode())
@@ -185,7 +185,7 @@ class PostgresLedger(QueuedLedger):
 
 
 class PostgresTables(Tables):
-    """The tables in a PostgreSQL database, over one line that is opened anew when it breaks."""
+    """The tables in a PostgreSQL database, over one connection that is reopened when it breaks."""
 
     def __init__(self, address: str) -> None:
         self.name = _name(address)
@@ -246,7 +246,7 @@ class PostgresTables(Tables):
         self._db.close()
 
     def again(self, error: Exception) -> bool:
-        # What the server did not say comes from the line, such as one that was cut in the midst of many statements.
+        # Errors without a code of the server come from the connection, such as one that was cut during statements.
         lost = isinstance(error, psycopg.OperationalError) and (self._db.closed or error.sqlstate is None)
         if isinstance(error, BROKEN) or lost:
             self._reconnect()

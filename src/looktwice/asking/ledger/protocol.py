@@ -170,7 +170,7 @@ MICRO = 1_000_000
 
 @dataclass(frozen=True)
 class Grant:
-    """What became of each question that somebody intends to ask."""
+    """The outcome for each question that somebody intends to ask."""
 
     granted: list[bytes] = field(default_factory=list)
     """The intent is on disk and counted as spent: send it."""
@@ -185,7 +185,7 @@ class Grant:
 
 
 class Outcome(Enum):
-    """What became of a query; one of which nothing is told was sent and got no reply."""
+    """How a query ended; by default it was sent and got no reply."""
 
     ANSWERED = auto()
     REFUSED = auto()
@@ -228,11 +228,11 @@ class OpenBatch:
 
 
 class Settled(NamedTuple):
-    """What became of a question of a batch."""
+    """How a question of a batch ended."""
 
     key: bytes
     result: Answer | Outcome | None
-    """An answer, what became of it without one, or None where nothing is known: it stays counted."""
+    """An answer, how it ended without one, or None if that is not known: it stays counted."""
     bill: Bill | None = None
 
 
@@ -283,7 +283,7 @@ class Ledger(Protocol):
         ...
 
     def conclude(self, booked: Booked, outcome: Outcome, bill: Bill | None = None) -> None:
-        """Say what became of booked queries; what was not sent or is not billed is given back.
+        """Record how reserved queries ended; what was not sent or is not billed is given back.
 
         A bill takes the place of the price that was booked.
         """
@@ -332,7 +332,7 @@ class BatchLedger(Ledger, Protocol):
         ...
 
     def settle_batch(self, batch: int, results: Sequence[Settled]) -> Future[None]:
-        """Enter results of a batch, each the first time that it is told."""
+        """Enter results of a batch, each only once."""
         ...
 
     def open_batches(self, fingerprint: str) -> list[OpenBatch]:

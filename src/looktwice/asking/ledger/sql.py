@@ -325,7 +325,7 @@ class Tables(ABC):
         return _whole(self.execute("SELECT id FROM views WHERE name = ?", (name,))[0][0])
 
     def beat(self, session: Session, now: float) -> None:
-        """Sign of life; says again who we are, because a session that slept may have been struck off."""
+        """Heartbeat; registers again, because a suspended session may have been removed."""
         self.execute(
             "INSERT INTO sessions VALUES (?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET beat = excluded.beat",
             (session.id, session.host, session.pid, session.born, now),

@@ -74,7 +74,7 @@ def _first(db: sqlite3.Connection) -> None:
 
 
 def _outcomes(db: sqlite3.Connection) -> None:
-    """What became of queries, counted on the day on which they were granted.
+    """Counts of queries by how they ended, on the day on which they were granted.
 
     `refused` got a reply without an answer; `waived` are those of them that are not billed, and so not in `queries`.
     """

@@ -39,7 +39,7 @@ PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
 
 
 class Fate(Enum):
-    """What became of a question of a batch."""
+    """How a question of a batch ended."""
 
     ANSWERED = auto()
     TRANSIENT = auto()
@@ -66,7 +66,7 @@ class State(NamedTuple):
 
     ended: bool
     rest: Fate = Fate.TRANSIENT
-    """What became of questions that have no line in the results of a batch that has ended."""
+    """How questions ended that have no line in the results of a finished batch."""
     lost: bool = False
     """Whether such a question may have been answered and billed all the same."""
     message: str = ""
@@ -74,7 +74,7 @@ class State(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """A batch that may have been sent, and how it can be told from others."""
+    """A batch that may have been sent, and how to recognise it."""
 
     name: str
     file: str | None
@@ -112,7 +112,7 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def find(self, sought: Sought) -> str | None:
-        """What the vendor calls a batch, if it has it; may wait until that can be told."""
+        """The vendor's id of a batch, None if it has none; may wait until that is known."""
 
     @abstractmethod
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
@@ -141,20 +141,20 @@ class BatchApi(ABC):
         """The JSON object at a place."""
         door = self._door("GET", path)
         reply = await door.send()
-        told = door.parse(reply)
-        if isinstance(told, dict):
-            return told
+        data = door.parse(reply)
+        if isinstance(data, dict):
+            return data
         raise door.garbled("is not what a batch interface says", reply)
 
     async def _made(self, path: str, body: bytes, field: str = "id", headers: Mapping[str, str] | None = None) -> str:
         """What the vendor calls a file or batch that it is given; `file.name` is in a part of its reply."""
         door = self._door("POST", path)
         reply = await door.send(body, headers)
-        told = door.parse(reply)
+        data = door.parse(reply)
         for name in field.split("."):
-            told = told.get(name) if isinstance(told, dict) else None
-        if isinstance(told, str):
-            return told
+            data = data.get(name) if isinstance(data, dict) else None
+        if isinstance(data, str):
+            return data
         raise door.garbled(f"has no {field}", reply)
 
     async def _newest(self, path: str, after: str, since: float) -> AsyncIterator[dict[str, object]]:
@@ -162,14 +162,14 @@ class BatchApi(ABC):
         seen = [""]
         while True:
             page = f"&{after}={quote(seen[-1])}" if seen[-1] else ""
-            told = await self._json(f"{path}?limit=100{page}")
-            found = _dicts(told, "data")
+            data = await self._json(f"{path}?limit=100{page}")
+            found = _dicts(data, "data")
             for each in found:
                 if _seconds(each.get("created_at")) < since - SKEW:
                     return
                 yield each
             last = _text(found[-1], "id") if found else ""
-            if not told.get("has_more") or last in seen:
+            if not data.get("has_more") or last in seen:
                 return
             seen.append(last)
 
@@ -223,20 +223,20 @@ class OpenAIBatches(BatchApi):
         return await self._made("/batches", json.dumps(asked).encode())
 
     async def state(self, remote: str) -> State:
-        told = await self._json(f"/batches/{quote(remote)}")
-        return _state(str(told.get("status")), told.get("errors"))
+        data = await self._json(f"/batches/{quote(remote)}")
+        return _state(str(data.get("status")), data.get("errors"))
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
-        told = await self._json(f"/batches/{quote(remote)}")
-        files = [_text(told, "output_file_id"), _text(told, "error_file_id")]
-        if told.get("status") == "completed" and not any(files):
+        data = await self._json(f"/batches/{quote(remote)}")
+        files = [_text(data, "output_file_id"), _text(data, "error_file_id")]
+        if data.get("status") == "completed" and not any(files):
             raise _without_results()
         for file in filter(None, files):
             for each in await self._lines(f"/files/{quote(file)}/content"):
                 yield self._result(each)
 
-    def _result(self, told: Mapping[str, object]) -> Line:
-        id, response, error = str(told.get("custom_id")), told.get("response"), told.get("error")
+    def _result(self, data: Mapping[str, object]) -> Line:
+        id, response, error = str(data.get("custom_id")), data.get("response"), data.get("error")
         if isinstance(response, dict):
             status, body = _whole(response.get("status_code")), json.dumps(response.get("body")).encode()
             fate = Fate.ANSWERED if status == 200 else Fate.TRANSIENT if _passes(status) else Fate.FAILED
@@ -274,7 +274,7 @@ class MessageBatches(BatchApi):
         return None
 
     async def _is_ours(self, remote: str, name: str) -> bool:
-        """Whether a batch holds our questions, which can be told once it has ended."""
+        """Whether a batch holds our questions, which is known once it has ended."""
         while remote not in self._firsts:
             while not (await self.state(remote)).ended:
                 await asyncio.sleep(WATCH)
@@ -285,22 +285,22 @@ class MessageBatches(BatchApi):
         return await self._made("/v1/messages/batches", b'{"requests":[' + b",".join(lines) + b"]}")
 
     async def state(self, remote: str) -> State:
-        told = await self._json(f"/v1/messages/batches/{quote(remote)}")
-        return State(told.get("processing_status") == "ended", lost=True)
+        data = await self._json(f"/v1/messages/batches/{quote(remote)}")
+        return State(data.get("processing_status") == "ended", lost=True)
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
         for each in await self._lines(f"/v1/messages/batches/{quote(remote)}/results"):
             id, result = str(each.get("custom_id")), each.get("result")
-            told = result if isinstance(result, dict) else {}
-            match told.get("type"):
+            data = result if isinstance(result, dict) else {}
+            match data.get("type"):
                 case "succeeded":
-                    yield Line(id, Fate.ANSWERED, json.dumps(told.get("message")).encode())
+                    yield Line(id, Fate.ANSWERED, json.dumps(data.get("message")).encode())
                 case "expired":
                     yield Line(id, Fate.EXPIRED, b"", 0)
                 case "canceled":
                     yield Line(id, Fate.CANCELLED, b"", 0)
                 case _:
-                    error = told.get("error")
+                    error = data.get("error")
                     inner = error.get("error") if isinstance(error, dict) else None
                     kind = inner.get("type") if isinstance(inner, dict) else None
                     yield Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, json.dumps(error).encode(), 0)
@@ -328,8 +328,8 @@ class GeminiBatches(BatchApi):
             "x-goog-upload-header-content-length": str(len(body)),
             "x-goog-upload-header-content-type": "application/jsonl",
         }
-        told = json.dumps({"file": {"displayName": name, "mimeType": "application/jsonl"}}).encode()
-        reply = await self._door("POST", "/upload/v1beta/files").send(told, start)
+        data = json.dumps({"file": {"displayName": name, "mimeType": "application/jsonl"}}).encode()
+        reply = await self._door("POST", "/upload/v1beta/files").send(data, start)
         place, ours = URL(reply.headers.get("x-goog-upload-url", "")), URL(self._vendor.base())
         if place.host != ours.host:
             raise PermanentError(
@@ -351,17 +351,17 @@ class GeminiBatches(BatchApi):
         return await self._made(path, json.dumps(asked).encode(), "name")
 
     async def state(self, remote: str) -> State:
-        told = await self._json(f"/v1beta/{quote(remote)}")
-        metadata = told.get("metadata")
+        data = await self._json(f"/v1beta/{quote(remote)}")
+        metadata = data.get("metadata")
         word = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
-        return _state(word.lower(), told.get("error"))
+        return _state(word.lower(), data.get("error"))
 
     async def results(self, remote: str) -> AsyncIterator[Line]:
-        told = await self._json(f"/v1beta/{quote(remote)}")
-        metadata = told.get("metadata")
-        output = told.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
+        data = await self._json(f"/v1beta/{quote(remote)}")
+        metadata = data.get("metadata")
+        output = data.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
         file = _text(output, "responsesFile") if isinstance(output, dict) else ""
-        if not file and told.get("done") and not told.get("error"):
+        if not file and data.get("done") and not data.get("error"):
             raise _without_results()
         for each in await self._lines(f"/download/v1beta/{quote(file)}:download?alt=media") if file else ():
             id, error = str(each.get("key")), each.get("error")
@@ -375,29 +375,29 @@ class GeminiBatches(BatchApi):
         seen = [""]
         while True:
             page = urlencode({"pageSize": 100, **({"pageToken": seen[-1]} if seen[-1] else {})})
-            told = await self._json(f"{path}?{page}")
-            for each in _dicts(told, field):
+            data = await self._json(f"{path}?{page}")
+            for each in _dicts(data, field):
                 yield each
-            token = _text(told, "nextPageToken")
+            token = _text(data, "nextPageToken")
             if token in seen:
                 return
             seen.append(token)
 
 
-def _dicts(told: Mapping[str, object], field: str) -> list[dict[str, object]]:
-    values = told.get(field)
+def _dicts(data: Mapping[str, object], field: str) -> list[dict[str, object]]:
+    values = data.get(field)
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
-def _text(told: Mapping[str, object], field: str) -> str:
+def _text(data: Mapping[str, object], field: str) -> str:
     """A text, or nothing in place of anything else."""
-    value = told.get(field)
+    value = data.get(field)
     return value if isinstance(value, str) else ""
 
 
-def _name(told: Mapping[str, object], field: str) -> str:
+def _name(data: Mapping[str, object], field: str) -> str:
     """What the vendor calls a file or batch of ours; without that, nobody may send it once more."""
-    if name := _text(told, field):
+    if name := _text(data, field):
         return name
     raise TransientError(f"the vendor lists a file or batch of ours that has no {field}; try later", garbled=True)
 

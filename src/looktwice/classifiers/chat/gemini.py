@@ -82,14 +82,15 @@ class Gemini(ChatModel):
 
 
 def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
-    """A JSON schema in the words of Gemini: types in capitals, the order of fields told, and nothing about others."""
-    told = {name: value for name, value in schema.items() if name != "additionalProperties"}
-    told["type"] = str(schema["type"]).upper()
+    """A JSON schema as Gemini has it: types in capitals, an order of fields, no `additionalProperties`."""
+    converted = {name: value for name, value in schema.items() if name != "additionalProperties"}
+    converted["type"] = str(schema["type"]).upper()
     if isinstance(fields := schema.get("properties"), Mapping):
-        told |= {"properties": {name: _openapi(field) for name, field in fields.items()}, "propertyOrdering": [*fields]}
+        properties = {name: _openapi(field) for name, field in fields.items()}
+        converted |= {"properties": properties, "propertyOrdering": [*fields]}
     if isinstance(items := schema.get("items"), Mapping):
-        told["items"] = _openapi(items)
-    return told
+        converted["items"] = _openapi(items)
+    return converted
 
 
 def _counts(usage: Mapping[str, object] | None) -> tuple[tuple[str, int], ...]:

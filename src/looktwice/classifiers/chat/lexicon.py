@@ -115,15 +115,15 @@ class Lexicon:
 
     def missing(self, word: str) -> Missing:
         """The same as a value."""
-        if told := WITHOUT_WORDS.get(word):
-            return told
+        if missing := WITHOUT_WORDS.get(word):
+            return missing
         if not _plain(word):
             return Missing.EMPTY
         return Missing.REFUSAL if REFUSAL.match(word.replace("’", "'")) else Missing.UNLISTED
 
 
 def _unambiguous(words: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Words that mean one label only once case and punctuation are gone: "C" and "C++" are then the same."""
+    """Words that mean one label only once case and punctuation are ignored: "C" and "C++" are then the same."""
     meanings: dict[str, set[str]] = {}
     for word, label in words:
         meanings.setdefault(word, set()).add(label)

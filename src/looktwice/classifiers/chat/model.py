@@ -112,7 +112,7 @@ class ChatModel(HttpSettings, ABC):
         return JSON
 
     def closeness(self) -> str | None:
-        """How closely the model is told to look at pictures, where that has a price."""
+        """The level of detail of pictures in requests, where it affects the price."""
         return None
 
     def usable_size(self) -> WorkingSize:
@@ -120,7 +120,7 @@ class ChatModel(HttpSettings, ABC):
         return self.encoding.usable_size()
 
     def enumerates(self, labels: Sequence[str]) -> bool:
-        """Whether the server takes so many labels in a schema."""
+        """Whether the server accepts these labels as an enumeration in a schema."""
         return True
 
     def arranged(self, picture: Mapping[str, object], words: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -140,12 +140,12 @@ class ChatModel(HttpSettings, ABC):
 
     def parts(self, prompts: Prompts) -> dict[str, object]:
         """What could change answers, for a fingerprint."""
-        told = self.model_dump(exclude={*HttpSettings.model_fields, *READ_ONLY, *ADDED, "encoding", "key", "ranked"})
-        told |= self.model_dump(include=ADDED - {"wordings"}, exclude_defaults=True)
-        told |= {"wordings": prompts.wordings} if prompts.wordings else {}
-        told |= {"prompt": prompts.template(AS_DESCRIBED), **({"ranked": self.ranked} if self.ranked else {})}
+        parts = self.model_dump(exclude={*HttpSettings.model_fields, *READ_ONLY, *ADDED, "encoding", "key", "ranked"})
+        parts |= self.model_dump(include=ADDED - {"wordings"}, exclude_defaults=True)
+        parts |= {"wordings": prompts.wordings} if prompts.wordings else {}
+        parts |= {"prompt": prompts.template(AS_DESCRIBED), **({"ranked": self.ranked} if self.ranked else {})}
         where = {"url": self.base(), "path": self.path()}
-        return {**told, **where, "labels": prompts.labels, "encoding": self.encoding.parts()}
+        return {**parts, **where, "labels": prompts.labels, "encoding": self.encoding.parts()}
 
     @field_validator("prompt")
     @classmethod
@@ -163,9 +163,9 @@ class ChatModel(HttpSettings, ABC):
 
     @field_validator("encoding", mode="before")
     @classmethod
-    def _within_limits(cls, told: object) -> object:
-        told = told.model_dump(exclude_unset=True) if isinstance(told, Encoding) else told
-        return {**cls.limits, **told} if isinstance(told, Mapping) else told
+    def _within_limits(cls, given: object) -> object:
+        given = given.model_dump(exclude_unset=True) if isinstance(given, Encoding) else given
+        return {**cls.limits, **given} if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _tells_of_one_label(self) -> Self:
@@ -287,15 +287,15 @@ def connected(vendor: type[Vendor], settings: Settings) -> ChatClassifier:
             f"chat model {model!r} needs the labels it may choose from; write a TOML file with connector, "
             f'model = "{model}" and labels = ["cat", "dog"], or add ?labels=labels.txt to the name'
         )
-    told = described(vendor, settings)
+    description = described(vendor, settings)
     labels, wordings = (
         read_labels(lines, folder_of(settings)) if isinstance(lines, str) else lines
-        for lines in (told.labels, told.wordings)
+        for lines in (description.labels, description.wordings)
     )
-    lexicon = Lexicon(labels or (), told.synonyms, told.without_label)
-    enumerated = told.enumerates(lexicon.asked) if told.enumeration is None else told.enumeration
-    prompts = Prompts(lexicon.asked, told.prompt, told.ranked, wordings, enumerated)
-    return ChatClassifier(told, lexicon, prompts, Secrets())
+    lexicon = Lexicon(labels or (), description.synonyms, description.without_label)
+    enumerated = description.enumerates(lexicon.asked) if description.enumeration is None else description.enumeration
+    prompts = Prompts(lexicon.asked, description.prompt, description.ranked, wordings, enumerated)
+    return ChatClassifier(description, lexicon, prompts, Secrets())
 
 
 def of_name(address: str) -> Settings:

@@ -31,7 +31,7 @@ from looktwice.pictures.image import WorkingSize
 
 OPENAI = "https://api.openai.com/v1"
 MOST_VALUES, MANY_VALUES, MOST_CHARACTERS = 1000, 250, 15_000
-"""OpenAI's limits for the values of an enumeration: so many, and of many ones so many characters in all."""
+"""OpenAI's limits for an enumeration: the number of values and, for long ones, their characters in total."""
 TOOL = "answer"
 
 
@@ -103,7 +103,7 @@ class Completions(OpenAIModel):
         calls = [call.function.arguments for call in choice.message.tool_calls or () if call.function.name == TOOL]
         tokens = (choice.logprobs and choice.logprobs.content) or ()
         text = choice.message.content or "".join(calls) or Missing.EMPTY
-        return Said(text, usage, tuple(token.told() for token in tokens))
+        return Said(text, usage, tuple(token.as_token() for token in tokens))
 
 
 class _Function(BaseModel):
@@ -128,7 +128,7 @@ class LogProb(BaseModel):
     logprob: float
     bytes: tuple[Annotated[int, Field(ge=0, le=255)], ...] | None = None
 
-    def told(self) -> Token:
+    def as_token(self) -> Token:
         return Token(self.token.encode() if self.bytes is None else bytes(self.bytes), self.logprob)
 
 

@@ -51,7 +51,7 @@ class Responses(OpenAIModel):
             return Said(Missing.REFUSAL, usage)
         text = "".join(part.text for part in parts if part.type == "output_text")
         return Said(
-            text or Missing.EMPTY, usage, tuple(token.told() for part in parts for token in part.logprobs or ())
+            text or Missing.EMPTY, usage, tuple(token.as_token() for part in parts for token in part.logprobs or ())
         )
 
 
