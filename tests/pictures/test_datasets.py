@@ -210,9 +210,9 @@ def test_pictures_of_cifar_travel_without_their_pixels(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"labels": [3, 8, 8, 0, 10]}, "1 label (10 at #4) outside the 10 class names"),
-        ({"labels": [3, 8]}, "its labels are not 5 whole numbers"),
-        ({"labels": [b"cat"] * 5}, "its labels are not 5 whole numbers"),
-        ({"labels": b"cat"}, "its labels are not 5 whole numbers"),
+        ({"labels": [3, 8]}, "its labels are not 5 integers"),
+        ({"labels": [b"cat"] * 5}, "its labels are not 5 integers"),
+        ({"labels": b"cat"}, "its labels are not 5 integers"),
         ({"data": pixels()[:, :3000]}, "its data are not rows of 3,072 bytes"),
         ({"data": b"no array"}, "its data are not rows of 3,072 bytes"),
         ({"data": pixels(0)}, "its data are not rows of 3,072 bytes"),

@@ -226,8 +226,8 @@ class Opened:
         """The ranked list of each question of the panel, empty where there is none; nothing where no answer has one."""
         if self.scores == "ignore":
             return ()
-        said = [job.answer for job in self.jobs[: self.asked]]
-        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in said]
+        answers = [job.answer for job in self.jobs[: self.asked]]
+        found = [merged(self.names, answer) if isinstance(answer, Answer) else () for answer in answers]
         return (*found, *[()] * (len(self.jobs) - self.asked)) if any(found) else ()
 
     def label(self, answer: Answer | Failure | None) -> str | None:
@@ -252,8 +252,8 @@ class Opened:
         if failure := self.failure():
             return Unscored(self.picture.name, failure.cause, failure.message)
         if base is None:
-            said = self.jobs[0].answer
-            why = why_none(self.names, said.label if isinstance(said, Answer) else NO_LABEL)
+            answer = self.jobs[0].answer
+            why = why_none(self.names, answer.label if isinstance(answer, Answer) else NO_LABEL)
             return Unscored(self.picture.name, Cause.NO_LABEL, why)
         asked = (*views, *[None] * (len(self.jobs) - self.asked))
         return Row(self.picture.name, base, asked, self.image.digest, self.thumbnail, self.lists(), self.descriptor)

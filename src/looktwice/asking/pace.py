@@ -281,13 +281,13 @@ class SharedAdaptiveRate(AdaptiveRate):
                 kept = asyncio.wrap_future(self._paces.keep_pace(self._fingerprint, rate))
                 kept.add_done_callback(partial(self._yield, rate))
 
-    def _yield(self, told: float | None, kept: asyncio.Future[float | None]) -> None:
+    def _yield(self, before: float | None, kept: asyncio.Future[float | None]) -> None:
         """Slow down by what newcomers were given."""
         if kept.cancelled() or kept.exception():
             return
         rate = kept.result()
-        if self.rate is not None and told and rate and rate < told:
-            self.rate *= rate / told
+        if self.rate is not None and before and rate and rate < before:
+            self.rate *= rate / before
 
 
 @dataclass(frozen=True)

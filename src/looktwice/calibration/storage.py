@@ -112,12 +112,12 @@ def _load_parquet(path: Path) -> Loaded:
     packed = (table.schema.metadata or {})[b"looktwice"]
     codes: dict[str, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
     views = len(json.loads(packed)["panel"])
-    told = [column.to_pylist() for column in table.columns[1:]]
-    scored = zip(*told[views + 1 :], strict=True)
+    columns = [column.to_pylist() for column in table.columns[1:]]
+    scored = zip(*columns[views + 1 :], strict=True)
     lists = [[tuple((one["label"], one["score"]) for one in ranked) for ranked in row] for row in scored]
     coded = [
         np.array([MISSING if label is None else codes[label] for label in column], np.int32)
-        for column in told[: views + 1]
+        for column in columns[: views + 1]
     ]
     return (
         coded[0],

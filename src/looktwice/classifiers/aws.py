@@ -346,8 +346,8 @@ class Service:
         code, status = details.get("Code", ""), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         # botocore cuts a code at its signs, so that half a key could be left of one that is none.
         name = code if CODE.fullmatch(code) else "an error"
-        said = self.secrets().line(f"{name} ({status}): {details.get('Message') or 'nothing more'}")
-        words = f"{self._name} answered {said}"
+        detail = self.secrets().line(f"{name} ({status}): {details.get('Message') or 'nothing more'}")
+        words = f"{self._name} answered {detail}"
         if code in QUOTA or status == 402:
             advice = "the account needs a higher limit; go on with the same command afterwards"
             return QuotaError(f"{words}; {advice}", status=status, billed=self._account.bills_refusals)

@@ -207,8 +207,8 @@ class CommandClassifier:
         return self._secrets.answer(*first, options=options if len(options) > 1 else ())
 
     def _failed(self, code: int, errors: bytes) -> ClassifierError:
-        said = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
-        words = self._secrets.line(said) or "nothing on stderr"
+        line = next((line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()), "")
+        words = self._secrets.line(line) or "nothing on stderr"
         if code == EX_TEMPFAIL:
             return TransientError(f"{self._words[0]!r} says it may work later (exit code {code}): {words}")
         if code < 0:

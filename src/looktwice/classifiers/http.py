@@ -175,9 +175,9 @@ class HttpClassifier:
 
     def _answer(self, reply: Reply) -> Answer:
         text = self._description.reply == "text"
-        said = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
+        content = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
         try:
-            found = self._reader.read(said)
+            found = self._reader.read(content)
         except Garbled as why:
             problem = str(why)
         else:

@@ -46,7 +46,7 @@ class _Rule(BaseModel):
 
 
 class Tiles(_Rule):
-    """OpenAI: a base and tokens for each square of 512 of the picture, scaled into 2048 × 2048, then to a side of 768."""
+    """OpenAI: a base, and tokens for each square of 512 after scaling into 2048 × 2048 and to a shorter side of 768."""
 
     rule: Literal["tiles"]
     base: int = Field(ge=0)

@@ -90,12 +90,12 @@ class PythonClassifier:
         return pixels
 
     async def label(self, batch: Sequence[Pixels]) -> list[Answer]:
-        said = await self._call(list(batch)) if self._batched else [await self._call(pixels) for pixels in batch]
-        if not isinstance(said, (list, tuple)) or len(said) != len(batch):
+        answers = await self._call(list(batch)) if self._batched else [await self._call(pixels) for pixels in batch]
+        if not isinstance(answers, (list, tuple)) or len(answers) != len(batch):
             raise PermanentError(
                 f"{self._name} was given {len(batch)} pictures and must return as many labels in a list"
             )
-        return [self._answer(label) for label in said]
+        return [self._answer(label) for label in answers]
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -105,14 +105,14 @@ class PythonClassifier:
             return await self._function(argument)
         return await asyncio.to_thread(self._function, argument)
 
-    def _answer(self, said: object) -> Answer:
-        if isinstance(said, Mapping):
-            ranked = sorted(said.items(), key=lambda item: -self._number(item[1]))[:MOST_OPTIONS]
+    def _answer(self, value: object) -> Answer:
+        if isinstance(value, Mapping):
+            ranked = sorted(value.items(), key=lambda item: -self._number(item[1]))[:MOST_OPTIONS]
             options = tuple((self._word(label), self._number(score)) for label, score in ranked)
             return Answer(*options[0], options=options) if options else Answer(NO_LABEL)
-        if isinstance(said, tuple) and len(said) == 2:
-            return Answer(self._word(said[0]), self._number(said[1]))
-        return Answer(self._word(said))
+        if isinstance(value, tuple) and len(value) == 2:
+            return Answer(self._word(value[0]), self._number(value[1]))
+        return Answer(self._word(value))
 
     def _number(self, score: object) -> float:
         if isinstance(score, bool) or not isinstance(score, int | float | np.integer | np.floating):

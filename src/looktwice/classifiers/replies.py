@@ -87,11 +87,11 @@ class Reader:
         self._error = _search(paths.error) if paths.error else None
         self._labels = labels
 
-    def read(self, said: object) -> Found:
+    def read(self, data: object) -> Found:
         """The word and score that a reply holds; Garbled says why there is none."""
-        if self._error and (problem := self._error(said)) is not None:
+        if self._error and (problem := self._error(data)) is not None:
             raise Garbled(f"tells of an error, {_shown(problem)}")
-        named, scores = self._listed(said)
+        named, scores = self._listed(data)
         if not named:
             return Found(NO_LABEL, None)
         ranked = nlargest(MOST_OPTIONS, range(len(named)), scores.__getitem__) if scores else range(len(named))
@@ -105,15 +105,15 @@ class Reader:
             with suppress(Garbled):
                 yield self._word(named[at]), scores[at] if scores else None
 
-    def _listed(self, said: object) -> tuple[Sequence[object], list[float]]:
+    def _listed(self, data: object) -> tuple[Sequence[object], list[float]]:
         """What may be the label, and as many scores, or none."""
-        scores = self._score(said) if self._score else None
+        scores = self._score(data) if self._score else None
         if self._label is None:
             numbers = _numbers(scores)
             return range(len(numbers)), probabilities(np.array(numbers)).tolist() if numbers else []
-        labels = self._label(said)
+        labels = self._label(data)
         if labels is None:
-            texts = list(islice(dict.fromkeys(text_paths(said)), MOST_PATHS))
+            texts = list(islice(dict.fromkeys(text_paths(data)), MOST_PATHS))
             hint = f"; there are texts at {', '.join(texts)}" if texts else ""
             raise Garbled(f"has nothing at the label path {self._label_path!r}{hint}")
         if not isinstance(labels, list):
@@ -123,17 +123,17 @@ class Reader:
             raise Garbled(f"has {len(labels)} labels and {len(numbers)} scores")
         return labels, numbers
 
-    def _word(self, said: object) -> str:
-        if isinstance(said, int) and not isinstance(said, bool):
-            if self._labels is not None and not 0 <= said < len(self._labels):
-                raise Garbled(f"has {said} where the position of one of {len(self._labels)} labels should be")
-            return position_word(said) if said >= 0 else str(said)
-        if not isinstance(said, str) or not _whole(said):
-            raise Garbled(f"has {_shown(said)} where a label should be")
-        return as_word(said)
+    def _word(self, data: object) -> str:
+        if isinstance(data, int) and not isinstance(data, bool):
+            if self._labels is not None and not 0 <= data < len(self._labels):
+                raise Garbled(f"has {data} where the position of one of {len(self._labels)} labels should be")
+            return position_word(data) if data >= 0 else str(data)
+        if not isinstance(data, str) or not _whole(data):
+            raise Garbled(f"has {_shown(data)} where a label should be")
+        return as_word(data)
 
 
-def text_paths(said: object, path: str = "") -> Iterator[str]:
+def text_paths(data: object, path: str = "") -> Iterator[str]:
     """The JMESPaths at which a reply holds texts, as far as they are not too long to be shown.
 
     >>> list(text_paths({"tags": [{"name": "cat", "score": 0.9}, {"name": "dog"}], "request-id": "a1"}))
@@ -141,13 +141,13 @@ def text_paths(said: object, path: str = "") -> Iterator[str]:
     """
     if len(path) > LONGEST_PATH:
         return
-    if isinstance(said, str) and path:
+    if isinstance(data, str) and path:
         yield path
-    elif isinstance(said, list):
-        for item in said:
+    elif isinstance(data, list):
+        for item in data:
             yield from text_paths(item, f"{path}[]")
-    elif isinstance(said, dict):
-        for key, value in said.items():
+    elif isinstance(data, dict):
+        for key, value in data.items():
             name = key if IDENTIFIER.fullmatch(key) else json.dumps(key)
             yield from text_paths(value, f"{path}.{name}" if path else name)
 
@@ -167,9 +167,9 @@ def _search(path: str) -> Search:
     # One interpreter for all replies: making one takes longer than most searches.
     visit = TreeInterpreter().visit
 
-    def search(said: object) -> object:
+    def search(data: object) -> object:
         try:
-            return visit(node, said)
+            return visit(node, data)
         except jmespath.exceptions.JMESPathError as error:
             raise Garbled(f"does not fit its path: {str(error).splitlines()[0]}") from None
 

@@ -52,8 +52,8 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
 def _tokens(found: Checkup) -> str:
     """What was expected of questions and answers, and what they came to by the classifier's own count."""
     expected = "{:,} + {:,} expected, ".format(*found.tokens) if any(found.tokens) else ""
-    told = ", ".join(f"{asked:,} + {said:,}" for asked, said in dict.fromkeys(found.billed))
-    return f"{expected}{told or 'none'} by its own count (question + answer)"
+    counts = ", ".join(f"{asked:,} + {answered:,}" for asked, answered in dict.fromkeys(found.billed))
+    return f"{expected}{counts or 'none'} by its own count (question + answer)"
 
 
 def _scores(found: Checkup) -> str:

@@ -210,6 +210,6 @@ def _gallery(demo: Demo, heading: str, places: NDArray[np.intp]) -> None:
     captions = []
     for i in places.tolist():
         outcome = "right" if demo.best.correct[i] else f"wrong: {demo.tested[i].truth}"
-        said = f"{demo.vocabulary[demo.best.label[i]]} {percent(float(demo.best.confidence[i]))}"
-        captions.append(f"{said}\n[dim]{outcome}[/dim]")
+        verdict = f"{demo.vocabulary[demo.best.label[i]]} {percent(float(demo.best.confidence[i]))}"
+        captions.append(f"{verdict}\n[dim]{outcome}[/dim]")
     console.OUT.print(console.thumbnails([demo.tested[i].image().pixels for i in places], captions))

@@ -98,13 +98,13 @@ def tell_mismatch(labelled: LabelledVotes) -> None:
     A rare one may never be returned by chance; it counts where it has several pictures, or where many are like it.
     """
     sure = zip(labelled.words, labelled.doubtful(), strict=True)
-    truths, said = Counter(word for word, doubtful in sure if not doubtful), set(labelled.vocabulary)
-    never, others = truths.keys() - said, said - truths.keys()
+    truths, returned = Counter(word for word, doubtful in sure if not doubtful), set(labelled.vocabulary)
+    never, others = truths.keys() - returned, returned - truths.keys()
     count = sum(truths[word] for word in never)
     if others and never and (max(truths[word] for word in never) >= SEVERAL or count > MANY * len(labelled)):
-        told = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
-        told += few(sorted(others), "label")
-        say(f"[yellow]Label mismatch:[/yellow] {safe(told)}. If some mean the same, rename one: see docs/pictures.md")
+        found = f"the classifier never returned {few(sorted(never), 'true label')}, and no picture is labelled with "
+        found += few(sorted(others), "label")
+        say(f"[yellow]Label mismatch:[/yellow] {safe(found)}. If some mean the same, rename one: see docs/pictures.md")
 
 
 def tell_duplicates(collected: Collected) -> None:

@@ -110,8 +110,8 @@ def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, pl
 
 def _tell(audited: Audit, labels: Labels) -> None:
     """Say how often accepted verdicts are wrong, as far as the labels tell."""
-    if told := audited.share(verdicts_wrong(audited, labels.known())):
-        say(told.line())
+    if share := audited.share(verdicts_wrong(audited, labels.known())):
+        say(share.line())
 
 
 def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tuple[Path, dict[str, Picture]]:
@@ -184,11 +184,11 @@ def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> 
         found = label_studio.read(result)
         known = found.known
         if found.disputed:
-            told = safe(few(found.disputed, "picture"))
-            say(f"[yellow]Left out:[/yellow] people disagree about {told}; settle it there and import again.")
+            disputed = safe(few(found.disputed, "picture"))
+            say(f"[yellow]Left out:[/yellow] people disagree about {disputed}; settle it there and import again.")
         if found.unnamed:
-            told = f"{found.unnamed} annotations of tasks that `looktwice export` did not write"
-            say(f"[yellow]Left out:[/yellow] {told}: no field `file` in their data names the picture.")
+            unnamed = f"{found.unnamed} annotations of tasks that `looktwice export` did not write"
+            say(f"[yellow]Left out:[/yellow] {unnamed}: no field `file` in their data names the picture.")
     if not known:
         raise DataError(f"{str(result)!r} holds no label; label some pictures there and export again")
     write_labels(out, known)

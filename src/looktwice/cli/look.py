@@ -207,13 +207,13 @@ def score(
     began, first = None if since is None else todo[since].name, [todo[place].name for place in strangest]
     tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
     if output.json:
-        told: dict[str, object] = {
+        summary: dict[str, object] = {
             "not_scored": file.missing(),
             "drift": stream.alarm,
             "unfamiliar": decided.unfamiliar,
         }
-        told |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
-        print_json({"out": str(out), "pictures": len(pictures), **told})
+        summary |= {"drift_since": began, "label_first": first, "expected_accuracy": asdict(stream.expected())}
+        print_json({"out": str(out), "pictures": len(pictures), **summary})
     tell_drift(stream, began, first)
     if stream.seen < decided.verdicts:
         say(f"Only {stream.seen:,} verdicts were compared; those after the run was cut off are no fair sample.")
@@ -253,8 +253,8 @@ def _show(verdict: Verdict | Unscored, json: bool) -> None:
         line = f"[bold]{safe(verdict.label)}[/bold] {share}{decision} {safe(verdict.name)}"
         OUT.print(line, highlight=False)
         if verdict.unfamiliar_because:
-            told = f"Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}."
-            OUT.print(f"  [yellow]{told}[/yellow]", highlight=False, soft_wrap=True)
+            warning = f"Unlike the pictures it was fitted on: {safe(verdict.unfamiliar_because)}."
+            OUT.print(f"  [yellow]{warning}[/yellow]", highlight=False, soft_wrap=True)
         OUT.print(f"  [dim]{safe(verdict.sentence())}[/dim]", highlight=False, soft_wrap=True)
         if verdict.prediction_set is not None:
             labels = alternatives(verdict.prediction_set)

@@ -107,14 +107,14 @@ def transfer(
 
     async def work() -> tuple[Collected, Collected]:
         async with watched(model, 2 * len(pictures), output):
-            told = await model.ask(pictures, views=Panel.parse(f"{chosen.view}*{draws}"))
-            return told, await model.ask(pictures, views=GENERAL)
+            drawn = await model.ask(pictures, views=Panel.parse(f"{chosen.view}*{draws}"))
+            return drawn, await model.ask(pictures, views=GENERAL)
 
-    told, jury = run(work)
-    complain(told.unscored)
-    tell_duplicates(told)
-    found = compare(chosen, told, jury)
-    profile = model.learn(told, Transfer(noise=chosen.noise.cumulative))
+    drawn, jury = run(work)
+    complain(drawn.unscored)
+    tell_duplicates(drawn)
+    found = compare(chosen, drawn, jury)
+    profile = model.learn(drawn, Transfer(noise=chosen.noise.cumulative))
     profile.save(out)
     results = [Result.of(outcome) for outcome in (*found.others, found.calibrator)]
     if output.json:
@@ -126,7 +126,7 @@ def transfer(
             OUT.print(line, highlight=False, soft_wrap=True)
         say(f"Profile of the transferred calibrator: {out}")
         say_reach(profile, out, model.typical_price())
-    return not told.unscored
+    return not drawn.unscored
 
 
 def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: Path, output: Output) -> bool:
@@ -200,10 +200,10 @@ def taught(prior: Jury, collected: Collected, description: str) -> Profile:
     return profile.model_copy(update={"calibrator": dump(fit_towards(prior, collected.labelled()))})
 
 
-def compare(chosen: Measured, told: Collected, jury: Collected) -> Transferred:
+def compare(chosen: Measured, drawn: Collected, jury: Collected) -> Transferred:
     """How the transferred calibrator and the others fare on pictures that they were not fitted on."""
-    labelled = told.labelled()
-    if jury.votes.names != told.votes.names:
+    labelled = drawn.labelled()
+    if jury.votes.names != drawn.votes.names:
         raise DataError("some pictures were answered under one panel only; run the same command again")
 
     def held_out(calibrator: Calibrator) -> Outcome:
@@ -216,12 +216,12 @@ def compare(chosen: Measured, told: Collected, jury: Collected) -> Transferred:
 
 def judged(found: Transferred) -> list[str]:
     """A sentence for each other calibrator: whether the transferred one has the better Brier score."""
-    told = []
+    sentences = []
     for name, gap in _differences(found).items():
         figures = f"Brier {gap.mean:+.4f}, 95 % between {gap.low:+.4f} and {gap.high:+.4f}"
         verdict = "beats" if gap.high < 0 else "loses to" if gap.low > 0 else "cannot be distinguished from"
-        told.append(f"The transferred calibrator [bold]{verdict}[/bold] {name} ({figures}).")
-    return told
+        sentences.append(f"The transferred calibrator [bold]{verdict}[/bold] {name} ({figures}).")
+    return sentences
 
 
 def _differences(found: Transferred) -> dict[str, metrics.Difference]:

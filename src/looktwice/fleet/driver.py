@@ -144,8 +144,8 @@ class Run:
         from ray.exceptions import RayError
 
         total, asked = Progress(), [worker.progress.remote() for worker in self._working.values()]
-        told = ray.wait(asked, num_returns=len(asked), timeout=TICK)[0] if asked else []
-        for each in told:
+        ready = ray.wait(asked, num_returns=len(asked), timeout=TICK)[0] if asked else []
+        for each in ready:
             with suppress(RayError):
                 total += ray.get(each)
         return total

@@ -342,8 +342,8 @@ def _by_class(root: Path, max_pixels: int) -> list[Picture]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a table tells of a picture: its truth, or what that is not; neither where nobody could tell."""
+class KnownTruth:
+    """What a table knows about a picture: its truth, or labels that are wrong; neither where nobody could tell."""
 
     truth: str | None = None
     excluded: tuple[str, ...] = ()
@@ -351,26 +351,27 @@ class Told:
 
 
 def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[Picture]:
-    told, where = read_truths(table, column), shown(str(table))
+    truths, where = read_truths(table, column), shown(str(table))
     sources = {picture.name: picture.source for picture in find([path], max_pixels)}
     # An accented letter may be one character in the table and two in the name of the file, as on a Mac.
-    others = {normalize("NFC", name): name for name in sources.keys() - told.keys()}
-    told = {name if name in sources else others.get(normalize("NFC", name), name): each for name, each in told.items()}
-    bare = sorted(sources.keys() - told.keys())
+    others = {normalize("NFC", name): name for name in sources.keys() - truths.keys()}
+    aliases = {name: others.get(normalize("NFC", name), name) for name in truths.keys() - sources.keys()}
+    truths = {aliases.get(name, name): each for name, each in truths.items()}
+    bare = sorted(sources.keys() - truths.keys())
     growing = column == COLUMN and NOT in next(_rows(table), [])  # a table that people still label with
     if bare and not growing:
         raise DataError(
             f"{where}: {few(bare, 'picture')} without a truth; add a row for each, move them "
             "away, or add a column `not` to use the others only: it may stay empty"
         )
-    for name in told.keys() - sources.keys() if path.is_dir() else ():
+    for name in truths.keys() - sources.keys() if path.is_dir() else ():
         below = ".." not in PurePosixPath(name).parts and not name.startswith("/")
         if below and (path / name).is_file():  # a file of an unusual ending is taken because a row names it
             sources[name] = Folder(path, max_pixels)
-    lost = sorted(told.keys() - sources.keys())
+    lost = sorted(truths.keys() - sources.keys())
     if lost:
         raise DataError(f"{where}: {few(lost, 'truth')} without a picture in {shown(str(path))}; remove the rows")
-    useful = {name: each for name, each in told.items() if each.truth or each.excluded}
+    useful = {name: each for name, each in truths.items() if each.truth or each.excluded}
     if not useful:
         raise DataError(f"{where}: holds no label; label some pictures with: looktwice label")
     names = sorted(useful) if path.is_dir() else [name for name in sources if name in useful]
@@ -380,7 +381,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     ]
 
 
-def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
+def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
     """What a CSV with a column `file` (or another of `FILE_COLUMNS`) and this one tells of each file.
 
     With a column `not` beside `label`, a row has a label in one of the two, or in neither where nobody could tell;
@@ -408,20 +409,20 @@ def read_truths(path: Path, column: str = COLUMN) -> dict[str, Told]:
     ]
     if uneven:
         raise DataError(f"{where}: {few(uneven, 'row')} not of {width} filled fields; quote texts that hold commas")
-    truths: dict[str, Told] = {}
+    truths: dict[str, KnownTruth] = {}
     twice = set[str]()
     for _, row in table:
         name = str(PurePosixPath(row[file]))
-        told = Told(
+        found = KnownTruth(
             sys.intern(row[label]) or None,
             (sys.intern(row[other]),) if other is not None and row[other] else (),
             1.0 if chance is None else _probability(row[chance], name, where),
         )
-        known = truths.setdefault(name, told)
-        if (told.truth and told.excluded) or (known is not told and not (told.excluded and known.excluded)):
+        known = truths.setdefault(name, found)
+        if (found.truth and found.excluded) or (known is not found and not (found.excluded and known.excluded)):
             twice.add(name)
-        elif known is not told:
-            truths[name] = Told(None, (*known.excluded, *told.excluded), known.probability)
+        elif known is not found:
+            truths[name] = KnownTruth(None, (*known.excluded, *found.excluded), known.probability)
     if twice:
         raise DataError(f"{where}: {few(sorted(twice), 'file')} in more than one row; keep one row for each")
     return truths

@@ -173,18 +173,18 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     calibrator, kept = profile.restored_calibrator(), profile.held_out
     if len(labelled) != profile.pictures or isinstance(calibrator, Naive | Constant):
         return None
-    said = labelled.under(range(len(profile.views())))
+    votes = labelled.under(range(len(profile.views())))
     if any(result.calibrator == Pupil.name for result in profile.results):
-        if (crossfit.outcome(calibrator, said).correct == np.array(kept.correct)).mean() > SAME:
+        if (crossfit.outcome(calibrator, votes).correct == np.array(kept.correct)).mean() > SAME:
             what = "the borrowed jury was fitted on these pictures"  # without its prior, no fold can be fitted again
             raise DataError(f"{what}; report about others, or leave out the votes")
         return None
-    if not np.allclose(calibrator.fit(said).confidence(said), calibrator.confidence(said), atol=1e-6):
+    if not np.allclose(calibrator.fit(votes).confidence(votes), calibrator.confidence(votes), atol=1e-6):
         return None
     even = labelled.even()
     n_selection = int(np.searchsorted(np.cumsum(even), even.sum() - len(kept.confidence), "left")) + 1
     n_selection = n_selection if len(kept.confidence) < even.sum() else 0
-    fair = crossfit.cross_fit(calibrator, said, n_selection=n_selection).of_rows(even[n_selection:])
+    fair = crossfit.cross_fit(calibrator, votes, n_selection=n_selection).of_rows(even[n_selection:])
     same = isinstance(calibrator, Jury) or (fair.correct == np.array(kept.correct)).mean() > SAME
     return fair if same else None
 

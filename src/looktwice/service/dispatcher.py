@@ -259,17 +259,17 @@ class Dispatcher:
         seconds = self.limits.seconds
         try:
             async with asyncio.timeout(seconds):
-                told = await waiting
+                outcome = await waiting
         except TimeoutError:
             detail = f"there was no verdict within {seconds:g} s; answers that still come are kept, so ask again"
             raise Refusal("time", detail, seconds) from None
-        if isinstance(told, Verdict):
-            return told
-        if told.cause is Cause.BUDGET:
+        if isinstance(outcome, Verdict):
+            return outcome
+        if outcome.cause is Cause.BUDGET:
             detail = "the budget is spent; raise it to continue" + (", or wait for the next day" if self._daily else "")
-            raise Refusal(REFUSALS[told.cause], detail, DAY - time.time() % DAY if self._daily else None)
-        retry_after = self.state().retry_after if told.cause is Cause.STOPPED else None
-        raise Refusal(REFUSALS[told.cause], told.message, retry_after)
+            raise Refusal(REFUSALS[outcome.cause], detail, DAY - time.time() % DAY if self._daily else None)
+        retry_after = self.state().retry_after if outcome.cause is Cause.STOPPED else None
+        raise Refusal(REFUSALS[outcome.cause], outcome.message, retry_after)
 
 
 def _of_photo(on_answer: OnAnswer, photo: int) -> OnAnswer:

@@ -127,8 +127,8 @@ class Studio:
             return {"authorization": f"Token {self._key}"}
         if time.monotonic() > self._until:  # a personal access token is exchanged for one that is soon void
             asked = json.dumps({"refresh": self._key}).encode()
-            told = await self._fetch("POST", self._origin.with_path("/api/token/refresh/"), asked)
-            self._access = bodies.checked(_Access, told).access
+            reply = await self._fetch("POST", self._origin.with_path("/api/token/refresh/"), asked)
+            self._access = bodies.checked(_Access, reply).access
             self._until = time.monotonic() + FRESH
         return {"authorization": f"Bearer {self._access}"}
 
@@ -173,8 +173,8 @@ class Backend:
 
     async def webhook(self, request: Request) -> Response:
         """Label Studio tells of everything that happens in the project; nothing is learned from it."""
-        told = await bodies.parsed(EventBody, await bodies.read(request, self._limits))
-        if told.action == "START_TRAINING":
+        event = await bodies.parsed(EventBody, await bodies.read(request, self._limits))
+        if event.action == "START_TRAINING":
             raise Refusal("request", "a profile is not trained from here; export the labels and run: looktwice fit")
         return JSONResponse({})
 

@@ -153,44 +153,44 @@ class Inference:
     """A request that was read."""
 
     sources: list[Source]
-    wishes: list[tuple[str, bool]]
+    outputs: list[tuple[str, bool]]
     """Each output that is wanted, and whether as a binary tensor."""
     id: str | None
 
     def reply(self, verdicts: Sequence[Verdict]) -> Response:
         """The verdicts as the client wants them."""
         outputs, blobs = [], []
-        for name, binary in self.wishes:
+        for name, binary in self.outputs:
             output = OUTPUTS[name]
             elements = [output.element(verdict) for verdict in verdicts]
             blob = output.packed(elements) if binary else b""
             data = {"parameters": {"binary_data_size": len(blob)}} if binary else {"data": elements}
             outputs.append({"name": name, "datatype": output.datatype, "shape": [len(elements)], **data})
             blobs.append(blob)
-        said = {"model_name": MODEL, "model_version": VERSION, "outputs": outputs}
-        text = json.dumps(said if self.id is None else {**said, "id": self.id}).encode()
-        if not any(binary for _, binary in self.wishes):
+        response = {"model_name": MODEL, "model_version": VERSION, "outputs": outputs}
+        text = json.dumps(response if self.id is None else {**response, "id": self.id}).encode()
+        if not any(binary for _, binary in self.outputs):
             return Response(text, media_type=JSON)
         headers = {HEADER_LENGTH: str(len(text))}
         return Response(b"".join([text, *blobs]), headers=headers, media_type="application/octet-stream")
 
 
 def read(body: bytes, header_length: str | None, limits: Limits) -> Inference:
-    """The pictures and wishes of a request; a Refusal says what is wrong with it."""
-    told = str(len(body)) if header_length is None else header_length
-    if not (told.isascii() and told.isdecimal() and len(told) < 12 and int(told) <= len(body)):
+    """The pictures of a request and the outputs it asks for; a Refusal says what is wrong with it."""
+    length = str(len(body)) if header_length is None else header_length
+    if not (length.isascii() and length.isdecimal() and len(length) < 12 and int(length) <= len(body)):
         raise Refusal("request", "Inference-Header-Content-Length must be the length of the JSON, within the body")
-    end = int(told)
+    end = int(length)
     asked = checked(InferenceBody, body[:end])
     sources = _sources(asked.inputs[0], body[end:], limits)
     if not 1 <= len(sources) <= limits.pictures:
         raise Refusal("request", f"there are {len(sources)} pictures; send 1 to {limits.pictures} in one request")
     binary = asked.parameters.binary_data_output
-    for wish in asked.outputs or ():
-        if wish.name not in OUTPUTS:
-            raise Refusal("request", f"there is no output {wish.name[:60]!r}; there are {', '.join(OUTPUTS)}")
-    wishes = [(wish.name, wish.parameters.binary_data or binary) for wish in asked.outputs or ()]
-    return Inference(sources, wishes or [(name, binary) for name in DEFAULT], asked.id)
+    for output in asked.outputs or ():
+        if output.name not in OUTPUTS:
+            raise Refusal("request", f"there is no output {output.name[:60]!r}; there are {', '.join(OUTPUTS)}")
+    outputs = [(output.name, output.parameters.binary_data or binary) for output in asked.outputs or ()]
+    return Inference(sources, outputs or [(name, binary) for name in DEFAULT], asked.id)
 
 
 def refuse(refusal: Refusal) -> Response:

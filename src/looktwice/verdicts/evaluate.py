@@ -209,24 +209,24 @@ class Evaluation:
 
     def title(self) -> str:
         """Which pictures the figures are about."""
-        told = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
-        return f"On {len(self.outcome.label)} pictures{told}"
+        overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
+        return f"On {len(self.outcome.label)} pictures{overlap}"
 
     def lines(self) -> list[str]:
         """What the guarantees came to and how many verdicts are right, in words."""
-        told = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
+        warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
         powered = [self.accuracy.sentence()] if self.accuracy else []
-        return [*([told] if self.fitted else []), *self.guarantees.lines(), *powered]
+        return [*([warning] if self.fitted else []), *self.guarantees.lines(), *powered]
 
     def record(self) -> dict[str, object]:
         """The figures as JSON has them; `accuracy` only where verdicts about unlabelled pictures were given."""
-        told: dict[str, object] = {
+        figures: dict[str, object] = {
             "pictures": len(self.outcome.label),
             "fitted": self.fitted,
             "results": [result.model_dump() for result in self.results],
             "guarantees": asdict(self.guarantees),
         }
-        return told | ({"accuracy": asdict(self.accuracy)} if self.accuracy else {})
+        return figures | ({"accuracy": asdict(self.accuracy)} if self.accuracy else {})
 
     def to_frame(self) -> pd.DataFrame:
         """One picture a row: its truth, its verdict, and whether that was right."""

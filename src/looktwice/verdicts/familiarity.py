@@ -303,8 +303,8 @@ class AnswerKinds(BaseModel):
 def kinds(votes: Votes) -> list[Kind]:
     """The kind of answers about each picture."""
     agree = base_tally(votes).agree.tolist()
-    said = np.column_stack([votes.base, np.where(votes.views == MISSING, votes.base[:, None], votes.views)])
-    labels = 1 + (np.diff(np.sort(said, axis=1)) != 0).sum(axis=1)
+    answers = np.column_stack([votes.base, np.where(votes.views == MISSING, votes.base[:, None], votes.views)])
+    labels = 1 + (np.diff(np.sort(answers, axis=1)) != 0).sum(axis=1)
     words = (votes.vocabulary[code] for code in votes.base.tolist())
     return [(word, f"{k}/{d}") for word, k, d in zip(words, agree, labels.tolist(), strict=True)]
 

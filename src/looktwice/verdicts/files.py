@@ -162,21 +162,21 @@ class ScoreFile:
             if not line.endswith(b"\n"):
                 file.truncate(start)
                 break
-            told = _told(line)
-            if (place := places.get(str(told.get("name")))) is not None:
-                same = self._same(self._pictures[place], told)
+            record = _record(line)
+            if (place := places.get(str(record.get("name")))) is not None:
+                same = self._same(self._pictures[place], record)
                 self._starts[place] = start if same else NOWHERE
                 (self.changed.discard if same else self.changed.add)(place)
             start += len(line)
         file.seek(0, os.SEEK_END)
 
-    def _same(self, picture: Picture, told: dict[str, object]) -> bool:
-        """Whether a verdict is about the picture as it is now; its pixels are read where its file cannot tell."""
+    def _same(self, picture: Picture, record: dict[str, object]) -> bool:
+        """Whether a verdict is about the picture as it is now; its pixels are compared where its stamp differs."""
         stamp = picture.stamp()
-        if stamp and list(stamp) == told["stamp"] and not self._verify:
+        if stamp and list(stamp) == record["stamp"] and not self._verify:
             return True
         try:
-            return picture.image(self._size).digest == told["digest"]
+            return picture.image(self._size).digest == record["digest"]
         except LookTwiceError:
             return False
 
@@ -188,15 +188,15 @@ class ScoreFile:
                     yield unscored_record(unscored.get(picture.name, missed))
                 else:
                     file.seek(start)
-                    told = json.loads(file.readline())
-                    yield {column: told[column] for column in COLUMNS}
+                    record = json.loads(file.readline())
+                    yield {column: record[column] for column in COLUMNS}
 
 
-def _told(line: bytes) -> dict[str, object]:
-    """What a line tells; nothing, if it is not one that `add` wrote."""
+def _record(line: bytes) -> dict[str, object]:
+    """The record of a line; empty if `add` did not write it."""
     try:
-        told = json.loads(line)
-        return told if isinstance(told, dict) and tuple(told) == PART else {}
+        record = json.loads(line)
+        return record if isinstance(record, dict) and tuple(record) == PART else {}
     except (ValueError, RecursionError):
         return {}
 

@@ -48,15 +48,15 @@ class Interface:
 
     def prediction(self, label: str, confidence: float, version: str) -> dict[str, object]:
         """A prediction; without a choice where the project does not offer the label."""
-        said = label if self.choices is None else self.choices.get(label)
+        choice = label if self.choices is None else self.choices.get(label)
         result = {
             "from_name": self.control,
             "to_name": self.image,
             "type": "choices",
-            "value": {"choices": [said]},
+            "value": {"choices": [choice]},
             "score": confidence,
         }
-        return {"model_version": version, "score": confidence, "result": [] if said is None else [result]}
+        return {"model_version": version, "score": confidence, "result": [] if choice is None else [result]}
 
 
 def configuration(labels: Iterable[str]) -> str:

@@ -186,8 +186,8 @@ def check_teachable(pictures: Sequence[Picture], least: int = 2 * crossfit.FOLDS
     crossfit.check_count(len(pictures), least)
     truths = {picture.truth for picture in pictures if picture.truth is not None}
     if len(truths) < 2:
-        told = f"the truth of all {len(pictures)} pictures is {truths.pop()!r}" if truths else "no truth is known"
-        raise FitError(f"{told}; give pictures of two classes")
+        problem = f"the truth of all {len(pictures)} pictures is {truths.pop()!r}" if truths else "no truth is known"
+        raise FitError(f"{problem}; give pictures of two classes")
 
 
 def learn(

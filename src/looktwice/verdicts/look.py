@@ -69,8 +69,8 @@ class Verdict:
     """What the pixels alone tell of the familiarity: a p-value, by which a shift of many pictures is seen."""
 
     def __str__(self) -> str:
-        told = f"{self.name}: {self.label}, {percent(self.confidence)}"
-        return f"{told}, {self.decision}" if self.decision else told
+        summary = f"{self.name}: {self.label}, {percent(self.confidence)}"
+        return f"{summary}, {self.decision}" if self.decision else summary
 
     def agree(self) -> int:
         """How many views say what the verdict says."""
@@ -171,8 +171,8 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
         calibrator.judged_by_scores(votes) if isinstance(calibrator, Jury | Prefixes) else np.zeros(len(votes), bool)
     )
     claims = votes.evidence.claims() if votes.evidence else np.full(len(votes), np.nan)
-    told = zip(votes.names, label, confidence, low, high, strict=True)
-    columns = zip(told, votes.base, votes.views, digests, scored, claims, strict=True)
+    figures = zip(votes.names, label, confidence, low, high, strict=True)
+    columns = zip(figures, votes.base, votes.views, digests, scored, claims, strict=True)
     verdicts = [
         Verdict(
             name,
@@ -184,10 +184,10 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
             tuple((v, None if c == MISSING else words[c]) for v, c in zip(votes.panel, views, strict=True)),
             1 + int((views != MISSING).sum()),
             digest=digest,
-            evidence="scores" if hears else "labels",
+            evidence="scores" if by_scores else "labels",
             score=float(claim) if np.isfinite(claim) else None,
         )
-        for (name, label, confidence, least, most), base, views, digest, hears, claim in columns
+        for (name, label, confidence, least, most), base, views, digest, by_scores, claim in columns
     ]
     return _with_sets([_decided(verdict, policy) for verdict in verdicts], votes, policy)
 
@@ -246,11 +246,14 @@ def sentence(
     >>> sentence("coat", "coat", 0.71, [], score=0.95)
     'No view was asked; the classifier itself gave coat a score of 0.95; such answers are right 71 % of the time.'
     """
-    said = [(view, answer) for view, answer in votes if answer is not None]
-    agree = sum(answer == label for _, answer in said)
+    answered = [(view, answer) for view, answer in votes if answer is not None]
+    agree = sum(answer == label for _, answer in answered)
     burst = bool(votes) and not adjective(votes[0][0])
     others, first = ("other photos", "first photo") if burst else ("views", "picture itself")
-    parts = [f"{agree} of {len(said)} {others} agree" if said else "no view was asked", *_dissent(label, said)]
+    parts = [
+        f"{agree} of {len(answered)} {others} agree" if answered else "no view was asked",
+        *_dissent(label, answered),
+    ]
     if base != label:
         parts.append(f"the {first} was called {base}")
     if score is not None:
@@ -288,10 +291,10 @@ def adjective(view: str) -> str:
         return ""
 
 
-def _dissent(label: str, said: Sequence[tuple[str, str]]) -> list[str]:
+def _dissent(label: str, answered: Sequence[tuple[str, str]]) -> list[str]:
     """Who says something else, the most frequent label first."""
     others: dict[str, list[str]] = {}
-    for view, answer in said:
+    for view, answer in answered:
         if answer != label:
             others.setdefault(answer, []).append(view)
     ranked = sorted(others.items(), key=lambda item: -len(item[1]))

@@ -83,15 +83,15 @@ async def _climb(
 ) -> Collected:
     """The answers about all pilot pictures under the candidates of the last rung."""
     first, *others = plan.rungs
-    heard = await learn.collect(asker, mixed[: first.pictures], Panel(candidates))
+    collected = await learn.collect(asker, mixed[: first.pictures], Panel(candidates))
     asked = first.pictures
     for rung in others:
-        keep = [place for place, view in enumerate(heard.panel) if view in general.views[: plan.longest]]
-        columns = panels.survivors(panels.with_useful_scores(heard.labelled()), keep, rung.views, loss)
-        panel = Panel(tuple(heard.panel.views[column] for column in columns))
+        keep = [place for place, view in enumerate(collected.panel) if view in general.views[: plan.longest]]
+        columns = panels.survivors(panels.with_useful_scores(collected.labelled()), keep, rung.views, loss)
+        panel = Panel(tuple(collected.panel.views[column] for column in columns))
         more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel)
-        heard, asked = joined([heard, more], panel), asked + rung.pictures
-    return heard
+        collected, asked = joined([collected, more], panel), asked + rung.pictures
+    return collected
 
 
 @dataclass(frozen=True)

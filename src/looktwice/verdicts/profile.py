@@ -252,15 +252,15 @@ class Profile(_Part):
         """
         found = {result.calibrator: result.figures["brier"].value for result in results or self.results}
         single, whole, views = found.get(ONE_QUERY), found.get(str(self.calibrator.get("family"))), len(self.views())
-        told = [f"Scores: {self.scores}."] if self.scores else []
+        sentences = [f"Scores: {self.scores}."] if self.scores else []
         if self.adaptive and self.adaptive.expected and not results:
-            told.append(self.adaptive.expected.sentence())
+            sentences.append(self.adaptive.expected.sentence())
         if not single or not whole or self.evidence == "labels":
-            return told
+            return sentences
         figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
         if single <= panels.SUFFICES * whole:
-            return [*told, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
-        return [*told, f"Views add to the score: {figures}."]
+            return [*sentences, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
+        return [*sentences, f"Views add to the score: {figures}."]
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.

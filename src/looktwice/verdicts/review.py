@@ -67,8 +67,8 @@ def doubtful(found: Iterable[Doubt], costs: Mapping[str, float]) -> list[Doubt]:
     Where the file says what to review, only these; otherwise all.
     """
     kept = list(found)
-    told = [doubt for doubt in kept if doubt.decision == "review"]
-    wanted = told if any(doubt.decision for doubt in kept) else kept
+    uncertain = [doubt for doubt in kept if doubt.decision == "review"]
+    wanted = uncertain if any(doubt.decision for doubt in kept) else kept
     return sorted(wanted, key=lambda doubt: (-doubt.value(costs), doubt.name))
 
 

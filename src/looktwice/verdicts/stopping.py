@@ -177,10 +177,10 @@ def grow(juries: Sequence[Jury], labelled: LabelledVotes) -> Growth:
 
     They move with what is said; classes that nobody named share alike in this.
     """
-    heard = [labelled.under(range(views)) for views in range(len(juries))]
-    steps = [outcome(jury, said) for jury, said in zip(juries, heard, strict=True)]
+    parts = [labelled.under(range(views)) for views in range(len(juries))]
+    steps = [outcome(jury, part) for jury, part in zip(juries, parts, strict=True)]
     even = [replace(jury, companions=None) for jury in juries]
-    moved = movement([jury.distribution(said) for jury, said in zip(even, heard, strict=True)])
+    moved = movement([jury.distribution(part) for jury, part in zip(even, parts, strict=True)])
     return Growth(tuple(steps), moved)
 
 
@@ -216,8 +216,8 @@ def order(
     if (labelled.base != labelled.truths).sum() < RANKING:
         return list(range(len(labelled.panel))), usual
     for trial, (train, test) in zip(usual, folds(len(labelled), n_selection, seed), strict=True):
-        said = labelled.under(worth(labelled.take(train), fixed))
-        found.append(Trial(*_taught(calibrator, said, train, test), trial.usual, test))
+        ordered = labelled.under(worth(labelled.take(train), fixed))
+        found.append(Trial(*_taught(calibrator, ordered, train, test), trial.usual, test))
     return worth(labelled, fixed), found
 
 
@@ -349,7 +349,7 @@ class Expected:
         """The same in words."""
         interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
         score = f"{self.brier:.3f} of the panel's Brier score ({interval})"
-        told = f"Stopping early: {score} at {self.queries:.0%} of its queries"
+        claim = f"Stopping early: {score} at {self.queries:.0%} of its queries"
         if self.high <= 1.0 + ALLOWED:
-            return f"{told}, on pictures that taught neither rule nor price."
-        return f"{told}; that it stays within {1 + ALLOWED:g} is not certain with so few labelled pictures."
+            return f"{claim}, on pictures that taught neither rule nor price."
+        return f"{claim}; that it stays within {1 + ALLOWED:g} is not certain with so few labelled pictures."

@@ -133,13 +133,13 @@ class Stream:
         """What there is to say of a change, for people; a line that there is none where none is seen."""
         if not self.alarm:
             tests = [test for test in (self.drift, self.shift) if test is not None]
-            told = (
+            evidence = (
                 f"none seen in {self.seen:,} picture{'s' * (self.seen != 1)}"
                 if tests
                 else "unknown, because the profile holds too little to compare with"
             )
             expected = self.expected()
-            return [f"Drift: {told}.", *([] if expected.accuracy is None else [expected.sentence()])]
+            return [f"Drift: {evidence}.", *([] if expected.accuracy is None else [expected.sentence()])]
         what = []
         if self.shift and self.shift.alarm:
             what.append("the pictures themselves no longer look like those that this profile was fitted on")

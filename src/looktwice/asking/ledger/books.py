@@ -260,15 +260,15 @@ class Books:
     def _settle(self, settlement: Settlement, at: int, raw: bool) -> None:
         """Enter the results of a batch, counted for the session and the day that sent it.
 
-        What has no place in the batch any more was told before, by us or by another session.
+        Questions that have left the batch were entered before, by this session or another.
         """
         batch, waiting = self.tables.batch(settlement.batch), self.tables.in_batch(settlement.batch)
-        told = [result for key, result in settlement.results.items() if key in waiting]
-        if batch is None or not told:
+        results = [result for key, result in settlement.results.items() if key in waiting]
+        if batch is None or not results:
             return
         sender = Session(batch.session, "", 0, "", batch.command)
         answers, changes, back = [], [], []
-        for key, result, billed in told:
+        for key, result, billed in results:
             reserved, expected = waiting[key]
             if isinstance(result, Answer):
                 bill = billed and billed._replace(estimated=expected)
@@ -279,7 +279,7 @@ class Books:
                 tally = _tally(result, 1, reserved) if result else Tally()
                 back += [(reserved, key)] if tally.queries else []
             self._count(batch.classifier, batch.day, tally, sender)
-        self.tables.take_out_of_batch([key for key, _, _ in told])
+        self.tables.take_out_of_batch([key for key, _, _ in results])
         self.tables.settle(changes)
         self._answer(answers, at, raw)
         self.tables.give_back(back)

@@ -171,8 +171,8 @@ def _answers(db: sqlite3.Connection, names: Mapping[str, str]) -> Iterator[tuple
         digest = unpack(packed)
         when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
         text = None if raw is None else raw.decode(errors="backslashreplace")
-        told = (label, score, options, status, when, latency / 1e6, *rest, text)
-        yield who, digest, names.get(digest), view, seed, index, *told
+        answer = (label, score, options, status, when, latency / 1e6, *rest, text)
+        yield who, digest, names.get(digest), view, seed, index, *answer
 
 
 _RULES = {

@@ -125,10 +125,10 @@ def _ids(db: sqlite3.Connection, source: Source, table: str, column: str) -> dic
 
 def _classifiers(db: sqlite3.Connection, source: Source) -> dict[Value, int]:
     ids = _ids(db, source, "classifiers", "fingerprint")
-    told = source.rows("SELECT description, id FROM classifiers")
+    described = source.rows("SELECT description, id FROM classifiers")
     db.executemany(
         "UPDATE classifiers SET description = ? WHERE id = ? AND description = ''",
-        [(description, ids[id]) for description, id in told],
+        [(description, ids[id]) for description, id in described],
     )
     return ids
 

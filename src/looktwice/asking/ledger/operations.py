@@ -223,8 +223,8 @@ class Batch:
 
     def must_be_kept(self) -> bool:
         """Whether it records how questions ended: if it failed, answers would be lost or the spend be wrong."""
-        told = (self.records, self.returned, self.surrendered, self.conclusions, self.checks)
-        return any(told) or any((self.notes, self.settlements))
+        results = (self.records, self.returned, self.surrendered, self.conclusions, self.checks)
+        return any(results) or any((self.notes, self.settlements))
 
     def asked(self) -> list[Intent | Booking]:
         """What would spend."""

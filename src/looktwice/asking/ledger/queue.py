@@ -107,12 +107,12 @@ class Writer(Thread):
                 self._commit(batch)
             if self.failure is not None:
                 self.lost += batch.answers()
-                batch.fail(self.told())
+                batch.fail(self.error())
             stop = batch.stop
         (self._tables if self.failure else self._books).close()
 
-    def told(self) -> LedgerError:
-        """The failure, with how many answers it cost."""
+    def error(self) -> LedgerError:
+        """The failure as an error, with the number of answers that were lost."""
         lost = f"; {self.lost} answers that had come in were not saved" if self.lost else ""
         return LedgerError(f"{self.failure}{lost}")
 
@@ -146,14 +146,14 @@ class Writer(Thread):
             try:
                 self._save(batch)
             except Exception as error:
-                told = self._tables.explain(error)
+                failure = self._tables.explain(error)
                 if self._tables.passes(error) and not batch.must_be_kept():
-                    batch.fail(told)
+                    batch.fail(failure)
                     return
                 if self.closing or not self._tables.passes(error):
-                    self.failure = told
+                    self.failure = failure
                     return
-                LOG.warning("%s; %d answers wait in memory until it can be written", told, batch.answers())
+                LOG.warning("%s; %d answers wait in memory until it can be written", failure, batch.answers())
             else:
                 batch.resolve()
                 return
@@ -376,7 +376,7 @@ class QueuedLedger:
         self._writer.put_awaited(Stop())
         self._writer.join()
         if self._writer.failure:
-            raise self._writer.told()
+            raise self._writer.error()
 
     def _put(self, operation: Operation) -> None:
         self._usable()
@@ -388,7 +388,7 @@ class QueuedLedger:
 
     def _usable(self) -> None:
         if self._writer.failure:
-            raise self._writer.told()
+            raise self._writer.error()
         if self._closed:
             raise LedgerError(f"{self._name} is closed; open it again to continue")
         if self._pid != os.getpid():

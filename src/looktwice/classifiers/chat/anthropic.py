@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, MessageBatches
-from looktwice.classifiers.chat.lexicon import Missing, Said
+from looktwice.classifiers.chat.lexicon import Completion, Missing
 from looktwice.classifiers.chat.model import (
     JSON,
     KIND,
@@ -77,14 +77,14 @@ class Messages(ChatModel):
             }
         )
 
-    def read(self, body: bytes) -> Said:
+    def read(self, body: bytes) -> Completion:
         message = _Message.model_validate_json(body)
         usage = flat(message.usage)
         if message.stop_reason not in WHOLE:
-            return Said(Missing.REFUSAL if message.stop_reason == "refusal" else Missing.CUT, usage)
+            return Completion(Missing.REFUSAL if message.stop_reason == "refusal" else Missing.CUT, usage)
         called = [json.dumps(block.input) for block in message.content if block.type == "tool_use"]
         text = "".join(block.text for block in message.content if block.type == "text")
-        return Said((called[0] if called else text) or Missing.EMPTY, usage)
+        return Completion((called[0] if called else text) or Missing.EMPTY, usage)
 
 
 class _Block(BaseModel):

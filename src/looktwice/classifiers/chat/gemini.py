@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, GeminiBatches
-from looktwice.classifiers.chat.lexicon import Missing, Said, Token
+from looktwice.classifiers.chat.lexicon import Completion, Missing, Token
 from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, ChatModel, connected, flat, given, of_name
 
 BLOCKS = {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "LANGUAGE"}
@@ -62,19 +62,19 @@ class Gemini(ChatModel):
         contents = [{"role": "user", "parts": self.arranged(picture, {"text": text})}]
         return {"contents": contents, **({"generationConfig": config} if config else {})}
 
-    def read(self, body: bytes) -> Said:
+    def read(self, body: bytes) -> Completion:
         reply = _Reply.model_validate_json(body)
         usage = _counts(reply.usage_metadata)
         if not reply.candidates:
             if reply.prompt_feedback and reply.prompt_feedback.block_reason:
-                return Said(Missing.BLOCKED, usage)
-            return Said(Missing.EMPTY, usage)
+                return Completion(Missing.BLOCKED, usage)
+            return Completion(Missing.EMPTY, usage)
         candidate = reply.candidates[0]
         if candidate.finish_reason not in ("STOP", None):
-            return Said(Missing.BLOCKED if candidate.finish_reason in BLOCKS else Missing.CUT, usage)
+            return Completion(Missing.BLOCKED if candidate.finish_reason in BLOCKS else Missing.CUT, usage)
         parts = candidate.content.parts if candidate.content else None
         tokens = candidate.logprobs_result.chosen_candidates if candidate.logprobs_result else ()
-        return Said(
+        return Completion(
             "".join(part.text for part in parts or () if not part.thought) or Missing.EMPTY,
             usage,
             tuple(Token(chosen.token.encode(), chosen.log_probability) for chosen in tokens),

@@ -69,7 +69,7 @@ class Token(NamedTuple):
     logprob: float
 
 
-class Said(NamedTuple):
+class Completion(NamedTuple):
     """What a reply holds: the text of the model, or why there is none, and the vendor's count of tokens."""
 
     text: str | Missing
@@ -138,17 +138,17 @@ def _plain(text: str) -> str:
 # From a text to words ----------------------------------------------------------------------------------------------
 
 
-def words_of(said: str) -> list[str]:
+def words_of(reply: str) -> list[str]:
     """The labels of a ranked answer, the most probable first, or the text of one that names a single label."""
-    value = _json(_bare(said))
+    value = _json(_bare(reply))
     ranked = value.get("labels") if isinstance(value, dict) else value
     words = [str(word) for word in ranked if isinstance(word, (str, int))] if isinstance(ranked, list) else []
-    return list(dict.fromkeys(words)) or [word_of(said)]
+    return list(dict.fromkeys(words)) or [word_of(reply)]
 
 
-def word_of(said: str) -> str:
+def word_of(reply: str) -> str:
     """The text of an answer, out of its JSON and code fence if it has any."""
-    text = _bare(said)
+    text = _bare(reply)
     value = _json(text)
     if isinstance(value, dict):
         label = value.get("label")
@@ -158,7 +158,7 @@ def word_of(said: str) -> str:
 
 
 def probability_of(word: str, tokens: Sequence[Token]) -> float | None:
-    """The product of the probabilities of the tokens that write a word where it is said last; None if none do."""
+    """The product of the probabilities of the tokens that write a word where it is reply last; None if none do."""
     written, wanted = b"".join(token.text for token in tokens), word.encode("utf-8", "replace")
     start = written.rfind(wanted) if wanted else -1
     if start < 0:
@@ -175,9 +175,9 @@ def keepable(word: str) -> str:
     return word[:LONGEST].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
-def _bare(said: str) -> str:
+def _bare(reply: str) -> str:
     """The JSON of an answer without a code fence or prose around it, where it has one object; else the text."""
-    text = said.strip()
+    text = reply.strip()
     fenced = FENCE.fullmatch(text)
     text = fenced[1] if fenced else text
     objects = OBJECT.findall(text) if _json(text) is None else []

@@ -38,7 +38,7 @@ from yarl import URL
 
 from looktwice.classifiers.base import MOST_OPTIONS, Answer, Pixels, Settings, Usage, Weight, fingerprint
 from looktwice.classifiers.chat.batching import BatchApi
-from looktwice.classifiers.chat.lexicon import Lexicon, Missing, Said, keepable, probability_of, word_of, words_of
+from looktwice.classifiers.chat.lexicon import Completion, Lexicon, Missing, keepable, probability_of, word_of, words_of
 from looktwice.classifiers.chat.prompts import LABELS, Prompts
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
@@ -104,7 +104,7 @@ class ChatModel(HttpSettings, ABC):
         """The body of a question, with KIND and then PICTURE in place of the picture's format and content."""
 
     @abstractmethod
-    def read(self, body: bytes) -> Said:
+    def read(self, body: bytes) -> Completion:
         """What the model said; a ValidationError if it is no reply."""
 
     def headers(self) -> Mapping[str, str]:
@@ -226,13 +226,13 @@ class ChatClassifier:
         text, schema = prompts.text(phrasing), json.dumps(prompts.schema(phrasing), separators=(",", ":"))
         ranked = prompts.ranking(phrasing)
         label = sum(map(len, prompts.labels)) / len(prompts.labels)
-        said = (LABEL if ranked or vendor.answer != "plain" else 0) + max(1, ranked) * (label + 4)
+        characters = (LABEL if ranked or vendor.answer != "plain" else 0) + max(1, ranked) * (label + 4)
         return Weight(
             len(text) + (0 if vendor.answer == "plain" else len(schema)),
             sum(map(len, self._frame(phrasing))),
             *vendor.encoding.target(height, width),
             vendor.closeness(),
-            math.ceil((said + (SENTENCE if phrasing.describe else 0)) / 4),
+            math.ceil((characters + (SENTENCE if phrasing.describe else 0)) / 4),
             vendor.max_tokens,
         )
 
@@ -242,15 +242,15 @@ class ChatClassifier:
     def read(self, reply: Reply, phrasing: Phrasing) -> Answer:
         """The answer that a reply to a question in these words holds."""
         try:
-            said = self._vendor.read(reply.body)
+            completion = self._vendor.read(reply.body)
         except ValidationError:
             pass
         else:
-            words = [keepable(word) for word in self._words(said.text, phrasing)[:MOST_OPTIONS]]
+            words = [keepable(word) for word in self._words(completion.text, phrasing)[:MOST_OPTIONS]]
             options = tuple((word, None) for word in words) if len(words) > 1 else ()
-            score = None if options else probability_of(words[0], said.tokens)
+            score = None if options else probability_of(words[0], completion.tokens)
             answer = self._secrets.answer(words[0], score, reply.status, reply.body, options)
-            return replace(answer, usage=said.usage)
+            return replace(answer, usage=completion.usage)
         raise self._door.garbled("is not the answer of a chat model", reply)
 
     def batches(self) -> BatchApi:
@@ -262,10 +262,10 @@ class ChatClassifier:
     async def close(self) -> None:
         await self._transport.close()
 
-    def _words(self, said: str | Missing, phrasing: Phrasing) -> list[str]:
-        if isinstance(said, Missing):
-            return [said.word]
-        return words_of(said) if self._prompts.ranking(phrasing) else [word_of(said)]
+    def _words(self, text: str | Missing, phrasing: Phrasing) -> list[str]:
+        if isinstance(text, Missing):
+            return [text.word]
+        return words_of(text) if self._prompts.ranking(phrasing) else [word_of(text)]
 
     def _framed(self, phrasing: Phrasing) -> tuple[bytes, bytes, bytes]:
         """The body of a question before the kind of the file, between the two, and after the picture."""

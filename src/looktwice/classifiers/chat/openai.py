@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat.batching import BatchApi, OpenAIBatches
-from looktwice.classifiers.chat.lexicon import Missing, Said, Token
+from looktwice.classifiers.chat.lexicon import Completion, Missing, Token
 from looktwice.classifiers.chat.model import (
     KIND,
     PICTURE,
@@ -93,17 +93,17 @@ class Completions(OpenAIModel):
             }
         )
 
-    def read(self, body: bytes) -> Said:
+    def read(self, body: bytes) -> Completion:
         completion = _Completion.model_validate_json(body)
         choice, usage = completion.choices[0], flat(completion.usage)
         if choice.message.refusal:
-            return Said(Missing.REFUSAL, usage)
+            return Completion(Missing.REFUSAL, usage)
         if choice.finish_reason not in ("stop", "tool_calls", None):
-            return Said(Missing.BLOCKED if choice.finish_reason == "content_filter" else Missing.CUT, usage)
+            return Completion(Missing.BLOCKED if choice.finish_reason == "content_filter" else Missing.CUT, usage)
         calls = [call.function.arguments for call in choice.message.tool_calls or () if call.function.name == TOOL]
         tokens = (choice.logprobs and choice.logprobs.content) or ()
         text = choice.message.content or "".join(calls) or Missing.EMPTY
-        return Said(text, usage, tuple(token.as_token() for token in tokens))
+        return Completion(text, usage, tuple(token.as_token() for token in tokens))
 
 
 class _Function(BaseModel):

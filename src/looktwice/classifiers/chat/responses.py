@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from looktwice.classifiers.base import Settings
-from looktwice.classifiers.chat.lexicon import Missing, Said
+from looktwice.classifiers.chat.lexicon import Completion, Missing
 from looktwice.classifiers.chat.model import KIND, PICTURE, ChatClassifier, connected, flat, given, of_name
 from looktwice.classifiers.chat.openai import LogProb, OpenAIModel
 
@@ -40,17 +40,17 @@ class Responses(OpenAIModel):
             }
         )
 
-    def read(self, body: bytes) -> Said:
+    def read(self, body: bytes) -> Completion:
         response = _Response.model_validate_json(body)
         usage = flat(response.usage)
         if response.status == "incomplete":
             why = response.incomplete_details.reason if response.incomplete_details else None
-            return Said(Missing.BLOCKED if why == "content_filter" else Missing.CUT, usage)
+            return Completion(Missing.BLOCKED if why == "content_filter" else Missing.CUT, usage)
         parts = [part for item in response.output for part in item.content or ()]
         if any(part.type == "refusal" for part in parts):
-            return Said(Missing.REFUSAL, usage)
+            return Completion(Missing.REFUSAL, usage)
         text = "".join(part.text for part in parts if part.type == "output_text")
-        return Said(
+        return Completion(
             text or Missing.EMPTY, usage, tuple(token.as_token() for part in parts for token in part.logprobs or ())
         )
 
