@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from looktwice.asking.ledger import Account, Bill, Booked, Budget, Entry, Grant, Outcome, Spend
-from looktwice.asking.ledger.books import Books
+from looktwice.asking.ledger.accounting import Accounting
 from looktwice.asking.ledger.operations import (
     Batch,
     Booking,
@@ -83,7 +83,7 @@ class Direct:
         self._clock = clock
         db = writable(path)
         db.execute("PRAGMA synchronous=OFF")
-        self.books = Books(SqliteTables(db, path), Session(number, "elsewhere", 1, ""))
+        self.accounting = Accounting(SqliteTables(db, path), Session(number, "elsewhere", 1, ""))
         self._reader = Reader(SqliteTables(readable(path), path))
         self._cut_off = False
 
@@ -97,11 +97,11 @@ class Direct:
             return
         batch = Batch()
         assert all(batch.add(operation) for operation in operations)
-        self.books.write(batch, NOON + self._clock.time())
+        self.accounting.write(batch, NOON + self._clock.time())
         batch.resolve()
 
     def beat(self) -> None:
-        if self.books.due(NOON + self._clock.time()):
+        if self.accounting.due(NOON + self._clock.time()):
             self.write()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, Answer]:
@@ -164,4 +164,4 @@ class Direct:
 
     def close(self) -> None:
         self._reader.close()
-        self.books.tables.close()
+        self.accounting.tables.close()

@@ -90,7 +90,7 @@ class Sessions(RuleBasedStateMachine):
     @initialize(queries=st.none() | st.integers(1, 12))
     def open(self, queries: int | None) -> None:
         self.shortened = ExitStack()
-        self.shortened.enter_context(mock.patch("looktwice.asking.ledger.books.LEASE", LEASE))
+        self.shortened.enter_context(mock.patch("looktwice.asking.ledger.accounting.LEASE", LEASE))
         self.shortened.enter_context(mock.patch("looktwice.asking.sender.RENEWAL", LEASE / 3))
         self.shortened.enter_context(
             mock.patch.object(AdaptiveRate, "MOST", 2.0)

@@ -789,7 +789,7 @@ def test_a_session_taken_for_dead_keeps_the_answer_that_still_comes(where: str) 
 
 def test_a_silent_session_with_questions_in_flight_keeps_beating(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("looktwice.asking.ledger.queue.BEAT", 0.02)
-    monkeypatch.setattr("looktwice.asking.ledger.books.BEAT", 0.02)
+    monkeypatch.setattr("looktwice.asking.ledger.accounting.BEAT", 0.02)
     with closing(open_ledger(where)) as ledger:
         granted = intend(ledger, [1]).granted
         first = told(where, "SELECT beat FROM sessions")

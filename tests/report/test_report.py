@@ -722,7 +722,7 @@ def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher
         ("profile_path", "none.json", "there is no profile"),
         ("votes", "none.npz", "there is no votes file"),
         ("votes", "clothes.npz", "is not a votes file"),
-        ("books", "none.db", "none.db"),
+        ("ledger_path", "none.db", "none.db"),
         ("noise", "none.json", "there is no noise file"),
         ("pictures", "none", "no such file or folder"),
         ("out", "profile.json/report.html", "there is no folder"),
@@ -730,7 +730,7 @@ def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher
 )
 def test_what_cannot_be_read_or_written_is_said(dispatcher: Path, option: str, value: str, words: str) -> None:
     given = {"profile_path": "profile.json", "out": "report.html", option: value}
-    names = ("profile_path", "votes", "pictures", "noise", "books", "out")
+    names = ("profile_path", "votes", "pictures", "noise", "ledger_path", "out")
     paths = {name: dispatcher / given[name] if name in given else None for name in names}
     with pytest.raises(LookTwiceError, match=words):
         report(price=None, decide=DecisionOptions(), **paths)  # type: ignore[arg-type]

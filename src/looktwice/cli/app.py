@@ -572,19 +572,19 @@ def import_(
     import_labels(result, pictures, source, out)
 
 
-books = typer.Typer(
+ledger_commands = typer.Typer(
     name="ledger",
     help="Show, export, verify or merge the answers you paid for.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
 )
-commands.add_typer(books)
+commands.add_typer(ledger_commands)
 BOOKS = "The ledger; by default that of the project if there is one, else the one in your data folder."
 LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
 
 
-@books.command("stats")
+@ledger_commands.command("stats")
 def ledger_stats(
     ledger: LedgerOption = None,
     by: Annotated[
@@ -599,7 +599,7 @@ def ledger_stats(
     stats(ledger, by, json)
 
 
-@books.command("export")
+@ledger_commands.command("export")
 def ledger_export(
     out: Annotated[Path, typer.Argument(help="A .csv, .jsonl or .parquet file.")],
     ledger: LedgerOption = None,
@@ -612,7 +612,7 @@ def ledger_export(
     export(ledger, out, find_pictures(pictures) if pictures else ())
 
 
-@books.command("verify")
+@ledger_commands.command("verify")
 def ledger_verify(ledger: LedgerOption = None, json: JsonOption = False) -> None:
     """Check that the file is intact and its counts add up; the exit code is 1 if not."""
     from looktwice.cli.ledger import verify
@@ -623,7 +623,7 @@ def ledger_verify(ledger: LedgerOption = None, json: JsonOption = False) -> None
 FORGOTTEN = "The classifier as shown by stats: its fingerprint or description, or a prefix of one."
 
 
-@books.command("forget")
+@ledger_commands.command("forget")
 def ledger_forget(
     classifier: Annotated[str, typer.Argument(help=FORGOTTEN, show_default=False)],
     ledger: LedgerOption = None,
@@ -634,7 +634,7 @@ def ledger_forget(
     forget(ledger, classifier)
 
 
-@books.command("merge")
+@ledger_commands.command("merge")
 def ledger_merge(
     other: Annotated[Path, typer.Argument(help="The ledger to add; it is not changed.")], ledger: LedgerOption = None
 ) -> None:

@@ -91,7 +91,7 @@ def report(
     votes: Path | None,
     pictures: Path | None,
     noise: Path | None,
-    books: Path | None,
+    ledger_path: Path | None,
     price: str | None,
     decide: DecisionOptions,
     out: Path,
@@ -107,7 +107,7 @@ def report(
         replace(decide, max_error=None).of(profile),
         _described(saved, shown, profile) if saved else {},
         noise=NoiseFile.load(noise) if noise else None,
-        days=ledger.stats(books) if books else (),
+        days=ledger.stats(ledger_path) if ledger_path else (),
         price_micros=micros(price) if price else 0,
     )
     _write(out, inputs, decide)

@@ -1,4 +1,4 @@
-"""What the `ledger` commands do: show, export, check, clean and join the books."""
+"""What the `ledger` commands do: show, export, check, clean and merge ledgers."""
 
 from __future__ import annotations
 

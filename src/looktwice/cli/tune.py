@@ -50,7 +50,7 @@ def tune(
     async def work() -> tuple[Plan, Tuned | None]:
         async with watched(model, len(pictures), output):
             plan = model.plan(len(pictures), max_queries)
-            _tell([*_lines(plan, price), *_books(model, output)], output.json)
+            _tell([*_lines(plan, price), *_dry_run_note(model, output)], output.json)
             return plan, None if output.dry_run else await model.tune(pictures, max_queries=max_queries, loss=loss)
 
     plan, tuned = run(work)
@@ -150,7 +150,7 @@ def search(
     check_places(out, report=report)
     check_teachable(pictures, pilot.SEARCHED)
     queries = pilot.search_queries(len(pictures), len(grid), draws)
-    _tell([_cost("The search", queries, model.typical_price()), *_books(model, output)], output.json)
+    _tell([_cost("The search", queries, model.typical_price()), *_dry_run_note(model, output)], output.json)
     if output.dry_run:
         if output.json:
             print_json({"queries": queries})
@@ -191,7 +191,7 @@ def _lines(plan: Plan, price: int) -> list[str]:
     ]
 
 
-def _books(model: AsyncModel, output: Output) -> list[str]:
+def _dry_run_note(model: AsyncModel, output: Output) -> list[str]:
     name = ledger_name(model.terms, model.options) or "none"
     return [f"Nothing was sent. Ledger: {safe(name)}"] if output.dry_run else []
 

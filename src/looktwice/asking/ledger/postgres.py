@@ -47,7 +47,7 @@ SETTINGS = (
 MARK = "INSERT INTO commits VALUES (?, ?) ON CONFLICT (writer)"
 
 BROKEN = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSessionTimeout)
-"""Last words of a server on a line."""
+"""Errors with which a server closes a connection."""
 
 
 class Connection(psycopg.Connection[tuple[Value, ...]]):

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Self, TypeVar
 
-from looktwice.asking.ledger.books import DAY, Books
+from looktwice.asking.ledger.accounting import DAY, Accounting
 from looktwice.asking.ledger.operations import (
     Batch,
     BatchNote,
@@ -76,7 +76,7 @@ class Writer(Thread):
         self._tables = tables
         session = Session.here(command)
         self.session = session.id
-        self._books = Books(tables, session)
+        self._accounting = Accounting(tables, session)
         self._queue: SimpleQueue[Operation] = SimpleQueue()
         self._awaited = Event()
         self._left_over: Operation | None = None
@@ -88,7 +88,7 @@ class Writer(Thread):
 
     def sent(self, key: bytes) -> bool:
         """Whether the question is in flight here."""
-        return key in self._books.stamps
+        return key in self._accounting.stamps
 
     def put(self, operation: Operation) -> None:
         """Queue an operation that nobody waits for."""
@@ -109,7 +109,7 @@ class Writer(Thread):
                 self.lost += batch.answers()
                 batch.fail(self.error())
             stop = batch.stop
-        (self._tables if self.failure else self._books).close()
+        (self._tables if self.failure else self._accounting).close()
 
     def error(self) -> LedgerError:
         """The failure as an error, with the number of answers that were lost."""
@@ -176,8 +176,8 @@ class Writer(Thread):
 
     def _write(self, batch: Batch) -> None:
         now = time.time()
-        if batch or self._books.due(now):
-            self._books.write(batch, now)
+        if batch or self._accounting.due(now):
+            self._accounting.write(batch, now)
 
 
 LARGEST = 1 << 63
@@ -230,7 +230,7 @@ class Reader:
         return Account(costs.queries, costs.micros, costs.queries_today, costs.micros_today, *counts)
 
     def read(self, work: Callable[[], T]) -> T:
-        """What the work gives, which has the tables to itself and is done again if the line to them broke."""
+        """The result of `work`, which has the tables to itself and is repeated if their connection broke."""
         with self._turn:
             try:
                 return self._tables.retried(work)

@@ -258,13 +258,13 @@ class Tables(ABC):
         )
 
     def renew(self, session: int, at: int, keys: Sequence[bytes]) -> None:
-        """Hold questions from this moment on, those that the session still holds."""
+        """Renew the leases of questions that the session still holds."""
         self.execute_many(
             "UPDATE questions SET at = ? WHERE key = ? AND session = ?", [(at, key, session) for key in keys]
         )
 
-    def let_go(self, session: int, keys: Sequence[bytes]) -> None:
-        """Hold questions against other sessions no longer."""
+    def release(self, session: int, keys: Sequence[bytes]) -> None:
+        """Release the leases of questions, for other sessions to take."""
         self.execute_many(
             "UPDATE questions SET session = NULL WHERE key = ? AND session = ?", [(key, session) for key in keys]
         )
@@ -274,11 +274,11 @@ class Tables(ABC):
         self.execute_many("INSERT INTO replies VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
 
     def check(self, checks: Sequence[Check]) -> None:
-        """Keep what was said when answered questions were asked again."""
+        """Store the labels of answered questions that were asked again."""
         self.execute_many("INSERT INTO checks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", checks)
 
     def book(self, classifier: int, queries: int, micros: int) -> None:
-        """Note what was spent on no question, or given back of it."""
+        """Add to what was spent outside of questions, such as on checks; negative amounts are given back."""
         self.execute(
             "UPDATE classifiers SET loose_queries = loose_queries + ?, loose_micros = loose_micros + ? WHERE id = ?",
             (queries, micros, classifier),
@@ -293,7 +293,7 @@ class Tables(ABC):
         self.execute_many(_COUNT, rows)
 
     def spend(self, classifier: int, day: int) -> Spend:
-        """What was spent on a classifier, in all and on one day, counted from 1970; rounded up to a millionth."""
+        """The spend on a classifier, in total and on one day (days since 1970), rounded up to a millionth."""
         columns = ", ".join(f"CAST(COALESCE(SUM({column}), 0) AS BIGINT)" for column in ("queries", "micros", "picos"))
         sums = []
         for condition, values in (("", (classifier,)), (" AND day = ?", (classifier, day))):
@@ -303,24 +303,24 @@ class Tables(ABC):
         return Spend(*sums)
 
     def counts(self, classifier: int) -> tuple[int, int]:
-        """How many questions have their answer, and how many have none."""
+        """The numbers of questions with and without an answer."""
         [(answered, unanswered)] = self.execute(
             "SELECT COUNT(label), COUNT(*) - COUNT(label) FROM questions WHERE classifier = ?", (classifier,)
         )
         return _whole(answered), _whole(unanswered)
 
     def find_classifier(self, fingerprint: str) -> int | None:
-        """The number of a classifier, if it has one."""
+        """The id of a classifier, None if it has none."""
         rows = self.execute("SELECT id FROM classifiers WHERE fingerprint = ?", (fingerprint,))
         return _whole(rows[0][0]) if rows else None
 
     def classifier(self, fingerprint: str) -> int:
-        """The number of a classifier; it gets one if it has none."""
+        """The id of a classifier, inserted where it is new."""
         self.execute("INSERT INTO classifiers(fingerprint) VALUES (?) ON CONFLICT DO NOTHING", (fingerprint,))
         return _whole(self.execute("SELECT id FROM classifiers WHERE fingerprint = ?", (fingerprint,))[0][0])
 
     def view(self, name: str) -> int:
-        """The number of a view; it gets one if it has none."""
+        """The id of a view, inserted where it is new."""
         self.execute("INSERT INTO views(name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
         return _whole(self.execute("SELECT id FROM views WHERE name = ?", (name,))[0][0])
 
@@ -332,15 +332,15 @@ class Tables(ABC):
         )
 
     def sessions(self) -> list[tuple[Session, float]]:
-        """Who has said that it lives, and when it last did."""
+        """The registered sessions, each with the time of its last heartbeat."""
         rows = self.execute("SELECT id, host, pid, born, beat FROM sessions")
         return [
             (Session(_whole(id), str(host), _whole(pid), str(born)), float(beat or 0))
             for id, host, pid, born, beat in rows
         ]
 
-    def strike_off(self, sessions: Sequence[int]) -> None:
-        """Remove sessions: from now on they are dead."""
+    def remove_sessions(self, sessions: Sequence[int]) -> None:
+        """Remove sessions; their leases end with this."""
         self.execute_many("DELETE FROM sessions WHERE id = ?", [(id,) for id in sessions])
 
 

@@ -1,4 +1,4 @@
-"""The books as the writer keeps them: one batch of operations becomes one transaction."""
+"""Accounting of grants, answers and spend: the writer turns each batch of operations into one transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_TOKENS = (None, None, None)
 
 
 class Stamp(NamedTuple):
-    """As what the last grant of a question was counted."""
+    """Where the last grant of a question was counted, and at what price."""
 
     classifier: int
     day: int
@@ -40,7 +40,7 @@ class Stamp(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What is added to the spend of a day."""
+    """An addition to the spend of a day."""
 
     queries: int = 0
     micros: int = 0
@@ -48,11 +48,11 @@ class Tally(NamedTuple):
     refused: int = 0
     waived: int = 0
     picos: int = 0
-    """What the bills come to beyond whole millionths."""
+    """The fractions of a millionth in the bills, in millionths of a millionth."""
     estimated: int = 0
-    """What was expected of the queries that have a bill, in millionths."""
+    """The estimated cost of the queries that have a bill, in millionths."""
     billed: int = 0
-    """What they cost, in whole millionths each."""
+    """Their billed cost, in whole millionths each."""
     input: int = 0
     output: int = 0
     cached: int = 0
@@ -62,13 +62,13 @@ class Tally(NamedTuple):
 
 
 def _settled(bill: Bill, price: int, answered: int) -> Tally:
-    """What a bill adds to the spend, in place of the price that was counted before."""
+    """What a bill adds to the spend beyond the price that was counted when the query was granted."""
     micros, picos = divmod(bill.picos, MICRO)
     return Tally(0, micros - price, answered, 0, 0, picos, bill.estimated, micros, *bill.tokens[:3])
 
 
 def _tally(outcome: Outcome, queries: int, price: int) -> Tally:
-    """What telling the outcome of queries adds to the spend."""
+    """What the outcome of queries adds to the spend that was counted when they were granted."""
     match outcome:
         case Outcome.ANSWERED:
             return Tally(answered=queries)
@@ -80,8 +80,8 @@ def _tally(outcome: Outcome, queries: int, price: int) -> Tally:
             return Tally(-queries, -queries * price)
 
 
-class Books:
-    """The tables, and what this session remembers of them. Only one thread may use it."""
+class Accounting:
+    """Writes batches to the tables, and caches what this session needs of them. Only one thread may use it."""
 
     def __init__(self, tables: Tables, session: Session) -> None:
         self.tables = tables
@@ -91,9 +91,9 @@ class Books:
         self._views: dict[str, int] = {}
         self._classifiers: dict[str, int] = {}
         self._spends: dict[int, Spend] = {}
-        """What was spent on each classifier, with today's part; right while `_day` and `_version` are."""
+        """The spend on each classifier, with today's part; valid while `_day` and `_version` are."""
         self._changes: dict[tuple[int, int, Session], Tally] = {}
-        """What is to be added to the spend, by classifier, day and session."""
+        """Additions to the spend that are not written yet, by classifier, day and session."""
         self._paces: dict[int, float] = {}
         """The pace that was last written for each classifier."""
         self._sending: set[int] = set()
@@ -126,26 +126,26 @@ class Books:
                 self.stamps[key] = Stamp(intent.classifier, self._day, intent.price_of(key))
 
     def close(self) -> None:
-        """Strike the session off and let go of the database."""
+        """Remove the session and close the database."""
         with suppress(Exception):
             if self._beaten is not None:
                 self.tables.begin(spending=False)
-                self.tables.strike_off([self._session.id])
+                self.tables.remove_sessions([self._session.id])
                 self.tables.commit()
         self.tables.close()
 
     def _write(self, batch: Batch, now: float) -> bool:
-        """Whether a sign of life was written with the batch."""
+        """Write the batch; whether a heartbeat was written with it."""
         if batch is self._in_doubt and self.tables.committed():
             return False
         self.tables.begin(spending=bool(batch.asked() or batch.settlements or batch.learned))
         try:
             self._apply(batch, now)
             if late := self._late(now):
-                if self._beaten is None:  # sessions that ended without saying so; their questions are free already
+                if self._beaten is None:  # sessions that were killed; their leases have ended already
                     sessions = self.tables.sessions()
                     alive = living(sessions, now)
-                    self.tables.strike_off([each.id for each, _ in sessions if each.id not in alive])
+                    self.tables.remove_sessions([each.id for each, _ in sessions if each.id not in alive])
                 self.tables.beat(self._session, now)
             self._in_doubt = batch
             self.tables.commit()
@@ -168,7 +168,7 @@ class Books:
             learned.share = self._join(classifier, at, now) if learned.joins else self._keep(classifier, learned, at)
         self._answer(batch.records, at, batch.raw)
         self._return(batch.returned)
-        self.tables.let_go(self._session.id, [*batch.returned, *batch.surrendered])
+        self.tables.release(self._session.id, [*batch.returned, *batch.surrendered])
         self.tables.renew(self._session.id, at, batch.renewed)
         for note in batch.notes:
             self.tables.note_batch(note.batch, at, note.file, note.remote)
@@ -190,9 +190,9 @@ class Books:
         self._save_changes()
 
     def _join(self, classifier: int, at: int, now: float) -> float | None:
-        """The part of a newcomer in what others have learned; what they have together stays the same.
+        """The share of a new session in the rate that others have learned; the total stays the same.
 
-        It takes over from sessions that have ended, and is given by the others as much as makes it one of equals.
+        It takes over the rate of sessions that have ended, and from the others what makes it their equal.
         """
         found = self.tables.paces(classifier, at - FADE * 1000)
         found.pop(self._session.id, None)
@@ -211,7 +211,7 @@ class Books:
         return mine
 
     def _keep(self, classifier: int, learned: Learned, at: int) -> float | None:
-        """The pace of this session, less what newcomers were given of it since it was written."""
+        """The rate of this session, less what new sessions have taken of it since it was written."""
         before = self._paces.pop(classifier, None)
         if learned.rate is None:
             self.tables.drop_paces(classifier, [self._session.id])
@@ -223,7 +223,7 @@ class Books:
         return rate
 
     def _answer(self, records: Sequence[Record], at: int, raw: bool) -> None:
-        """The first answer to a question stays; a second one can only come from a session that was taken for dead."""
+        """Store answers; the first to a question stays, since a second can only come from a session that was taken for dead."""
         self.tables.answer(
             [
                 (
@@ -322,7 +322,7 @@ class Books:
                 self.tables.put_in_batch(rows)
 
     def _held(self, known: dict[bytes, Known], at: int, now: float) -> set[bytes]:
-        """Those of these questions that another living session has in flight, and whose lease is not over."""
+        """The questions that another live session has in flight, with a lease that has not ended."""
         leased = {
             key: row.session
             for key, row in known.items()
@@ -354,7 +354,7 @@ class Books:
         self._count(intent.classifier, self._day, Tally(len(granted), spent))
 
     def _count_loose(self, classifier: int, day: int, tally: Tally) -> None:
-        """Count what belongs to no question."""
+        """Count queries that belong to no question, such as checks."""
         self._count(classifier, day, tally)
         if tally.queries or tally.micros:
             self.tables.book(classifier, tally.queries, tally.micros)
@@ -363,7 +363,7 @@ class Books:
         change = (classifier, day, session or self._session)
         self._changes[change] = self._changes.get(change, Tally()) + tally
         if tally.picos:
-            self._spends.pop(classifier, None)  # only the tables know the sum of what is less than a millionth
+            self._spends.pop(classifier, None)  # only the tables know the sum of the fractions
         elif old := self._spends.get(classifier):
             today = int(day == self._day)
             self._spends[classifier] = Spend(
@@ -374,7 +374,7 @@ class Books:
             )
 
     def _spend(self, classifier: int) -> Spend:
-        """What was spent, with what this transaction has counted so far."""
+        """The spend so far, including that of this transaction."""
         if classifier not in self._spends:
             self._save_changes()
             self._spends[classifier] = self.tables.spend(classifier, self._day)
