@@ -223,7 +223,7 @@ class Accounting:
         return rate
 
     def _answer(self, records: Sequence[Record], at: int, raw: bool) -> None:
-        """Store answers; the first to a question stays, since a second can only come from a session that was taken for dead."""
+        """Store answers; the first one to a question stays: a second comes from a session taken for dead."""
         self.tables.answer(
             [
                 (
