@@ -147,8 +147,6 @@ def test_evaluate_takes_the_verdicts_about_unlabelled_pictures(tmp_path: Path) -
     accuracy = json.loads(told.stdout)["accuracy"]
     assert 0.75 < accuracy["low"] < accuracy["value"] < accuracy["high"] < 1
     with Model.load(profile) as model:
-        with pytest.raises(
-            DataError, match=r"20 labelled and 500 other pictures are too few .*; give 50 of each at least"
-        ):
+        with pytest.raises(DataError, match=r"20 labelled and 500 other pictures are too few .*; give 50 of each"):
             model.evaluate(labelled(clothes)[200:220], unlabelled=scored)
         assert model._model.asked.sent == 0
