@@ -11,8 +11,13 @@ import pytest
 from looktwice.calibration import calibrators, crossfit, logit, metrics, scored
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.scales import Scale
-from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Votes
 from looktwice.errors import DataError
+from looktwice.verdicts.evaluate import guarantees
+from looktwice.verdicts.learn import Collected
+from looktwice.verdicts.policy import Policy
+from looktwice.verdicts.profile import HeldOut
+from looktwice.views import Panel
 
 CLASSES = 12
 
@@ -171,6 +176,20 @@ def test_pictures_without_a_score_are_judged_by_labels_alone() -> None:
     np.testing.assert_allclose(fitted.confidence(some)[::3], plain[::3])
     np.testing.assert_allclose(fitted.confidence(some)[1::3], scored[1::3])
     assert fitted.distribution(some).labels.shape[0] == len(votes)
+
+
+def test_an_evaluation_accepts_what_verdicts_accept_and_no_answer_without_the_score_that_counts() -> None:
+    votes = world()
+    assert votes.evidence is not None
+    listed = votes.evidence.labels.copy()
+    listed[::3] = UNLISTED
+    some = replace(votes, evidence=replace(votes.evidence, labels=listed))
+    held_out = HeldOut(confidence=(0.9,), correct=(True,))
+    policy = Policy(Panel.parse("rotation:20*3"), Jury().fit(votes), held_out, (), accept=0.5)
+    sure = policy.calibrator.confidence(some) >= 0.5
+    assert sure[::3].any()
+    kept = guarantees(Collected(some, (), policy.panel, "test:1", 0), policy)
+    assert kept.accepted == pytest.approx((sure & (np.arange(len(some)) % 3 != 0)).mean())
 
 
 def test_intervals_hold_the_confidence_and_narrow_with_more_pictures() -> None:

@@ -117,8 +117,11 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
         found = replace(found, unfamiliar=float(unfamiliar.mean()))
     if policy.accept is not None:
         excluded = unfamiliar & (policy.unfamiliar != "accept")
-        accepted = (policy.calibrator.confidence(votes) >= policy.accept) & ~excluded
-        wrong = (policy.calibrator.predict(votes) != votes.truths)[accepted]
+        calibrator = policy.calibrator
+        jury = calibrator if isinstance(calibrator, Jury | Prefixes) else None
+        scored = jury.hears_scores(votes) if jury else np.zeros(len(votes), bool)
+        accepted = policy.accepts(calibrator.confidence(votes), scored) & ~excluded
+        wrong = (calibrator.predict(votes) != votes.truths)[accepted]
         found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
     if policy.sets is not None:
         distribution = policy.calibrator.distribution(votes)

@@ -193,11 +193,9 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
 
 
 def _decided(verdict: Verdict, policy: Policy) -> Verdict:
-    """The verdict with its decision; without the scores that the guarantee rests on it is for review."""
     if policy.accept is None:
         return verdict
-    rests = isinstance(policy.calibrator, Jury | Prefixes) and policy.calibrator.uses_scores
-    accepted = verdict.confidence >= policy.accept and (verdict.evidence == "scores" or not rests)
+    (accepted,) = policy.accepts(np.array([verdict.confidence]), np.array([verdict.evidence == "scores"]))
     return replace(verdict, decision="accept" if accepted else "review")
 
 

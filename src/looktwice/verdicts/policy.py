@@ -12,7 +12,8 @@ import numpy as np
 
 from looktwice.asking.jobs import Rounds, Screen
 from looktwice.calibration.base import Calibrator
-from looktwice.calibration.votes import MISSING, Floats, Row, Votes
+from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.votes import MISSING, Bools, Floats, Row, Votes
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts.conformal import SetKind, SetMaker
 from looktwice.verdicts.drift import Drift
@@ -150,6 +151,15 @@ class Policy:
     def _tests(self) -> int:
         """How many p-values each picture has, for the Bonferroni correction."""
         return (self.familiarity is not None) + (self.answers is not None)
+
+    def accepts(self, confidence: Floats, scored: Bools) -> Bools:
+        """(n,): whether answers reach the threshold; without the scores that the guarantee rests on, none does.
+
+        `scored` says which confidences rest on scores.
+        """
+        rests = isinstance(self.calibrator, Jury | Prefixes) and self.calibrator.uses_scores
+        threshold = NEVER if self.accept is None else self.accept
+        return (confidence >= threshold) & (scored if rests else True)
 
     def screen(self) -> Screen:
         """What is computed of pictures before anything is asked about them."""
