@@ -82,6 +82,15 @@ def test_the_accuracy_of_a_harder_stream_is_expected_and_its_interval_covers() -
     assert covered >= 90
 
 
+def test_no_more_than_all_answers_are_expected_to_be_right() -> None:
+    known = HeldOut(confidence=(0.95,) * 100, correct=(True,) * 100)
+    told = watched(known, np.full(50, 0.99)).expected()
+    assert told.accuracy == 1.0
+    assert told.low is not None
+    assert told.low < 1.0
+    assert told.high == 1.0
+
+
 def test_what_cannot_be_told_honestly_is_not() -> None:
     rng = np.random.default_rng(0)
     confidence, known = held_out(rng, 500)

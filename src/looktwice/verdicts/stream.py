@@ -127,6 +127,7 @@ class Stream:
         value = float(self.sum / self.seen + sum(w * part.mean() for w, part in zip(weight, parts, strict=True) if w))
         variance = sum(w**2 * part.var(ddof=1) / len(part) for w, part in zip(weight, parts, strict=True) if w)
         width = Z * float(np.sqrt(variance + self.chance / self.seen**2))
+        value = min(max(value, 0.0), 1.0)  # surer answers than the labelled ones may be corrected beyond it
         return ExpectedAccuracy(value, max(0.0, value - width), min(1.0, value + width))
 
     def lines(self) -> list[str]:
