@@ -302,6 +302,16 @@ def test_parts_with_other_labels_and_unread_answers_are_joined() -> None:
     assert joined.labelled().words == ("x", "z")
 
 
+def test_classes_that_only_truths_of_different_parts_name_are_all_counted() -> None:
+    def part(label: str, truth: str) -> learn.Collected:
+        said = Votes((label,), ("mirror",), (label,), np.zeros(1, np.int32), np.zeros((1, 1), np.int32), 2)
+        return learn.Collected(said.labelled([truth]), (), Panel.parse("mirror"), "f", 0)
+
+    joined = pilot.joined([part("ant", "bee"), part("cat", "cat"), part("dog", "eel")], Panel.parse("mirror"))
+    assert joined.votes.vocabulary == ("ant", "cat", "dog")
+    assert joined.votes.classes == 5
+
+
 def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes: list[Picture]) -> None:
     asker = Asker(connect(MODEL))
     grid = Panel.parse("rotation:10 rotation:60").views

@@ -139,10 +139,12 @@ def joined(parts: Sequence[Collected], panel: Panel) -> Collected:
     """The answers of several parts under the views that all of them have."""
     rows = [row for part in parts for row in _rows(part, panel)]
     vocabulary = dict.fromkeys(label for part in parts for label in part.votes.vocabulary)
-    classes = max(part.votes.classes for part in parts)
-    votes = Votes.collect(rows, tuple(map(str, panel)), tuple(vocabulary), classes)
     labelled = [part.votes for part in parts if isinstance(part.votes, LabelledVotes)]
     truths = [truth for each in labelled for truth in each.words]
+    doubtful = [unsure for each in labelled for unsure in each.doubtful()]
+    known = {truth for truth, unsure in zip(truths, doubtful, strict=True) if not unsure}
+    classes = max(len({*vocabulary, *known}), *(part.votes.classes for part in parts))
+    votes = Votes.collect(rows, tuple(map(str, panel)), tuple(vocabulary), classes)
     excluded = [each.excluded_labels(row) for each in labelled for row in range(len(each))]
     codes = [tuple(votes.codes(labels).tolist()) for labels in excluded] if any(excluded) else ()
     chances = [p for each in labelled for p in each.probabilities or (1.0,) * len(each)]
