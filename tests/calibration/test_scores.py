@@ -80,6 +80,8 @@ def test_words_that_mean_the_same_are_one_label() -> None:
     answer = Answer("tabby", 0.5, options=(("tabby", 0.5), ("dog", 0.3), ("siamese", 0.1)))
     assert merged(names, answer) == (("cat", 0.6), ("dog", 0.3))
     assert merged(names, Answer("tabby", 0.5)) == (("cat", 0.5),)
+    twice = Answer("dog", 0.9, options=(("dog", 0.9), ("tabby", 0.5), ("dog", 0.8), ("siamese", 0.1)))
+    assert merged(names, twice) == (("dog", 0.9), ("cat", 0.6))
     assert merged(names, Answer("tabby")) == ()
 
 

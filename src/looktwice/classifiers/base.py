@@ -276,10 +276,14 @@ class Names:
 def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
     """The labels that a ranked list means: words that mean the same are one label, at the better place.
 
-    Their scores are added up, as those of parts of one class.
+    Their scores are added up, as those of parts of one class. A word that is there twice counts once, where it is
+    better: a detector lists a class for each object that it sees.
     """
+    words: dict[str, float | None] = {}
     found: dict[str, float | None] = {}
     for word, score in answer.listed():
+        words.setdefault(word, score)
+    for word, score in words.items():
         label = names.label(word)
         if label in found and score is not None:
             found[label] = (found[label] or 0.0) + score
