@@ -5,7 +5,7 @@ no score path; an empty list is an answer without a label. Without a label path,
 label is the position of the largest, and logits become probabilities. The first ten of a list are kept with the
 answer, in the order of their scores, or as they came.
 
-A score may be one of Google's likelihood words, which stand for five numbers between 0 and 1.
+A score may be a number in quotes, or one of Google's likelihood words, which stand for five numbers between 0 and 1.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option, as_word, 
 Search = Callable[[object], object]
 LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
 """Google's words for how likely something is, as scores; only their order matters to a fit."""
+NUMBER = re.compile(r"[-+]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][-+]?[0-9]{1,2})?")
+"""A score that a server writes as a text."""
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A key that a JMESPath holds without quotes."""
 MOST_PATHS, LONGEST_PATH = 5, 100
@@ -185,6 +187,8 @@ def _numbers(values: object) -> list[float]:
 def _number(value: object) -> float:
     if isinstance(value, str) and value in LIKELIHOODS:
         return LIKELIHOODS[value]
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
             return float(value)
