@@ -119,7 +119,7 @@ def guarantees(collected: Collected, policy: Policy) -> Guarantees:
         excluded = unfamiliar & (policy.unfamiliar != "accept")
         calibrator = policy.calibrator
         jury = calibrator if isinstance(calibrator, Jury | Prefixes) else None
-        scored = jury.hears_scores(votes) if jury else np.zeros(len(votes), bool)
+        scored = jury.judged_by_scores(votes) if jury else np.zeros(len(votes), bool)
         accepted = policy.accepts(calibrator.confidence(votes), scored) & ~excluded
         wrong = (calibrator.predict(votes) != votes.truths)[accepted]
         found = replace(found, accepted=float(accepted.mean()), wrong=float(wrong.mean()) if len(wrong) else None)
