@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PRINTED = re.compile(r"^It prints\n\n((?: {4}.*\n)+)", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 PORT = 9000
 """The port of a server that a page starts; the tests choose a free one."""
@@ -50,10 +52,14 @@ def dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("dispatcher")
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if SNIPPET.search(page.read_text("utf-8"))], ids=named)
-def test_the_snippets_of_a_page_run_one_after_the_other(page: Path) -> None:
+def test_the_snippets_of_a_page_run_one_after_the_other(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {"__name__": "snippet"}
-    for code in SNIPPET.findall(page.read_text("utf-8")):
+    text = page.read_text("utf-8")
+    for code in SNIPPET.findall(text):
         exec(compile(code, page.name, "exec"), names)
+    shown = capsys.readouterr().out
+    for printed in PRINTED.findall(text):
+        assert textwrap.dedent(printed) in shown
 
 
 def test_the_example_of_the_readme_runs() -> None:

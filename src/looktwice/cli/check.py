@@ -29,6 +29,7 @@ def check(model: AsyncModel, path: Path | None, output: Output) -> bool:
     rate = f", {found.per_second:g} queries per second" if found.per_second else ""
     noun = "picture" if found.batch == 1 else "pictures"
     facts = {
+        "picture": "a test image, since none was given" if path is None else str(path),
         "answers": ", ".join("no label could be read" if label is None else label for label in found.labels),
         "scores": _scores(found),
         "determinism": steady,

@@ -260,7 +260,8 @@ class Profile(_Part):
         figures = f"Brier score {single:.3f} with one query, {whole:.3f} with {1 + views}"
         if single <= panels.SUFFICES * whole:
             return [*sentences, f"One query with its score suffices: {figures}; fit with --views none to ask no more."]
-        return [*sentences, f"Views add to the score: {figures}."]
+        cost = f"--views none asks one query, at 1/{1 + views} of the cost"
+        return [*sentences, f"Views add to the score: {figures}; {cost}."]
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time.
