@@ -137,7 +137,10 @@ async def several(request: Request, limits: Limits) -> list[Upload]:
 
 async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Upload]:
     """The photos of a request that holds a burst, in their order, or some frames of the one video that it holds."""
-    uploads = await _some(request, limits, BurstBody, 1)
+    if _kind(request).startswith((*RAW, "video/")):
+        uploads = [Upload("video", await read(request, limits))]
+    else:
+        uploads = await _some(request, limits, BurstBody, 1)
     if len(uploads) > 1:
         return uploads
     if not is_video(uploads[0].data):
