@@ -194,9 +194,11 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            for left in self._left(source) if isinstance(pictures, Sequence) else ():
-                self._count(left)
-                yield left
+            if (halt := self._sender.halt) and isinstance(pictures, Sequence):
+                for picture in source:
+                    left = Unscored(picture.name, Cause.STOPPED, halt.message)
+                    self._count(left)
+                    yield left
         except BaseException:
             if self._runs == 1:  # otherwise other runs continue, and with them what was begun here
                 self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
@@ -216,11 +218,6 @@ class Asker:
         finally:
             starved.cancel()
         return not chunk.done()
-
-    def _left(self, source: Iterator[Picture]) -> Iterator[Unscored]:
-        """The pictures that are not asked about, where something stopped it."""
-        halt = self._sender.halt
-        return (Unscored(picture.name, Cause.STOPPED, halt.message) for picture in source) if halt else iter(())
 
     async def close(self) -> None:
         """Send nothing more, keep what is in flight, and close the ledger and the classifier."""

@@ -152,7 +152,7 @@ class Batches:
                 if attempt == self._polling.faults - 1 or self._sender.halt:
                     raise
                 await self._rest(attempt, error)
-                if error.sent and (found := await self._told(find)) is not None:
+                if error.sent and (found := await self._retried(find)) is not None:
                     return found
         raise AssertionError
 
@@ -173,9 +173,9 @@ class Batches:
         """What the vendor calls a batch that somebody was about to send; if it surely has none, it is released."""
         started, late = time.monotonic(), False
         while not self._sender.halt:
-            file = batch.file or await self._told(lambda: self._api.find_file(batch.name))
+            file = batch.file or await self._retried(lambda: self._api.find_file(batch.name))
             sought = Sought(batch.name, file, batch.at, len(batch.keys), self._others())
-            remote = await self._told(partial(self._api.find, sought))
+            remote = await self._retried(partial(self._api.find, sought))
             if remote is None and file and late:
                 create = partial(self._api.create, batch.name, file, ())
                 remote = await self._once(create, partial(self._api.find, sought))
@@ -194,16 +194,16 @@ class Batches:
 
     async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
         """Wait for a batch, if it is to be waited for, and enter its results."""
-        state, wait = await self._told(lambda: self._api.state(remote)), self._polling.soonest
+        state, wait = await self._retried(lambda: self._api.state(remote)), self._polling.soonest
         while not state.ended:
             if patient:
                 await self._sender.pause(wait)
             if self._sender.halt or not patient:
                 return
             wait = min(self._polling.latest, 1.5 * wait)
-            state = await self._told(lambda: self._api.state(remote))
+            state = await self._retried(lambda: self._api.state(remote))
         left, part = set(batch.keys), list[Settled]()
-        for line in await self._told(lambda: self._all_lines(remote)):
+        for line in await self._retried(lambda: self._all_lines(remote)):
             id, _, name = line.id.partition("-")
             flag, _, number = name.partition("-")
             if number == f"{batch.id:016x}" and (key := _key(id)) in left:
@@ -253,7 +253,7 @@ class Batches:
                 self._sender.progress.micros += self._sender.typical.most
         await asyncio.wrap_future(self._ledger.settle_batch(batch, results))
 
-    async def _told(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, ask: Callable[[], Awaitable[T]]) -> T:
         """What the vendor says, as soon as it can be reached."""
         for attempt in range(self._polling.faults):
             try:
