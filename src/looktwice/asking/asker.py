@@ -194,11 +194,9 @@ class Asker:
                     yield row
                 if self._sender.fatal:
                     raise self._sender.fatal
-            if (halt := self._sender.halt) and isinstance(pictures, Sequence):
-                for picture in source:
-                    left = Unscored(picture.name, Cause.STOPPED, halt.message)
-                    self._count(left)
-                    yield left
+            for left in self._not_asked(source) if isinstance(pictures, Sequence) else ():
+                self._count(left)
+                yield left
         except BaseException:
             if self._runs == 1:  # otherwise other runs continue, and with them what was begun here
                 self._sender.stop(Failure(Cause.STOPPED, "the run was stopped"))
@@ -218,6 +216,11 @@ class Asker:
         finally:
             starved.cancel()
         return not chunk.done()
+
+    def _not_asked(self, source: Iterator[Picture]) -> Iterator[Unscored]:
+        """The pictures that remain when the sender has stopped; none where it has not."""
+        if halt := self._sender.halt:
+            yield from (Unscored(picture.name, Cause.STOPPED, halt.message) for picture in source)
 
     async def close(self) -> None:
         """Send nothing more, keep what is in flight, and close the ledger and the classifier."""

@@ -254,7 +254,7 @@ class Batches:
         await asyncio.wrap_future(self._ledger.settle_batch(batch, results))
 
     async def _retried(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the vendor says, as soon as it can be reached."""
+        """The result of a call to the vendor, retried while it cannot be reached."""
         for attempt in range(self._polling.faults):
             try:
                 return await ask()
