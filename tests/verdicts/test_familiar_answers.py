@@ -68,7 +68,7 @@ def test_it_says_what_is_unusual() -> None:
     assert known is not None
     shown = votes("new new new", "bright bright dark", "dark bright bright")
     assert [known.because(shown, row) for row in range(3)] == [
-        "the classifier answered 'new', which it said of no labelled picture",
+        "the classifier answered 'new', which it gave for no labelled picture",
         "1 of 2 views agree with 'bright' and 2 labels are named, as with 1 of the 19 labelled pictures that it called "
         "so",
         "0 of 2 views agree with 'dark' and 2 labels are named, as with none of the 1 labelled pictures that it called "
@@ -106,7 +106,7 @@ def test_a_label_that_no_labelled_picture_has_is_unfamiliar(place: Path) -> None
             verdict = model.look(strange, max_error=0.9, adaptive=adaptive)
             before = model.familiarity([strange])
         assert verdict.decision == "review"
-        assert verdict.unfamiliar_because == "the classifier answered 'new', which it said of no labelled picture"
+        assert verdict.unfamiliar_because == "the classifier answered 'new', which it gave for no labelled picture"
         assert verdict.familiarity == 2 / 501 < before[0]
 
 

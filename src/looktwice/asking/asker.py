@@ -65,7 +65,7 @@ WORKERS = os.cpu_count() or 1
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would ask, without retries and canaries; identical questions count once."""
+    """An estimate of what a run would ask, without retries and canaries; identical questions count once."""
 
     pictures: int
     unreadable: int
@@ -76,9 +76,9 @@ class Estimate:
     queries: int
     """Questions that would be sent."""
     micros: int
-    """What they would cost, in millionths of the currency: by the token about, and by a price of a query exactly."""
+    """Their cost in millionths of the currency: exact for a price a query, estimated for prices by the token."""
     seconds: float | None
-    """How long that takes at the allowed rate; None where nothing limits the rate."""
+    """Seconds that takes at the allowed rate; None where nothing limits the rate."""
     unfamiliar: int = 0
     """Pictures of another kind than the profile's, as far as it can tell."""
     width: int = 0
@@ -88,7 +88,7 @@ class Estimate:
     """The bytes of a question about it as sent to the classifier; None where they are not known."""
     input_tokens: int = 0
     output_tokens: int = 0
-    """What they would come to where they are billed by the token, about."""
+    """Their estimated tokens, where they are billed by the token."""
     most_micros: int = 0
     """What they can cost at the most, which a budget must cover while they are in flight."""
 
@@ -149,7 +149,7 @@ class Asker:
 
     @property
     def in_flight(self) -> int:
-        """Calls on their way now, or questions in batches."""
+        """Calls in flight, or questions in batches."""
         return self._batches.in_flight if self._batches else self._sender.gate.busy
 
     def stop(self, message: str = "the run was stopped") -> None:
@@ -248,7 +248,7 @@ class Asker:
         return self._sender.money_left()
 
     async def price(self, pictures: Sequence[Picture]) -> float:
-        """What a question costs in the mean over these pictures, in millionths; unreadable ones are left out."""
+        """The mean cost of a question about these pictures, in millionths; unreadable ones are left out."""
         chunk = await self._load(iter(pictures), Panel(()), NO_SCREEN)
         quotes = [self.quote(item.image).expected for item in chunk if isinstance(item, Opened)]
         return sum(quotes) / max(1, len(quotes))
@@ -262,7 +262,7 @@ class Asker:
         return self._sender.blocked()
 
     async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
-        """What `ask` would send for these pictures, which is looked up and not asked."""
+        """What `ask` would send for these pictures, looked up in the ledger without asking."""
         check_words(self.classifier, panel)
         source, seen = iter(pictures), set[str]()
         total = unreadable = unfamiliar = hits = 0
@@ -486,7 +486,7 @@ class Asker:
         return await self._sender.probe(prepared, quote)
 
     def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
-        """What a question about this picture costs, put so."""
+        """The price of a question about this picture, in this wording."""
         height, width, _ = image.pixels.shape
         return self._sender.meter.quote(height, width, phrasing)
 

@@ -144,7 +144,7 @@ class Batches:
             self._sender.end(error)
 
     async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:
-        """What sending gives; where it may have been done though it failed, what is found of it."""
+        """The result of `send`; if it failed but may have arrived, what `find` finds of it."""
         for attempt in range(self._polling.faults):
             try:
                 return await send()
@@ -170,7 +170,7 @@ class Batches:
                 await self._results(batch, remote, patient)
 
     async def _recovered(self, batch: OpenBatch) -> str | None:
-        """What the vendor calls a batch that somebody was about to send; if it surely has none, it is released."""
+        """The vendor's id of a batch that was about to be sent; one that it surely does not have is released."""
         started, late = time.monotonic(), False
         while not self._sender.halt:
             file = batch.file or await self._retried(lambda: self._api.find_file(batch.name))

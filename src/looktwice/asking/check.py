@@ -21,13 +21,13 @@ TIMES = 3
 
 @dataclass(frozen=True)
 class Checkup:
-    """What a classifier said about one picture asked several times, and its terms."""
+    """The answers of a classifier to one picture asked several times, and its terms."""
 
     fingerprint: str
     labels: tuple[str | None, ...]
     """Each answer, None where it held no label."""
     seconds: float
-    """The middle one of the answers' times."""
+    """The median latency, in seconds."""
     price_micros: int
     batch: int
     concurrency: int
@@ -43,9 +43,9 @@ class Checkup:
     scores: tuple[tuple[float | None, int], ...] = ()
     """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
     tokens: tuple[int, int] = (0, 0)
-    """Those that a question and its answer were expected to come to, where it is billed by the token."""
+    """The expected tokens of a question and its answer, where it is billed by the token."""
     billed: tuple[tuple[int, int], ...] = ()
-    """Those that each of them came to, by the classifier's own count."""
+    """The tokens of each, by the classifier's own count."""
 
     def steady(self) -> bool:
         """Whether all answers are the same label."""
@@ -63,7 +63,7 @@ def test_card() -> NDArray[np.uint8]:
 
 
 async def examine(asker: Asker, image: Image) -> Checkup:
-    """Ask about one picture three times, each on the bill; a ClassifierError says what is wrong."""
+    """Ask about one picture three times, which is billed; a ClassifierError says what is wrong."""
     classifier, terms = asker.classifier, asker.terms
     prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
     quote = asker.quote(image)

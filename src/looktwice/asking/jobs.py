@@ -1,4 +1,4 @@
-"""Questions on their way to answers: what each costs, how it is put, what is seen before, what comes of them."""
+"""Questions as jobs: their prices, wordings, known answers and results."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ class Opener:
 
 @lru_cache(maxsize=4096)
 def _text(view: View, seed: int, index: int, form: str) -> tuple[str, bytes]:
-    """A view in words, and what tells the question from others about the same picture.
+    """The text of a view, and the part of the key that distinguishes questions about the same picture.
 
     `form` is how the picture was scaled and is sent, where it is not as it came and as the fingerprint says.
     """
@@ -321,7 +321,7 @@ def askable(classifier: AnyClassifier, views: Iterable[View]) -> tuple[View, ...
 
 
 def prepare(classifier: AnyClassifier, pixels: Pixels, phrasing: Phrasing) -> object:
-    """One picture as the classifier takes it, with the question put so."""
+    """One picture as the classifier takes it, with the question in this wording."""
     if phrasing is not AS_DESCRIBED and isinstance(classifier, Prompted):
         return classifier.prepare_as(pixels, phrasing)
     return classifier.prepare(pixels)

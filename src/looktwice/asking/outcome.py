@@ -1,4 +1,4 @@
-"""What comes of asking about a picture when no verdict does, and where a run stands."""
+"""Why a picture has no verdict, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Unscored:
 
 @dataclass
 class Progress:
-    """Where a run stands; read it at any time."""
+    """The progress of a run; it may be read at any time."""
 
     pictures: int = 0
     unscored: int = 0
@@ -69,7 +69,7 @@ class Progress:
     answered: int = 0
     retries: int = 0
     micros: int = 0
-    """Money spent by this run, in millionths of the currency; of what is in flight the most that it can cost."""
+    """Money spent by this run, in millionths of the currency; questions in flight count at their maximum price."""
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0

@@ -32,7 +32,7 @@ class Polling:
 class Rate:
     """At most `burst` questions at once and `per_second` on average, in every window of time.
 
-    The times are the caller's: `when(now)` books one question and says when it may go.
+    The times are the caller's: `when(now)` reserves a slot for one question and returns its time.
     """
 
     def __init__(self, per_second: float, burst: int = 1) -> None:
@@ -247,7 +247,7 @@ class LearnedPaces(Protocol):
         ...
 
     def keep_pace(self, fingerprint: str, rate: float | None) -> Future[float | None]:
-        """Store what was learned, None for nothing; returns it less what newcomers were given of it meanwhile."""
+        """Store the learned rate, None for none; returns it less what new sessions have taken of it meanwhile."""
         ...
 
 
@@ -282,7 +282,7 @@ class SharedAdaptiveRate(AdaptiveRate):
                 kept.add_done_callback(partial(self._yield, rate))
 
     def _yield(self, before: float | None, kept: asyncio.Future[float | None]) -> None:
-        """Slow down by what newcomers were given."""
+        """Slow down by what new sessions have taken."""
         if kept.cancelled() or kept.exception():
             return
         rate = kept.result()
@@ -297,7 +297,7 @@ class RetryPolicy:
     attempts: int = 6
     """How often one question is sent, at the most."""
     few: int = 3
-    """The same after a failure that seldom passes: an internal error, or an answer that cannot be read."""
+    """The same after a failure that is seldom transient: an internal error, or an answer that cannot be read."""
     backoff: float = 0.5
     """Seconds before the second attempt; each further one waits up to twice as long."""
     refusals: int = 30

@@ -1,4 +1,4 @@
-"""How a run gets on, shown while it goes on: a bar, lines, JSON, or calls of a function."""
+"""Progress of a run: a bar, lines, JSON, or calls of a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from looktwice.asking.outcome import Progress as Run
 
 
 class _Screen(Console):
-    """A terminal that may go away while a run goes on; what would be said after that is lost."""
+    """A terminal that may disappear during a run; what is printed after that is lost."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -39,7 +39,7 @@ Show = Callable[["Asker", int | None, "Spending"], Coroutine[None, None, None]]
 
 @asynccontextmanager
 async def shown(asker: Asker, total: int | None, show: Show | None = None) -> AsyncIterator[None]:
-    """Show how an asker gets on, by default as a bar."""
+    """Show the progress of an asker, by default as a bar."""
     display = asyncio.create_task((show or show_bar)(asker, total, Spending(asker)))
     try:
         yield

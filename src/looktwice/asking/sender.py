@@ -66,7 +66,7 @@ class Sender:
         self.gate = Gate(terms.concurrency)
         self.meter = meter or FlatMeter(terms.price_micros)
         self.typical = self.meter.quote(*terms.working_size.of(*TYPICAL_SIZE))
-        """What a question about a picture of unknown size costs."""
+        """The price of a question about a picture of unknown size."""
         self._rounding = 0
         """By how much the bills of this run were rounded up, in picos."""
         self.fatal: ClassifierError | None = None
@@ -163,7 +163,7 @@ class Sender:
             await asyncio.sleep(CHECK_INTERVAL)
 
     async def finish(self) -> None:
-        """Wait for what is on its way, and until it is on disk."""
+        """Wait for the calls in flight, and until their answers are on disk."""
         if self.stopped:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._renewal and not self._held:
@@ -203,9 +203,9 @@ class Sender:
     # From due to ready -----------------------------------------------------------------------------------------------
 
     def _enter_more(self) -> None:
-        """Enter the next questions in the ledger, as soon as a good part of those that were entered is on its way.
+        """Enter the next questions in the ledger, as soon as a good part of those that were entered is in flight.
 
-        Until the first answer came, those on their way count as not sent, since their connections are being opened.
+        Until the first answer, calls in flight count as not sent, since their connections are being opened.
         """
         unsent = len(self._ready) + self._waiting if self.progress.answered else len(self._held)
         room = self._ahead - unsent - self._entering
@@ -267,7 +267,7 @@ class Sender:
         return self.budget.exhausted(self.ledger.spent(self.classifier.fingerprint), price)
 
     def _most(self, job: Job) -> int:
-        """What a question costs at the most."""
+        """The maximum price of a question."""
         return (job.quote or self.typical).most
 
     def _renew(self) -> None:

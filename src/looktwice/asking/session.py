@@ -48,7 +48,7 @@ class AskOptions:
     """A path, `postgresql://…`, `memory` (kept as long as this process lives), `off`, or None: the default path, or
     none if the classifier is local."""
     budget: int | str | None = None
-    """Queries: a total for this ledger and classifier, or with a plus sign so many more than now (`"+500"`)."""
+    """Queries: a total for this ledger and classifier, or with a plus sign that many more than now (`"+500"`)."""
     money: Money | None = None
     """The same in money: 25, or `"+2.50"`."""
     price: Money | None = None
@@ -77,7 +77,7 @@ class AskOptions:
     batch: bool = False
     """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
     command: str = "Python"
-    """What the ledger counts the spend for; see `looktwice ledger stats --by command`."""
+    """The command under which the ledger counts the spend; see `looktwice ledger stats --by command`."""
 
     def __post_init__(self) -> None:
         least_of = {"rate": 0.001, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
@@ -114,7 +114,7 @@ class AskOptions:
         return Budget(queries, money, self.per_day, daily)
 
     def meter(self, classifier: AnyClassifier) -> Meter | None:
-        """What says the price of each question, where not all have the same."""
+        """Prices by the token, where questions do not all cost the same."""
         if self.prices is None:
             return None
         if self.price is not None:
@@ -215,7 +215,7 @@ def ledger_name(terms: Terms, options: AskOptions) -> str | None:
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the fastest event loop that is installed."""
+    """The factory of the fastest event loop that is installed."""
     try:
         import uvloop
     except ImportError:
@@ -235,7 +235,7 @@ def micros(money: Money) -> int:
 
 
 def _total(wish: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
-    """The limit that a wish means: `500` in all, `+500` more than is spent now."""
+    """The limit that an option means: `500` in total, `+500` more than is spent now."""
     if wish is None:
         return None
     text = str(wish)

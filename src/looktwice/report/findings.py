@@ -46,7 +46,7 @@ MOST_LABELS = 1_000_000
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Whether accepted answers can be guaranteed to be wrong at most so often."""
+    """Whether the error rate of accepted answers can be guaranteed."""
 
     max_error: float
     threshold: float | None
@@ -80,7 +80,7 @@ def guarantees(evidence: Evidence, asked: Floats, max_error: float, level: float
 
 
 def kept(guarantee: HeldOut, evidence: Evidence, max_error: float, level: float) -> Guarantee | None:
-    """What becomes of a guarantee that was made on other pictures; None if they allow none."""
+    """How a guarantee from other pictures turns out on these; None if those allow none."""
     threshold = guarantee.threshold(max_error, level)
     return None if threshold is None else _above(threshold, evidence, evidence.confidence, max_error)
 
@@ -93,7 +93,7 @@ def _above(threshold: float, evidence: Evidence, asked: Floats, max_error: float
 
 @dataclass(frozen=True)
 class Sets:
-    """How sets of labels fare that were made to hold the truth so often."""
+    """The size and coverage of prediction sets."""
 
     options: float
     """Labels in a set, on average, any other label being one."""
@@ -139,7 +139,7 @@ class Step:
 
 
 def steps(calibrator: Calibrator, judged: Judged) -> list[Step]:
-    """What the first 0, 1 … views of the panel reach if the calibrator is fitted on them alone, by folds.
+    """The held-out figures of the calibrator on the first 0, 1 … views of the panel.
 
     Nothing where the calibrator does not look at views or the pictures are too few; for long panels only some prefixes.
     """
@@ -204,7 +204,7 @@ def _step(calibrator: Calibrator, labelled: LabelledVotes) -> Step:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """How one class fares."""
+    """The figures of one class."""
 
     label: str
     pictures: int
@@ -220,7 +220,7 @@ class ClassRow:
     claimed: float | None
     """Their mean confidence."""
     mistaken: tuple[tuple[str, int], ...]
-    """What its pictures are mostly called when it is wrong, and how often."""
+    """The labels its pictures mostly get instead, and how often."""
 
 
 def classes(labelled: LabelledVotes, outcome: Outcome) -> list[ClassRow]:
@@ -280,7 +280,7 @@ def familiarity_note(policy: Policy, judged: Judged, descriptors: Mapping[str, F
 
 @dataclass(frozen=True)
 class Cost:
-    """What the answers took."""
+    """The queries and price of the answers."""
 
     pictures: int
     queries: int
@@ -290,7 +290,7 @@ class Cost:
 
 
 def cost(votes: Votes, price_micros: int) -> Cost:
-    """What these votes took, however many of them came from the ledger."""
+    """The queries and price of these votes, however many of them came from the ledger."""
     queries = len(votes) + int((votes.views != MISSING).sum())
     return Cost(len(votes), queries, queries * price_micros)
 

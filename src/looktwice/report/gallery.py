@@ -1,4 +1,4 @@
-"""What a report shows of pictures: small copies of them, what each view does, and the ones worth looking at."""
+"""The pictures of a report: thumbnails, what each view does, and the ones worth looking at."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ def thumbnail(pixels: NDArray[np.uint8]) -> Thumbnail:
 
 @dataclass(frozen=True)
 class ViewRow:
-    """One view, or all draws of one random view, and what its word is worth."""
+    """One view, or all draws of one random view, and its weight."""
 
     text: str
     words: str
     draws: int
     weight: float | None
-    """The log of what its word multiplies the odds of a label by, the mean over the draws; None if all weigh alike."""
+    """Its weight, the log of an odds ratio, averaged over the draws; None if all weights are equal."""
     low: float | None
     high: float | None
     keeps: float | None
-    """How often it says what the picture itself got."""
+    """How often it agrees with the base label."""
     right: float | None
-    """How often it says the truth."""
+    """How often its label is the truth."""
     thumbnails: tuple[Thumbnail, ...]
 
     @property
     def odds(self) -> float | None:
-        """What its word multiplies the odds of a label by."""
+        """The factor by which its vote multiplies the odds of a label."""
         return None if self.weight is None else float(np.exp(self.weight))
 
 
@@ -124,7 +124,7 @@ class _Weights:
 
 
 def _right(judged: Judged | None, places: list[int] | None) -> float | None:
-    """How often views, or the pictures themselves, say the truth."""
+    """The accuracy of views, or of the pictures themselves."""
     labelled = judged.labelled() if judged else None
     if labelled is None:
         return None
@@ -150,7 +150,7 @@ class Card:
     label: str
     confidence: float
     truth: str | None
-    """What it is, where that is known."""
+    """Its true label, where that is known."""
     right: bool | None
     base: str
     said: str

@@ -1,4 +1,4 @@
-"""What a report is made of, and the confidences with known outcome that it rests on."""
+"""The inputs of a report, and the confidences with known outcome that it rests on."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Bools = NDArray[np.bool_]
 SAME = 0.98
 """Two fits on the same pictures make at least this share of their answers right or wrong alike."""
 MAX_ERROR = 0.02
-"""How often accepted answers may be wrong, unless one says otherwise."""
+"""The default for how often accepted answers may be wrong."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReportInputs:
-    """What a report is made of; only the profile is needed, and each thing more makes it tell more."""
+    """The inputs of a report; only the profile is required, and each further one adds sections."""
 
     profile: Profile
     votes: Votes | LabelledVotes | None = None
@@ -66,7 +66,7 @@ class ReportInputs:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What is believed of each picture of the votes."""
+    """The predictions for each picture of the votes."""
 
     votes: Votes
     label: Codes
@@ -98,7 +98,7 @@ class Evidence:
 
 
 def judge(inputs: ReportInputs) -> Judged | None:
-    """What is believed of the votes' pictures, None without votes; a DataError if they do not fit the profile.
+    """The predictions for the votes' pictures, None without votes; a DataError if they do not fit the profile.
 
     If the profile was fitted on them, asking its calibrator about them would flatter it: then each is judged by a
     calibrator that was fitted on others, and those on which the panel was chosen are not judged at all.
@@ -168,7 +168,7 @@ def _fair(profile: Profile, labelled: LabelledVotes) -> Outcome | None:
     """The outcome by folds if these are the pictures that the profile was fitted on.
 
     They are if fitting again gives the same calibrator, and the answers are right for the same pictures. A jury has
-    so many figures that the first is enough; and where its views were chosen, each fold had chosen for itself.
+    enough parameters for the first to decide; and where its views were chosen, each fold had its own choice.
     """
     calibrator, kept = profile.restored_calibrator(), profile.held_out
     if len(labelled) != profile.pictures or isinstance(calibrator, Naive | Constant):

@@ -61,7 +61,7 @@ def page(inputs: ReportInputs) -> str:
     guarantees = findings.guarantees(evidence, asked, inputs.max_error, inputs.level)
     chosen = next(guarantee for guarantee in guarantees if guarantee.max_error == inputs.max_error)
     curve = metrics.risk_coverage(evidence.confidence, evidence.correct)
-    # Only of pictures that took no part in it can be said what becomes of the guarantee that the profile makes.
+    # Only pictures that took no part in the fit show how the profile's guarantee turns out.
     fresh = judged is not None and judged.outcome is not None and not judged.taught
     kept = findings.kept(inputs.using().held_out, evidence, inputs.max_error, inputs.level) if fresh else None
     # look and score accept by the profile's guarantee: it leads the page where the pictures here are too few for one
@@ -103,7 +103,7 @@ def page(inputs: ReportInputs) -> str:
 
 
 def headline(guarantee: Guarantee) -> str:
-    """What one may do, in one sentence.
+    """The recommendation, in one sentence.
 
     >>> headline(Guarantee(0.02, 0.8701, 0.7, 0.011, None)).replace(SPACE, " ")
     'Accept above 0.871: wrong at most 2 %'

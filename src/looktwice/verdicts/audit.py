@@ -1,4 +1,4 @@
-"""How often accepted verdicts are wrong, from few labels: strata of alike confidence, of which the doubtful get more.
+"""How often accepted verdicts are wrong, from few labels: strata of similar confidence, the doubtful ones sampled more.
 
 Every picture of a stratum has the same chance to be labelled, which is known, so each label stands for as many pictures
 as its stratum has for each of its labels (Horvitz and Thompson). Labels are spent where answers differ most (Neyman).
@@ -19,7 +19,7 @@ from looktwice.verdicts.review import Doubt
 
 STRATA = 12
 FEWEST = 4
-"""Labels that every stratum gets before the doubtful ones get more."""
+"""Labels that every stratum gets before doubtful ones get more."""
 LEAST_ERROR, MOST_ERROR = 0.01, 0.95
 """The least and the most error that is expected of a stratum, whatever its confidence."""
 LEAST_RATE = 0.002
@@ -29,7 +29,7 @@ PRIOR = 5.0
 
 @dataclass(frozen=True)
 class Share:
-    """How often accepted verdicts are wrong, with its 95 % interval, and from how many labels that is known."""
+    """The error rate of accepted verdicts with its 95 % interval, and the number of labels it is estimated from."""
 
     value: float
     low: float
@@ -44,7 +44,7 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The accepted verdicts of a run, in strata: which to label next, and what the labels tell of all of them."""
+    """The accepted verdicts of a run, in strata: which to label next, and the error rate that the labels imply."""
 
     doubts: Sequence[Doubt]
     seed: int = 0
@@ -88,7 +88,7 @@ class Audit:
         return found
 
     def share(self, wrong: Mapping[str, bool]) -> Share | None:
-        """What labels tell, if they say whether verdicts are wrong; None until every stratum has some."""
+        """The error rate by labels that say whether verdicts are wrong; None until every stratum has some."""
         known = np.array([doubt.name in wrong for doubt in self.doubts])
         bad = np.array([wrong.get(doubt.name, False) for doubt in self.doubts])
         count, errors = self._by_stratum(known), self._by_stratum(bad)
@@ -101,7 +101,7 @@ class Audit:
 
 
 def strata(confidence: Floats, most: int = STRATA) -> Places:
-    """(n,): strata of alike confidence, the surest first; equal confidences are never parted.
+    """(n,): strata of similar confidence, the surest first; equal confidences are in one stratum.
 
     They are cut where the cumulated standard deviation of the answers is the same (Dalenius and Hodges).
     """

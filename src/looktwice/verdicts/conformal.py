@@ -1,4 +1,4 @@
-"""Prediction sets that hold the truth as often as stated (conformal prediction).
+"""Prediction sets with a stated coverage (conformal prediction).
 
 The sets are learned from each labelled picture's probabilities under a calibrator that had not seen it. On pictures
 that took no part in fitting this is split conformal prediction, whose coverage is at least what is stated; on the
@@ -27,7 +27,7 @@ PENALTY, FREE = 0.05, 2
 
 
 def draws(votes: Votes) -> Floats:
-    """(n,): an even draw from [0, 1) for each picture, always the same for the same pixels.
+    """(n,): a uniform draw from [0, 1) for each picture, a function of its pixels.
 
     It comes from the digest, or from the name where that is not known.
     """
@@ -37,10 +37,10 @@ def draws(votes: Votes) -> Floats:
 
 
 class SetMaker(Protocol):
-    """What makes sets of labels."""
+    """A rule that makes prediction sets."""
 
     def sets(self, distribution: Distribution, draws: Floats) -> Sets:
-        """The labels that each picture may have; `draws` (n,) are even draws from [0, 1), one a picture."""
+        """The labels that each picture may have; `draws` (n,) are uniform in [0, 1), one a picture."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class AdaptiveSets:
 
     @classmethod
     def learn(cls, kind: SetKind, place: Standing, coverage: float = 0.9) -> Self:
-        """From where the truths of labelled pictures stand, that the calibrator has not seen; `coverage` in (0, 1)."""
+        """From the ranks of the truths of labelled pictures that the calibrator has not seen; `coverage` in (0, 1)."""
         maker = cls(np.inf, PENALTY if kind == "regularised" else 0.0, kind != "deterministic")
         even = np.random.default_rng(0).random(len(place.own))
         return cls(_quantile(maker._scores(place, even), coverage, np.inf), maker.penalty, maker.randomised)
@@ -123,7 +123,7 @@ class Sets:
     other: Bools
     """(n,): whether it may be a label that nobody named."""
     unnamed: Counts
-    """(n,): how many classes that would stand for."""
+    """(n,): the number of classes that would be."""
 
     @classmethod
     def of(cls, distribution: Distribution, likely: Bools, other: Bools) -> Self:

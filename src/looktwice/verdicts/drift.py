@@ -1,4 +1,4 @@
-"""Have the pictures changed since the fit? A martingale over confidences."""
+"""Whether the pictures have changed since the fit: a conformal test martingale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from looktwice.errors import DataError
 from looktwice.verdicts.risk import check_share
 
 CUTS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)
-"""Where `Drift` looks for more, or fewer, pictures below than there should be."""
+"""The quantiles below which `Drift` tests for too many or too few pictures."""
 
 
 CELLS = 2**19
@@ -28,7 +28,7 @@ class Drift:
     """A running test that live pictures are still of the kind that the profile was made from.
 
     A picture's kind is a number from 0, such as how many of its views agree. Each live picture is ranked among the
-    profile's and the live ones before it, with ties broken by lot: if nothing has changed, the ranks are even and
+    profile's and the live ones before it, with ties broken at random: if nothing has changed, the ranks are uniform and
     independent of each other (conformal prediction), and a bet that they fall below a cut more or less often than
     they should wins nothing on average. By Ville's inequality the wager ever reaches 1/alpha with a chance of at
     most alpha, however long one watches and whatever the bins' real shares are.
@@ -46,7 +46,7 @@ class Drift:
     below: tuple[int, ...] = (0,) * len(CUTS)
     """How many ranks fell below each cut."""
     peak: float = 0.0
-    """The highest log of the wager so far."""
+    """The highest log wealth so far."""
     marks: tuple[tuple[int, ...], ...] = ((0,) * (len(CUTS) + 1),)
     """How many pictures were seen, and how many ranks fell below each cut, at some moments."""
     since: int | None = None
@@ -108,7 +108,7 @@ class Drift:
         )
 
     def _ranks(self, kind: Counts, came: Counts) -> Floats:
-        """(n,): the rank of each picture among all up to itself, from 0 to 1, even if nothing has changed."""
+        """(n,): the rank of each picture among all up to itself, uniform in [0, 1] if nothing has changed."""
         bag = came + np.array(self.reference)
         upto = np.take_along_axis(bag.cumsum(axis=1), kind[:, None], axis=1)[:, 0]
         same = np.take_along_axis(bag, kind[:, None], axis=1)[:, 0]
@@ -118,10 +118,10 @@ class Drift:
 
 
 def began(path: Counts) -> int:
-    """After how many pictures the ranks most likely stopped being even, up to the last row of a path.
+    """After how many pictures the ranks most likely stopped being uniform, up to the last row of a path.
 
     A row is how many pictures were seen and how many ranks fell below each cut. Of all rows and cuts, the one that
-    makes the ranks after it the most unlikely, if they were even (maximum likelihood).
+    makes the ranks after it least likely under uniformity (maximum likelihood).
     """
     from scipy.special import rel_entr
 
@@ -133,7 +133,7 @@ def began(path: Counts) -> int:
 
 
 def _won(below: Counts, seen: Counts) -> Floats:
-    """(n, cuts): log of what an even mixture of bets on each cut has won."""
+    """(n, cuts): log of the wealth of an equal mixture of bets on each cut."""
     from scipy.special import betaln
 
     cuts = np.array(CUTS)

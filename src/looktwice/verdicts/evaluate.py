@@ -40,7 +40,7 @@ def assess(collected: Collected, profile: Profile, policy: Policy | None = None)
 
 
 def baselines(labelled: LabelledVotes, profile: Profile) -> list[Outcome]:
-    """What one has without asking again: naive, constant, and the classifier's own score where it has one."""
+    """Baselines of a single query: naive, constant, and the classifier's own score where it has one."""
     constant = [Constant(accuracy=profile.accuracy())] if profile.results else []
     plain = [crossfit.outcome(each, labelled) for each in (Naive(), *constant)]
     if profile.one_query and labelled.evidence:
@@ -85,7 +85,7 @@ class Guarantees:
     classes: float | None = None
     """How many classes a set had, on average, any other label with all classes that it stands for."""
     bins: tuple[BinCoverage, ...] = ()
-    """The same for pictures that are alike in how many views agree with the base label."""
+    """The same for each number of views that agree with the base label."""
     unfamiliar: float | None = None
     """The share of pictures that are not like the labelled ones; None where the profile cannot tell."""
 
@@ -216,7 +216,7 @@ class Evaluation:
         return f"On {len(self.outcome.label)} pictures{overlap}"
 
     def lines(self) -> list[str]:
-        """What the guarantees came to and how many verdicts are right, in words."""
+        """How the guarantees turned out and how many verdicts are right, in words."""
         warning = "Too optimistic: the profile was fitted on some of these pictures. Evaluate it on others."
         powered = [self.accuracy.sentence()] if self.accuracy else []
         return [*([warning] if self.fitted else []), *self.guarantees.lines(), *powered]

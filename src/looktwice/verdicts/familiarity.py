@@ -25,7 +25,7 @@ from looktwice.verdicts.drift import Drift
 LEAST = 20
 """Labelled pictures that are needed to say anything."""
 NEIGHBOURS, RANKED = 300, 1000
-"""Most labelled pictures to which distances are measured, and most whose distances are kept."""
+"""The most labelled pictures to which distances are measured, and whose distances are kept."""
 FINEST = 0.02
 """The least unit of a number of the descriptor, where the labelled pictures hardly differ in it."""
 FORM = ("side", "aspect", "saturation")
@@ -76,11 +76,11 @@ COMPARED = {
     "commonest": ("busier", "emptier"),
     "direction": ("richer in level lines", "richer in upright lines"),
 }
-"""What is said of a number that is lower, or higher, than those of the labelled pictures."""
+"""The words for a feature that is lower, or higher, than those of the labelled pictures."""
 
 
 class Familiarity(BaseModel):
-    """What tells pictures like the labelled ones from others; a part of a profile that holds no pictures."""
+    """A test of whether pictures are like the labelled ones; a part of a profile that holds no pictures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -109,7 +109,7 @@ class Familiarity(BaseModel):
         return cls(scale=2, neighbours=packed, distances=tuple(distances.tolist()))
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same: what is worked out from that does not count."""
+        """Whether both have the same fields; what is derived from them does not count."""
         return isinstance(other, Familiarity) and self.model_dump() == other.model_dump()
 
     def __hash__(self) -> int:
@@ -282,7 +282,7 @@ class AnswerKinds(BaseModel):
         agree, labels = kind.split("/")
         among = self.seen.get(label)
         if among is None:
-            return f"the classifier answered {label!r}, which it said of no labelled picture"
+            return f"the classifier answered {label!r}, which it gave for no labelled picture"
         how = f"{agree} of {self.views} views agree with {label!r} and {labels} labels are named"
         times = among.get(kind, 0)
         often = f"{times} of" if times else "none of"

@@ -1,4 +1,4 @@
-"""A file of verdicts that grows while a run goes on, survives its end at any moment, and is then put in order.
+"""A file of verdicts that grows during a run, survives a crash at any moment, and is sorted at the end.
 
 Finished verdicts are appended to `OUT.part`, one JSON line each under a line that says what they are verdicts of.
 Each line also says which pixels it is about, so that a picture that was changed since is asked about again. The result

@@ -134,12 +134,12 @@ ADAPTIVE = "adaptive jury"
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """What the juries of a panel's prefixes made of each picture, view by view."""
+    """The outcomes of the juries of a panel's prefixes on each picture, view by view."""
 
     steps: tuple[Outcome, ...]
     """After 0, 1 … S views."""
     movement: Floats
-    """(n, S + 1): how far the calibrator was from that after all views."""
+    """(n, S + 1): the squared distance to the distribution after all views."""
 
     def confidence(self) -> Floats:
         """(n, S + 1): the confidence after each number of views."""
@@ -173,9 +173,9 @@ class Growth:
 
 
 def grow(juries: Sequence[Jury], labelled: LabelledVotes) -> Growth:
-    """What juries for 0, 1 … S views make of these pictures.
+    """The outcomes of juries for 0, 1 … S views on these pictures.
 
-    They move with what is said; classes that nobody named share alike in this.
+    Distances are between distributions in which unnamed classes share evenly.
     """
     parts = [labelled.under(range(views)) for views in range(len(juries))]
     steps = [outcome(jury, part) for jury, part in zip(juries, parts, strict=True)]
@@ -186,12 +186,12 @@ def grow(juries: Sequence[Jury], labelled: LabelledVotes) -> Growth:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What juries made of the pictures that taught them, and of a fifth that did not."""
+    """The outcomes of juries on the pictures they were fitted on, and on a held-out fifth."""
 
     taught: Growth
     tested: Growth
     usual: Growth
-    """What juries for the views in the order of the panel made of the tested ones."""
+    """The outcomes on the tested ones of juries for the views in the order of the panel."""
     places: Places
     """Which pictures were tested."""
 
@@ -228,7 +228,7 @@ def worth(labelled: LabelledVotes, fixed: int) -> list[int]:
 
 
 def _taught(calibrator: Jury, labelled: LabelledVotes, train: Places, test: Places) -> tuple[Growth, Growth]:
-    """What the juries that some pictures teach make of these, and of others."""
+    """The outcomes of juries fitted on some pictures, on these and on others."""
     prefixes = Prefixes(ballot=calibrator.ballot).fit(labelled.take(train))
     taught = grow(replace(prefixes, companions=None).members(), labelled.take(train))
     return taught, grow(prefixes.members(), labelled.take(test))
@@ -241,7 +241,7 @@ def steps(found: Sequence[Trial]) -> tuple[Outcome, ...]:
 
 
 class Aim(Protocol):
-    """What stopping early must not cost."""
+    """The limit on what stopping early may cost."""
 
     def regret(self, growth: Growth) -> Floats:
         """(n, S + 1): what stopping after each number of views costs."""
@@ -299,7 +299,7 @@ class SameDecision:
 
 
 def price(found: Sequence[Trial], aim: Aim) -> float:
-    """The highest price of a view at which the rules that it makes keep the aim on pictures that taught nothing."""
+    """The highest price of a view whose rules reach the aim on held-out pictures."""
     cheap, dear = -14.0, 1.0
     for _ in range(BISECTIONS):
         middle = (cheap + dear) / 2
@@ -314,7 +314,7 @@ def rule(growth: Growth, aim: Aim, cost: float) -> AdaptiveRule:
 
 
 def stopped(found: Sequence[Trial], aim: Aim) -> Outcome:
-    """How pictures fare that taught neither the juries nor the rule nor its price, if one stops early.
+    """The outcome of stopping early on pictures that neither juries, rule nor price were fitted on.
 
     The price for each fifth is found on the other four (cross-fitting): nothing is tuned on what it is judged on.
     """
@@ -332,7 +332,7 @@ class Expected:
     brier: float
     low: float
     high: float
-    """The 95 % interval of `brier`, for the pictures being only some of many."""
+    """The 95 % interval of `brier`, over the choice of the pictures."""
     queries: float
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Verdicts one after the other: have the pictures changed since the fit, since when, and how many are right?"""
+"""A stream of verdicts: whether the pictures have changed since the fit, since when, and the expected accuracy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from looktwice.verdicts.policy import Policy
 from looktwice.verdicts.profile import HeldOut
 
 BINS = 5
-"""Groups of labelled pictures of alike confidence, equally many in each, by which live answers are weighed."""
+"""The number of groups of labelled pictures by confidence, equally large, by which live answers are weighted."""
 LEAST_IN_BIN = 20
 Z = 1.96
 
 
 class Observation(NamedTuple):
-    """What is remembered of a verdict."""
+    """The part of a verdict that a stream keeps."""
 
     agreement_bin: int
     familiarity_kind: int
@@ -28,7 +28,7 @@ class Observation(NamedTuple):
 
     @classmethod
     def at(cls, verdict: Verdict, policy: Policy) -> Self:
-        """What matters of a verdict."""
+        """The part of a verdict that is kept."""
         agreement = policy.agreement_bin(verdict.base, [label for _, label in verdict.votes])
         return cls(agreement, policy.familiarity_kind(verdict.pixels), round(verdict.confidence, 6))
 
@@ -131,7 +131,7 @@ class Stream:
         return ExpectedAccuracy(value, max(0.0, value - width), min(1.0, value + width))
 
     def lines(self) -> list[str]:
-        """What there is to say of a change, for people; a line that there is none where none is seen."""
+        """Sentences about a change, or one that none was seen."""
         if not self.alarm:
             tests = [test for test in (self.drift, self.shift) if test is not None]
             evidence = (

@@ -1,4 +1,4 @@
-"""What is asked of a ledger and what it answers, whichever database is behind it, and the sessions that share one."""
+"""The interface of a ledger, whichever database is behind it, and the sessions that share one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RAW_LIMIT = 65_536
 CUT = b"[cut]"
 
 BEAT = 5.0
-"""Seconds between signs of life."""
+"""Seconds between heartbeats."""
 
 DEAD = 30.0
 """Seconds without one after which a session counts as dead."""
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 def key(fingerprint: str, digest: str, view: str, seed: int, index: int, renderer: str) -> bytes:
-    """The 16 bytes that name a question: 4 that tell the picture, 12 that tell everything.
+    """The 16-byte key of a question: 4 bytes of a hash of the picture, 12 of a hash of everything.
 
     Questions about one picture are neighbours in the table, so a commit touches few pages: measured, a question
     costs less than half the processor time it costs when all 16 bytes are hashed together.
@@ -60,7 +60,7 @@ def key(fingerprint: str, digest: str, view: str, seed: int, index: int, rendere
 
 
 def keys(fingerprint: str, digest: str, tails: Sequence[bytes]) -> list[bytes]:
-    """The names of several questions about one picture; what they share is hashed once."""
+    """The keys of several questions about one picture; what they share is hashed once."""
     start = place(digest)
     shared = blake2b(_joined(fingerprint, digest), digest_size=12, person=b"looktwice.key.1")
     names = []
@@ -72,7 +72,7 @@ def keys(fingerprint: str, digest: str, tails: Sequence[bytes]) -> list[bytes]:
 
 
 def tail(view: str, seed: int, index: int, renderer: str) -> bytes:
-    """What tells a question from others about the same picture."""
+    """The part of a key that distinguishes questions about the same picture."""
     return _joined(view, str(seed), str(index), renderer)
 
 
@@ -87,7 +87,7 @@ def place(digest: str) -> bytes:
 
 @dataclass(frozen=True)
 class Spend:
-    """What a classifier has cost so far; micros are millionths of the currency, today is the day in UTC."""
+    """The spend on a classifier so far; micros are millionths of the currency, today is the day in UTC."""
 
     queries: int
     micros: int
@@ -97,7 +97,7 @@ class Spend:
 
 @dataclass(frozen=True)
 class Account(Spend):
-    """The same, with how many questions have their answer, and how many were sent and have none."""
+    """The same, with the numbers of answered questions and of those sent without an answer."""
 
     answered: int
     unanswered: int
@@ -105,7 +105,7 @@ class Account(Spend):
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent on one classifier in all, and in one UTC day; None is no limit.
+    """Limits on the spend for one classifier, in total and in one UTC day; None is no limit.
 
     The scope is the ledger: all that it ever spent on the classifier counts, whoever asked.
     """
@@ -223,7 +223,7 @@ class OpenBatch:
 
     @property
     def name(self) -> str:
-        """What we call it at the vendor."""
+        """Its name at the vendor, which we choose."""
         return f"looktwice-{self.id:016x}"
 
 
@@ -380,7 +380,7 @@ def birth(pid: int) -> str:
 
 
 def living(sessions: Iterable[tuple[Session, float]], now: float) -> set[int]:
-    """The ids of those that are alive, of sessions and their last signs of life."""
+    """The ids of the live sessions, by their last heartbeats."""
     here = host()
     return {
         each.id for each, beat in sessions if beat > now - DEAD and (each.host != here or _runs(each.pid, each.born))
