@@ -27,7 +27,7 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Floats
 from looktwice.verdicts.audit import Audit
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 from looktwice.views import GENERAL
 
 RESULTS = Path(__file__).parent / "results" / "labelling.csv"
@@ -61,8 +61,8 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
         chosen = chosen[accepted[chosen]]
         low, high = wilson(wrong[chosen].sum(), len(chosen))
         random.append((float(high - low), bool(low <= true <= high)))
-        doubts = [Doubt(str(i), "", float(confidence[i]), "", (), None) for i in np.flatnonzero(accepted)]
-        audit = Audit(doubts, draw)
+        verdicts = [StoredVerdict(str(i), "", float(confidence[i]), "", (), None) for i in np.flatnonzero(accepted)]
+        audit = Audit(verdicts, draw)
         order = audit.order()
         for step in steps:
             told = audit.share({i: bool(wrong[int(i)]) for i in order[:step]})

@@ -18,7 +18,7 @@ from looktwice.labelling.exchange import fiftyone, label_studio, write_labels
 from looktwice.pictures.collection import labelled, read_truths
 from looktwice.pictures.decode import decode
 from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configuration
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 
 HEADER = "name,label,confidence,base,votes,decision"
 NAMES = ("a.png", "b & <c>.png", "sub/ü.png")
@@ -204,8 +204,8 @@ def test_imported_labels_are_those_that_fit_reads(scored: Path) -> None:
     assert found == {NAMES[0]: ("cat", ()), NAMES[1]: (None, ("cat", "cow")), NAMES[2]: ('dog "x"', ())}
 
 
-def doubts() -> list[Doubt]:
-    return [Doubt(name, "cat", 0.5, "cow", ("cat",), None) for name in NAMES]
+def doubts() -> list[StoredVerdict]:
+    return [StoredVerdict(name, "cat", 0.5, "cow", ("cat",), None) for name in NAMES]
 
 
 # Label Studio's own configurations
@@ -256,7 +256,7 @@ def test_classifications_for_fiftyone_and_labels_back(scored: Path) -> None:
 
 
 def test_names_that_fiftyone_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
-    twins = [Doubt(name, "cat", 0.5, "cat", (), None) for name in ("a.png", "a.jpg")]
+    twins = [StoredVerdict(name, "cat", 0.5, "cat", (), None) for name in ("a.png", "a.jpg")]
     with pytest.raises(DataError, match=r"1 picture \(a.jpg\) only told from others by the ending"):
         fiftyone.export(twins, tmp_path / "out.json")
     (tmp_path / "truths.json").write_text('{"labels": {"elsewhere/a": "cat"}}')

@@ -99,7 +99,7 @@ def test_a_table_that_was_changed_by_hand_is_not_overwritten(tmp_path: Path) -> 
     labels.add(click("1", "a.png", "label", "cat"))
     labels.close()
     out.write_text("file,label,not\na.png,dog,\n")
-    with pytest.raises(DataError, match=r"changed by other means .* move labels.journal away"):
+    with pytest.raises(DataError, match=r"edited outside .* move labels.journal away"):
         Labels(out)
     (tmp_path / "labels.journal").unlink()
     again = Labels(out)
@@ -136,7 +136,7 @@ def test_a_line_that_a_crash_cut_off_is_dropped_and_a_damaged_one_is_named(tmp_p
     again.close()
     assert out.read_text() == "file,label,not\na.png,cat,\nb.png,dog,\n"
     journal.write_bytes(b"x" + journal.read_bytes())
-    with pytest.raises(DataError, match="line 1 is not one that looktwice wrote"):
+    with pytest.raises(DataError, match="line 1 was not written by looktwice"):
         Labels(out)
 
 

@@ -18,7 +18,7 @@ from workshop import command, run
 from looktwice.errors import DataError
 from looktwice.pictures.collection import labelled
 from looktwice.verdicts.audit import Audit
-from looktwice.verdicts.review import Doubt, doubtful, read
+from looktwice.verdicts.review import StoredVerdict, doubtful, read
 
 __all__ = ["browser"]
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")
@@ -40,8 +40,8 @@ def scored(profile: Path) -> Path:
     return folder
 
 
-def doubt(name: str, label: str, confidence: float, *votes: str, decision: str | None = None) -> Doubt:
-    return Doubt(name, label, confidence, label, votes, decision)
+def doubt(name: str, label: str, confidence: float, *votes: str, decision: str | None = None) -> StoredVerdict:
+    return StoredVerdict(name, label, confidence, label, votes, decision)
 
 
 def test_the_least_confident_comes_first_unless_some_mistakes_cost_more() -> None:
@@ -94,10 +94,13 @@ def test_people_accept_correct_and_cannot_tell(browser: Browser, scored: Path, t
     doubts = doubtful(read(scored / "verdicts.csv"), {})
     words = ("review", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
     with started(*words) as service, window(browser, service, bypass_csp=True) as page:
-        inspect(page)
-        page.set_viewport_size({"width": 360, "height": 780})
-        inspect(page)
-        expect(page.locator("#claim-label")).to_have_text(f"{doubts[0].label}?")
+        for width, scheme in ((1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")):
+            page.set_viewport_size({"width": width, "height": 780})
+            page.emulate_media(color_scheme=scheme)
+            inspect(page)
+            for way in ("#accept", "#not", "#skip"):
+                expect(page.locator(way)).to_be_in_viewport(ratio=1)
+        expect(page.locator("#prediction-label")).to_have_text(f"{doubts[0].label}?")
         assert doubts[0].label not in offered(page)
         names = [press(page, "Enter")]
         corrected = offered(page)[1]
@@ -169,14 +172,14 @@ def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, 
     accepted = [doubt for doubt in read(scored / "verdicts.csv") if doubt.decision == "accept"]
     words = ("audit", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
     with started(*words) as service, window(browser, service, bypass_csp=True) as page:
-        expect(page.locator("#claim")).to_be_hidden()
+        expect(page.locator("#prediction")).to_be_hidden()
         expect(page.locator("#count")).to_have_text(f"0 of {len(accepted)}")
         for _ in range(50):
             labels, name = offered(page), page.locator("#name").inner_text()
             press(page, str((labels.index(truths[name]) + 1) % 10))
-        expect(page.locator("#worth")).to_contain_text("Wrong among accepted")
+        expect(page.locator("#summary")).to_contain_text("Wrong among accepted")
         inspect(page)
-        told = page.locator("#worth dd").nth(1).inner_text().split("\n")[0]
+        told = page.locator("#summary dd").nth(1).inner_text().split("\n")[0]
     table = {row.name: row.truth for row in labelled(scored / "photos", out)}
     audit = Audit.of(read(scored / "verdicts.csv"))
     assert set(table) == set(audit.order()[:50])

@@ -8,13 +8,13 @@ import pytest
 from looktwice.calibration.metrics import wilson
 from looktwice.errors import DataError
 from looktwice.verdicts.audit import FEWEST, STRATA, Audit, share, strata
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 
 
-def verdicts(count: int, seed: int = 0) -> list[Doubt]:
+def verdicts(count: int, seed: int = 0) -> list[StoredVerdict]:
     """Verdicts of which most are sure."""
     confidence = 1.0 - np.random.default_rng(seed).beta(0.3, 3.0, count).round(2) * 0.5
-    return [Doubt(str(n), "x", float(c), "x", (), None) for n, c in enumerate(confidence)]
+    return [StoredVerdict(str(n), "x", float(c), "x", (), None) for n, c in enumerate(confidence)]
 
 
 def test_strata_follow_the_confidence_and_never_part_equal_ones() -> None:
@@ -30,8 +30,8 @@ def test_strata_follow_the_confidence_and_never_part_equal_ones() -> None:
 def test_every_beginning_of_the_order_gives_each_stratum_its_part() -> None:
     audit = Audit.of(verdicts(2000))
     order = audit.order()
-    assert sorted(order) == sorted(doubt.name for doubt in audit.doubts)
-    place = dict(zip((doubt.name for doubt in audit.doubts), audit.stratum.tolist(), strict=True))
+    assert sorted(order) == sorted(verdict.name for verdict in audit.verdicts)
+    place = dict(zip((verdict.name for verdict in audit.verdicts), audit.stratum.tolist(), strict=True))
     first = np.bincount([place[name] for name in order[: len(audit.sizes) * FEWEST]])
     assert first.tolist() == [FEWEST] * len(audit.sizes)
     later = np.bincount([place[name] for name in order[:400]]) / audit.sizes
@@ -71,7 +71,7 @@ def test_the_estimate_has_no_bias_and_its_interval_holds_the_truth_though_the_co
 
 def test_labelling_everything_leaves_no_doubt_and_nothing_tells_nothing() -> None:
     audit = Audit.of(verdicts(60))
-    wrong = {doubt.name: number % 7 == 0 for number, doubt in enumerate(audit.doubts)}
+    wrong = {verdict.name: number % 7 == 0 for number, verdict in enumerate(audit.verdicts)}
     told = audit.share(wrong)
     assert told is not None
     assert (told.low, told.high, told.labels) == (told.value, told.value, 60)
@@ -87,7 +87,7 @@ def test_one_stratum_is_a_random_sample() -> None:
 
 
 def test_only_accepted_verdicts_are_audited() -> None:
-    found = [Doubt("a", "x", 0.9, "x", (), "accept"), Doubt("b", "x", 0.5, "x", (), "review")]
+    found = [StoredVerdict("a", "x", 0.9, "x", (), "accept"), StoredVerdict("b", "x", 0.5, "x", (), "review")]
     assert Audit.of(found).order() == ["a"]
     with pytest.raises(DataError, match="no verdict is accepted"):
         Audit.of(found[1:])

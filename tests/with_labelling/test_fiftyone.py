@@ -16,7 +16,7 @@ from workshop import run
 
 from looktwice.labelling.exchange import fiftyone as exchange
 from looktwice.pictures.collection import read_truths
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 
 NAMES = ("a.png", "sub/a.png", "sub/b.jpg")
 
@@ -38,7 +38,7 @@ def test_verdicts_are_a_field_with_confidence_and_truths_come_back(fo: ModuleTyp
     for place, name in enumerate(NAMES):
         cv2.imwrite(str(tmp_path / "photos" / name), np.full((8, 8, 3), place, np.uint8))
     said = zip(NAMES, "xyx", (0.25, 0.5, 0.75), strict=True)
-    verdicts = [Doubt(name, label, confidence, label, (), None) for name, label, confidence in said]
+    verdicts = [StoredVerdict(name, label, confidence, label, (), None) for name, label, confidence in said]
     exchange.export(verdicts, tmp_path / "classifications.json")
     kind = fo.types.FiftyOneImageClassificationDataset
     dataset = fo.Dataset.from_dir(

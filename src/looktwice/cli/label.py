@@ -1,4 +1,4 @@
-"""`looktwice label`, `review` and `audit`: people say what pictures show, here or in tools (`export` and `import`)."""
+"""`looktwice label`, `review` and `audit`, and `export` and `import` for other labelling tools."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from looktwice import files
 from looktwice.asking.progress import say
 from looktwice.cli.console import safe
 from looktwice.errors import DataError, MissingExtra
-from looktwice.labelling.desk import Asking, Claim, Desk, verdicts_wrong
 from looktwice.labelling.exchange import fiftyone, label_studio, write_labels
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
+from looktwice.labelling.session import Asking, LabellingSession, Prediction, verdicts_wrong
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few, find
 from looktwice.service import PARTS, Place
 from looktwice.verdicts import review as reviewing
 from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.profile import Profile
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """How people label, and where their labels go."""
+    """The options of `looktwice label`."""
 
     views: str
     asking: bool
-    """Whether the classifier is asked meanwhile."""
+    """Whether the classifier is queried meanwhile."""
     max_error: float
     level: float
     out: Path | None
@@ -43,7 +43,7 @@ def label(
     options: LabelOptions,
     place: Place,
 ) -> None:
-    """Show pictures in a random order until a signal comes; every click is kept as it is made."""
+    """Serve the page with the pictures in random order until the process gets a signal."""
     if options.asking and model.options.batch:
         raise DataError(
             "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
@@ -58,7 +58,7 @@ def label(
     command = ["looktwice", "fit", str(folder), "-c", model.description]
     command += ["--truths", str(out)] if out != folder / "labels.csv" else []
     command += ["--views", views] if views else []
-    desk = Desk(
+    session = LabellingSession(
         by_name,
         shuffled(sorted(by_name), model.options.seed or 0),
         labels,
@@ -67,55 +67,55 @@ def label(
     )
     say(f"Labels are saved to {safe(str(out))} click by click.")
     try:
-        serve(desk, f"Label {folder.name or folder}", shlex.join(command), place)
+        serve(session, f"Label {folder.name or folder}", shlex.join(command), place)
     finally:
         labels.close()
 
 
 def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Path | None, place: Place) -> None:
-    """Show the pictures of doubtful verdicts, the dearest doubt first; what people say of them is kept."""
-    doubts = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
-    folder, shown = _pictures(verdicts, pictures, [doubt.name for doubt in doubts])
-    if not doubts:
+    """Serve the page with the verdicts that need review, the highest expected cost first."""
+    doubtful = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
+    folder, shown = _pictures(verdicts, pictures, [verdict.name for verdict in doubtful])
+    if not doubtful:
         say("No verdict needs review.")
         return
     out = out or (verdicts / "labels.csv" if verdicts.is_dir() else verdicts.with_name("corrections.csv"))
-    claims = {doubt.name: Claim(doubt.label, doubt.confidence) for doubt in doubts}
+    predictions = {verdict.name: Prediction(verdict.label, verdict.confidence) for verdict in doubtful}
     command = ["looktwice", "evaluate", str(folder)]
     command += ["--truths", str(out)] if out != folder / "labels.csv" else []
     labels = Labels(out)
     say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
     try:
-        desk = Desk(shown, list(shown), labels, doubts=doubts, claims=claims)
-        serve(desk, "Review verdicts", shlex.join(command), place)
+        session = LabellingSession(shown, list(shown), labels, verdicts=doubtful, predictions=predictions)
+        serve(session, "Review verdicts", shlex.join(command), place)
     finally:
         labels.close()
 
 
 def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, place: Place) -> None:
-    """Show pictures of accepted verdicts by strata; what people say tells how often such verdicts are wrong."""
+    """Serve the page with a stratified sample of accepted verdicts, and print the error rate among them."""
     found = reviewing.read(verdicts)
     audited = Audit.of(found, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
     labels = Labels(out or verdicts.with_name("audit.csv"))
     say(f"Labels are saved to {safe(str(labels.out))} click by click.")
-    _tell(audited, labels)
-    desk = Desk(shown, list(shown), labels, doubts=found, audit=audited)
+    _print_share(audited, labels)
+    session = LabellingSession(shown, list(shown), labels, verdicts=found, audit=audited)
     try:
-        serve(desk, "Audit", shlex.join(["looktwice", "audit", str(verdicts), str(folder)]), place)
+        serve(session, "Audit", shlex.join(["looktwice", "audit", str(verdicts), str(folder)]), place)
     finally:
-        _tell(audited, labels)
+        _print_share(audited, labels)
         labels.close()
 
 
-def _tell(audited: Audit, labels: Labels) -> None:
-    """Say how often accepted verdicts are wrong, as far as the labels tell."""
+def _print_share(audited: Audit, labels: Labels) -> None:
+    """Print the error rate among accepted verdicts, if there are enough labels."""
     if share := audited.share(verdicts_wrong(audited, labels.known())):
         say(share.line())
 
 
 def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tuple[Path, dict[str, Picture]]:
-    """The folder of the pictures of verdicts, and those of these names in their order."""
+    """The folder of the pictures, and the pictures with these names, in this order."""
     folder = pictures or (verdicts if verdicts.is_dir() else None)
     if folder is None:
         raise DataError("where are the pictures of these verdicts? name the scored folder after the verdicts")
@@ -134,32 +134,32 @@ def _cost(text: str) -> tuple[str, float]:
         raise DataError(f"--cost {text!r} is not a label and a number; write for example melanoma=20") from None
 
 
-def serve(desk: Desk, title: str, following: str, place: Place) -> None:
-    """Let people label until a signal comes."""
+def serve(session: LabellingSession, title: str, following: str, place: Place) -> None:
+    """Serve the page until the process gets a signal, then print what to do with the labels."""
     try:
         from looktwice.labelling import app
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    app.run(desk, app.Work(title, following), place)
+    app.run(session, app.Work(title, following), place)
     say(f"Next, use the labels: {safe(following)}")
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Which verdicts go out, and where."""
+    """The options of `looktwice export`."""
 
     prefix: str | None
-    """The addresses of pictures, up to their names; None embeds them."""
+    """The part of the pictures' URLs before their names; None embeds the pictures."""
     doubtful: bool
     profile: Path | None
-    """Whose labels are offered beside those that the verdicts name."""
+    """A profile whose labels are offered as well as those in the verdicts."""
     out: Path
 
 
 def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions) -> None:
-    """Write verdicts in the form of a tool."""
+    """Write verdicts in the format of a labelling tool."""
     files.check_writable(options.out, (".json",))
     found = reviewing.read(verdicts)
     if options.doubtful:
@@ -175,7 +175,7 @@ def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions)
 
 
 def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> None:
-    """Write what people said in a tool as a new `labels.csv`."""
+    """Write labels from a labelling tool to a new `labels.csv`."""
     if source == "fiftyone":
         if folder is None:
             raise DataError("where are the pictures? name their folder after the file: FiftyOne drops their endings")
@@ -188,15 +188,15 @@ def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> 
             say(f"[yellow]Left out:[/yellow] people disagree about {disputed}; settle it there and import again.")
         if found.unnamed:
             unnamed = f"{found.unnamed} annotations of tasks that `looktwice export` did not write"
-            say(f"[yellow]Left out:[/yellow] {unnamed}: no field `file` in their data names the picture.")
+            say(f"[yellow]Left out:[/yellow] {unnamed}: their data have no field `file` with the picture's name.")
     if not known:
         raise DataError(f"{str(result)!r} holds no label; label some pictures there and export again")
     write_labels(out, known)
     say(f"Labels of {len(known)} pictures are in {safe(str(out))}.")
 
 
-def _address(found: Sequence[Doubt], folder: Path | None, prefix: str | None) -> Callable[[str], str]:
-    """Where Label Studio finds the pictures: at addresses that begin so, or in the tasks."""
+def _address(found: Sequence[StoredVerdict], folder: Path | None, prefix: str | None) -> Callable[[str], str]:
+    """Maps a name to the picture's URL for Label Studio: below the prefix, or a data URL."""
     if prefix is not None:
         return label_studio.linked(prefix)
     if folder is None:

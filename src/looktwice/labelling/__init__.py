@@ -1,1 +1,1 @@
-"""Truths from people: which pictures next, the labels file, and the page."""
+"""Labels from people: the queue of pictures, the label file, the page, and exchange with other tools."""

@@ -1,4 +1,4 @@
-"""The routes of the page where people label, behind the same guards as the service."""
+"""The routes of the labelling page, behind the same access control as the service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.types import ASGIApp
 
-from looktwice.asking import session
+from looktwice.asking import session as asking_session
 from looktwice.errors import LookTwiceError
-from looktwice.labelling.desk import Desk
 from looktwice.labelling.labels import Click, Token
+from looktwice.labelling.session import LabellingSession
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Limits, Place, bodies
@@ -26,19 +26,19 @@ from looktwice.service.replies import Refusal
 from looktwice.service.server import answer, listen
 
 SIDE = 1280
-"""Pixels of the longer side of a picture on the page."""
+"""Longest side of a picture on the page, in pixels."""
 SMALL = 65_536
-"""Pixels up to which a picture is sent without loss."""
+"""Pictures of up to this many pixels are sent as PNG, larger ones as JPEG."""
 QUALITY = 90
 LIMITS = Limits(body=65_536)
 HERE = Path(__file__).parent
 SHARED = ("/page/style.css", "/page/api.js", "/page/icon.svg")
-"""Files that the page has in common with that of the service."""
+"""Files shared with the page of the service."""
 TOKEN = TypeAdapter(Token)
 
 
 class UndoBody(BaseModel):
-    """A window takes its last click back."""
+    """The body of an undo: the window whose last click is undone."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,7 +47,7 @@ class UndoBody(BaseModel):
 
 
 class Uncounted:
-    """Counts no replies: nobody watches this page from elsewhere."""
+    """Metrics that count nothing: this page is not monitored."""
 
     def replied(self, status: int) -> None: ...
 
@@ -56,49 +56,49 @@ class Uncounted:
 
 @dataclass(frozen=True)
 class Work:
-    """What the page says that it is about."""
+    """The title of the page, and what to do with the labels."""
 
     title: str
     next: str
-    """The command that makes use of the labels."""
+    """The command that uses the labels."""
 
 
-def run(desk: Desk, work: Work, place: Place) -> None:
-    """Let people label at a place until a signal comes."""
+def run(session: LabellingSession, work: Work, place: Place) -> None:
+    """Serve the page until the process gets a signal."""
     tokens = Tokens.read(place.token_file)
     check_address(place.host, tokens)
 
     async def serve() -> None:
-        await answer(build(desk, work, tokens, place.names), LIMITS, place, listening)
+        await answer(build(session, work, tokens, place.names), LIMITS, place, listening)
 
     with listen(place.host, place.port) as listening:
-        session.run(serve)
+        asking_session.run(serve)
 
 
-def build(desk: Desk, work: Work, tokens: Tokens, names: tuple[str, ...] = ()) -> ASGIApp:
-    """The application, guarded."""
+def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[str, ...] = ()) -> ASGIApp:
+    """The ASGI application, behind the access control of the service."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await desk.start()
+        await session.start()
         yield
-        await desk.close()
+        await session.close()
 
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
     shared = PageFiles.named(HERE.parent / "service" / "page")
     page = PageFiles.named(HERE / "page", "label.html") | {path: shared[path] for path in SHARED}
     for path, file in page.items():
         app.add_route(path, file)
-    _Routes(desk, work).add_to(app)
+    _Routes(session, work).add_to(app)
     add_refusals(app, Uncounted())
     return Guard(app, tokens, names, page.keys(), Uncounted())
 
 
 class _Routes:
-    """What the page asks for."""
+    """The routes that the page calls."""
 
-    def __init__(self, desk: Desk, work: Work) -> None:
-        self._desk, self._work = desk, work
+    def __init__(self, session: LabellingSession, work: Work) -> None:
+        self._session, self._work = session, work
         self._decoding = asyncio.Semaphore(2)  # because a large picture takes memory
 
     def add_to(self, app: FastAPI) -> None:
@@ -112,52 +112,52 @@ class _Routes:
             app.add_route(path, route, methods=[method])
 
     async def work(self, _: Request) -> Response:
-        """What it is about, and every label that is known."""
-        return JSONResponse({**asdict(self._work), "labels": self._desk.words()})
+        """The title, the following command, and the vocabulary."""
+        return JSONResponse({**asdict(self._work), "labels": self._session.words()})
 
     async def state(self, request: Request) -> Response:
-        """What a window shows now."""
+        """What a window shows now: its pictures and the progress of all windows."""
         try:
-            return self._shown(TOKEN.validate_python(request.query_params.get("window")))
+            return self._state(TOKEN.validate_python(request.query_params.get("window")))
         except ValidationError:
-            raise Refusal("request", "name the window: up to 64 letters and digits") from None
+            raise Refusal("request", "the window is missing or invalid; give up to 64 letters and digits") from None
 
     async def picture(self, request: Request) -> Response:
-        """A picture, no larger than a screen."""
-        found = self._desk.pictures.get(request.query_params.get("file", ""))
+        """A picture, scaled down to `SIDE`."""
+        found = self._session.pictures.get(request.query_params.get("file", ""))
         if found is None:
-            raise Refusal("missing", "there is no picture of this name; see /v1/label/state for those there are")
+            raise Refusal("missing", "there is no picture with this name; /v1/label/state lists the current ones")
         async with self._decoding:
-            return await asyncio.to_thread(_drawn, found)
+            return await asyncio.to_thread(_encoded, found)
 
     async def click(self, request: Request) -> Response:
-        """Keep what somebody says; it is on disk when the reply comes."""
+        """Save a click; it is on disk before the reply is sent."""
         click = await bodies.parsed(Click, await bodies.read(request, LIMITS))
-        if click.file not in self._desk.pictures:
-            raise Refusal("missing", "there is no picture of this name; see /v1/label/state for those there are")
-        await self._kept(self._desk.click(click))
-        return self._shown(click.window)
+        if click.file not in self._session.pictures:
+            raise Refusal("missing", "there is no picture with this name; /v1/label/state lists the current ones")
+        await self._saved(self._session.click(click))
+        return self._state(click.window)
 
     async def undo(self, request: Request) -> Response:
-        """Take the window's last click back."""
+        """Undo the window's last click."""
         body = await bodies.parsed(UndoBody, await bodies.read(request, LIMITS))
-        await self._kept(self._desk.undo(body.id, body.window))
-        return self._shown(body.window)
+        await self._saved(self._session.undo(body.id, body.window))
+        return self._state(body.window)
 
-    async def _kept(self, work: Awaitable[None]) -> None:
+    async def _saved(self, work: Awaitable[None]) -> None:
         try:
             await work
         except LookTwiceError as error:
             raise Refusal("unavailable", str(error)) from None
 
-    def _shown(self, window: str) -> Response:
-        state = self._desk.state(window)
-        worth = state.worth
-        told = {"lines": worth.lines(), "enough": worth.enough, "note": worth.note} if worth else None
-        return JSONResponse({**asdict(replace(state, worth=None)), "worth": told})
+    def _state(self, window: str) -> Response:
+        state = self._session.state(window)
+        summary = state.summary
+        shown = {"lines": summary.lines(), "enough": summary.enough, "note": summary.note} if summary else None
+        return JSONResponse({**asdict(replace(state, summary=None)), "summary": shown})
 
 
-def _drawn(picture: Picture) -> Response:
+def _encoded(picture: Picture) -> Response:
     try:
         pixels = picture.image(WorkingSize(long=SIDE)).pixels
     except LookTwiceError as error:

@@ -1,8 +1,8 @@
-"""What people say about pictures: a journal of every click, and the `labels.csv` that follows from it.
+"""Labels on disk: a journal of every click, and the `labels.csv` derived from it.
 
-A click is a JSON line at the end of `labels.journal`, on disk before anything else happens; nothing in it is ever
-changed, and taking a click back is one more line. `labels.csv` is replaced as a whole after each click, so that `fit`
-can read it at any moment. A line that a crash cut off was never acknowledged, and is dropped.
+Each click is appended to `labels.journal` as a line of JSON and synced before it is acknowledged; undo is another line,
+no line is ever changed. `labels.csv` is replaced atomically after each click, so that `fit` can read it at any time.
+A line truncated by a crash was never acknowledged, and is dropped.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from looktwice.pictures.collection import read_truths
 COLUMNS = ("file", "label", "not")
 JOURNAL = ".journal"
 Says = Literal["label", "not", "unsure", "skip"]
-"""The truth is this label; it is none of these; I can't tell; ask me later."""
+"""The true label is this; it is none of these; can't tell; show it again later."""
 LABELS = {"label": (1, 1), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
-"""How many labels each of them needs, and may have."""
+"""The fewest and most labels that each takes."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
 
 class Click(BaseModel):
-    """One thing that somebody said about one picture."""
+    """What one window said about one picture."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Token
-    """Chosen by whoever clicks, so that a click that is sent twice counts once."""
+    """Chosen by the page, so that a click that is sent twice counts once."""
     window: Token
-    """Who clicked."""
+    """The window it came from."""
     file: Name
     says: Says
     labels: tuple[Word, ...] = ()
@@ -57,22 +57,22 @@ class Click(BaseModel):
 
     @property
     def truth(self) -> str | None:
-        """What the picture shows, where that was said."""
+        """The true label, if that was said."""
         return self.labels[0] if self.says == "label" else None
 
     @property
     def excluded(self) -> tuple[str, ...]:
-        """What the truth is none of, where no more was said."""
+        """The labels that were ruled out, if the true one was not said."""
         return self.labels if self.says == "not" else ()
 
     @property
     def settles(self) -> bool:
-        """Whether the picture need not be shown again."""
+        """Whether the picture is done; a skipped one is shown again."""
         return self.says != "skip"
 
 
 class Undo(BaseModel):
-    """A click taken back."""
+    """The undoing of a click."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,16 +92,16 @@ class _Line(BaseModel):
 
 
 class Labels:
-    """The labels of a collection, shared by all windows of one process; another process is kept out by a lock."""
+    """The labels of a collection, shared by all windows of one process; a lock keeps other processes out."""
 
     def __init__(self, out: Path) -> None:
-        """`out` is the `labels.csv`; one that somebody made by other means is taken over, and stays readable."""
+        """`out` is the `labels.csv`; an existing one without a journal is imported."""
         files.check_writable(out, (".csv",))
         self.out, self._journal = out, out.with_suffix(JOURNAL)
         self._lock = Lock()
         self._clicks: dict[str, Click] = {}
         self._undone: dict[str, str] = {}
-        """The click that each undo took back."""
+        """The click that each undo undid, by id."""
         self._hold = files.FileLock(out)
         began = self._journal.exists()
         try:
@@ -121,17 +121,17 @@ class Labels:
             raise
 
     def known(self) -> dict[str, Click]:
-        """What holds now: the last click about each picture that was not taken back."""
+        """The last click about each picture that was not undone."""
         return _standing(self._clicks.values(), self._undone.values())
 
     def last(self, window: str) -> Click | None:
-        """The window's last click that was not taken back."""
+        """The window's last click that was not undone."""
         gone = set(self._undone.values())
         own = (click for click in reversed(self._clicks.values()) if click.window == window and click.id not in gone)
         return next(own, None)
 
     def add(self, click: Click) -> None:
-        """Put a click on disk; one that is there already changes nothing."""
+        """Save a click to disk; one whose id is known changes nothing."""
         with self._lock:
             if click.id not in self._clicks:
                 self._append(click)
@@ -139,7 +139,7 @@ class Labels:
                 files.write(self.out, table(self.known()))
 
     def undo(self, identity: str, window: str) -> str | None:
-        """Take back the window's last click; the picture it was about, None where there is none."""
+        """Undo the window's last click, and return its picture; None if there is no click."""
         with self._lock:
             if identity not in self._undone:
                 click = self.last(window)
@@ -151,7 +151,7 @@ class Labels:
             return self._clicks[self._undone[identity]].file
 
     def close(self) -> None:
-        """Let another process go on."""
+        """Close the journal and release the lock."""
         self._file.close()
         self._hold.release()
 
@@ -164,7 +164,7 @@ class Labels:
         except OSError as error:
             self._file.truncate(end)
             what = f"{str(self._journal)!r} cannot be written ({error.strerror})"
-            raise DataError(f"{what}; this click was not kept: free some space and click again") from None
+            raise DataError(f"{what}; this click was not saved: free some space and click again") from None
 
     def _read(self) -> None:
         self._file.seek(0)
@@ -176,39 +176,41 @@ class Labels:
             try:
                 event = _Line.model_validate_json(line).event
             except ValidationError:
-                what = f"{str(self._journal)!r}: line {number} is not one that looktwice wrote"
-                raise DataError(f"{what}; mend it, or move the journal away to go on from {self.out.name}") from None
+                what = f"{str(self._journal)!r}: line {number} was not written by looktwice"
+                raise DataError(
+                    f"{what}; repair it, or move the journal away to continue from {self.out.name}"
+                ) from None
             if isinstance(event, Click):
                 self._clicks[event.id] = event
             else:
                 self._undone[event.id] = event.undoes
 
     def _check_table(self) -> None:
-        """Refuse a table that somebody else has changed; a crash may have left it one event behind."""
+        """Refuse a table that was edited; after a crash it may be one event behind the journal."""
         if not self.out.exists():
             return
         clicks, undone = list(self._clicks.values()), list(self._undone.values())
         found = self.out.read_text("utf-8", "replace")
         before = (_standing(clicks[:-1], undone), _standing(clicks, undone[:-1]))
         if found not in map(table, (_standing(clicks, undone), *before)):
-            what = f"{str(self.out)!r} was changed by other means than `looktwice label`"
-            raise DataError(f"{what}; move {self._journal.name} away to go on from the table as it is")
+            what = f"{str(self.out)!r} was edited outside `looktwice label`"
+            raise DataError(f"{what}; move {self._journal.name} away to continue from the table as it is")
 
     def _take_over(self) -> None:
-        """Labels that are there already, each as a click."""
-        for number, (file, told) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
-            says: Says = "label" if told.truth else "not" if told.excluded else "unsure"
-            labels = (told.truth,) if told.truth else told.excluded
+        """Write the labels of an existing table to the journal, each as a click."""
+        for number, (file, row) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
+            says: Says = "label" if row.truth else "not" if row.excluded else "unsure"
+            labels = (row.truth,) if row.truth else row.excluded
             click = Click(id=f"table-{number}", window="table", file=file, says=says, labels=labels)
             self._append(click)
             self._clicks[click.id] = click
 
 
 def table(known: Mapping[str, Click]) -> str:
-    """`labels.csv`: a row for each picture that somebody said something about, none for a skipped one.
+    """`labels.csv`: a row for each labelled picture, none for a skipped one.
 
-    `label` is the truth where it is known. Where it is only known what the truth is not, `not` has that label, in a row
-    for each. Both are empty where nobody could tell.
+    `label` is the true label. If it is unknown, `not` has a label that was ruled out, one row each. Both are empty if
+    nobody could tell.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -222,6 +224,6 @@ def table(known: Mapping[str, Click]) -> str:
 
 
 def _standing(clicks: Iterable[Click], undone: Iterable[str]) -> dict[str, Click]:
-    """The last of these clicks about each picture, without those that were taken back."""
+    """The last of these clicks about each picture, without those that were undone."""
     gone = set(undone)
     return {click.file: click for click in clicks if click.id not in gone}

@@ -1,4 +1,4 @@
-"""Which pictures next: everybody gets others, what was skipped comes last, and what was taken back comes first."""
+"""The queue of pictures: each window gets its own, skipped ones come last, undone ones first."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from hashlib import sha256
 import numpy as np
 
 LEASE = 120.0
-"""Seconds after its last sign of life that the pictures of a window are kept for it; then others may get them."""
+"""Seconds for which pictures stay assigned to a window after its last request; then other windows may get them."""
 BUTTONS = 10
-"""Labels that are offered at once: those of the keys 1 to 9, and 0."""
+"""The most labels offered as buttons, one for each of the keys 1 to 9 and 0."""
 FEWEST = 5
-"""Labels that are offered at least, so that a classifier and views that agree do not give themselves away."""
+"""The fewest labels offered, so that a unanimous answer is not revealed by being the only one."""
 
 
 def shuffled(names: Sequence[str], seed: int = 0) -> list[str]:
-    """The names in a random order: the first n are a simple random sample of them, whatever n is."""
+    """The names in random order: for every n, the first n are a simple random sample."""
     return [names[place] for place in np.random.default_rng(seed).permutation(len(names))]
 
 
 class Queue:
-    """Pictures in the order in which they are shown, handed out to windows."""
+    """Pictures in the order in which they are shown, assigned to windows."""
 
     def __init__(self, order: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._order, self._clock = list(order), clock
         self._leases: dict[str, tuple[str, float]] = {}
-        """Who has a picture, and until when."""
+        """Window and expiry of each assigned picture."""
 
     def next(self, window: str, settled: Set[str], skipped: Set[str], count: int) -> list[str]:
-        """The next pictures for a window, the one to show first: those that it has, then others that nobody has."""
+        """The next pictures for a window, the one to show first: those it already has, then unassigned ones."""
         now = self._clock()
         free = list[str]()
         own = [name for name, (who, _) in self._leases.items() if who == window and name not in settled | skipped]
@@ -47,11 +47,11 @@ class Queue:
         return found
 
     def put_back(self, window: str, name: str) -> None:
-        """Show a picture to the window again, before all others."""
+        """Make a picture the next one of a window."""
         self._leases = {name: (window, self._clock() + LEASE), **{k: v for k, v in self._leases.items() if k != name}}
 
     def ahead(self, settled: Set[str], count: int) -> list[str]:
-        """The next pictures for whoever comes."""
+        """The next unsettled pictures, assigned or not."""
         found = list[str]()
         for name in self._order:
             if len(found) == count:
@@ -62,10 +62,11 @@ class Queue:
 
 
 def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
-    """The labels to offer for a picture, in an order that does not tell who named them.
+    """The labels to offer for a picture, in an order that does not reveal the classifier's answer.
 
-    A vocabulary that fits is offered whole, always in the same order. Of a larger one, the labels that the classifier
-    and its views named, and others to make up `FEWEST`, in an order that follows from the picture's digest alone.
+    A vocabulary of up to `BUTTONS` labels is offered whole, always in the same order. Of a larger one, the labels
+    returned for the picture and its views are offered, filled up to `FEWEST`, in an order that depends only on the
+    picture's digest.
     """
     known = sorted({*vocabulary, *named}, key=str.casefold)
     if len(known) <= BUTTONS:
@@ -76,5 +77,5 @@ def options(digest: str, named: Sequence[str], vocabulary: Sequence[str]) -> lis
 
     first = list(dict.fromkeys(named))[:BUTTONS]
     others = drawn("others", set(known) - set(first))
-    # Drawn anew: those that made the choice would all come before the others.
+    # Shuffled with another hash: in the order of the first one, the chosen others would come first.
     return drawn("order", [*first, *others[: max(0, FEWEST - len(first))]])

@@ -1,7 +1,7 @@
-"""How often accepted verdicts are wrong, from few labels: strata of similar confidence, the doubtful ones sampled more.
+"""The error rate among accepted verdicts, from a sample stratified by confidence.
 
-Every picture of a stratum has the same chance to be labelled, which is known, so each label stands for as many pictures
-as its stratum has for each of its labels (Horvitz and Thompson). Labels are spent where answers differ most (Neyman).
+Within a stratum every picture is equally likely to be labelled, so each label is weighted by the number of pictures per
+label in its stratum (Horvitz and Thompson). Labels go where the answers vary most (Neyman allocation).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from looktwice.calibration.metrics import wilson
 from looktwice.calibration.votes import Bools, Counts, Floats, Places
 from looktwice.errors import DataError
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 
 STRATA = 12
 FEWEST = 4
-"""Labels that every stratum gets before doubtful ones get more."""
+"""Labels that every stratum gets before Neyman allocation starts."""
 LEAST_ERROR, MOST_ERROR = 0.01, 0.95
-"""The least and the most error that is expected of a stratum, whatever its confidence."""
+"""Bounds of the error rate expected of a stratum, whatever its confidence."""
 LEAST_RATE = 0.002
 PRIOR = 5.0
-"""Labels for which the expected error of a stratum counts, in the variance."""
+"""Number of labels that the expected error rate of a stratum counts for, in the variance."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The error rate of accepted verdicts with its 95 % interval, and the number of labels it is estimated from."""
+    """The error rate among accepted verdicts, its 95 % interval, and the number of labels."""
 
     value: float
     low: float
@@ -37,60 +37,60 @@ class Share:
     labels: int
 
     def line(self) -> str:
-        """The same in words."""
+        """One line for people."""
         interval = f"95% interval {self.low:.2%} to {self.high:.2%}"
         return f"Wrong among accepted: {self.value:.2%} ({interval}), from {self.labels:,} labels."
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The accepted verdicts of a run, in strata: which to label next, and the error rate that the labels imply."""
+    """The accepted verdicts of a run, in strata: which to label next, and the error rate estimated from labels."""
 
-    doubts: Sequence[Doubt]
+    verdicts: Sequence[StoredVerdict]
     seed: int = 0
 
     @classmethod
-    def of(cls, found: Sequence[Doubt], seed: int = 0) -> Audit:
-        """The accepted verdicts among these; all, where none says what to do with it."""
-        accepted = [doubt for doubt in found if doubt.decision != "review"]
+    def of(cls, found: Sequence[StoredVerdict], seed: int = 0) -> Audit:
+        """An audit of the accepted verdicts among these; of all, if none has a decision."""
+        accepted = [verdict for verdict in found if verdict.decision != "review"]
         if not accepted:
-            raise DataError("no verdict is accepted, so that none can be wrong; score with a larger --max-error")
+            raise DataError("no verdict is accepted, so there is nothing to audit; score with a larger --max-error")
         return cls(accepted, seed)
 
     @cached_property
     def stratum(self) -> Places:
         """(n,): the stratum of each verdict."""
-        return strata(np.array([doubt.confidence for doubt in self.doubts]))
+        return strata(np.array([verdict.confidence for verdict in self.verdicts]))
 
     @cached_property
     def sizes(self) -> Counts:
-        """How many verdicts each stratum has."""
+        """Number of verdicts in each stratum."""
         return np.bincount(self.stratum)
 
     @cached_property
     def expected(self) -> Floats:
-        """How often the verdicts of each stratum are wrong, if their confidences are right."""
-        doubt = 1.0 - np.array([doubt.confidence for doubt in self.doubts])
+        """The error rate of each stratum, if the confidences are right."""
+        doubt = 1.0 - np.array([verdict.confidence for verdict in self.verdicts])
         return np.clip(np.bincount(self.stratum, doubt) / self.sizes, LEAST_ERROR, MOST_ERROR)
 
     def order(self) -> list[str]:
-        """The names in the order in which they are to be labelled: each beginning of it is a good sample."""
+        """The names in the order in which to label them; every prefix is a stratified sample."""
         rng = np.random.default_rng(self.seed)
         within = [rng.permutation(np.flatnonzero(self.stratum == h)).tolist() for h in range(len(self.sizes))]
         taken, worth = np.zeros(len(self.sizes)), self.sizes * np.sqrt(self.expected * (1.0 - self.expected))
         found = list[str]()
-        for _ in self.doubts:
+        for _ in self.verdicts:
             few = (taken < FEWEST) & (taken < self.sizes)
             wanted = -taken if few.any() else worth / (taken + 1.0)
             h = int(np.argmax(np.where(few if few.any() else taken < self.sizes, wanted, -np.inf)))
-            found.append(self.doubts[within[h][int(taken[h])]].name)
+            found.append(self.verdicts[within[h][int(taken[h])]].name)
             taken[h] += 1
         return found
 
     def share(self, wrong: Mapping[str, bool]) -> Share | None:
-        """The error rate by labels that say whether verdicts are wrong; None until every stratum has some."""
-        known = np.array([doubt.name in wrong for doubt in self.doubts])
-        bad = np.array([wrong.get(doubt.name, False) for doubt in self.doubts])
+        """The estimated error rate, given whether labelled verdicts are wrong; None until every stratum has a label."""
+        known = np.array([verdict.name in wrong for verdict in self.verdicts])
+        bad = np.array([wrong.get(verdict.name, False) for verdict in self.verdicts])
         count, errors = self._by_stratum(known), self._by_stratum(bad)
         if not (count > 0).all():
             return None
@@ -101,24 +101,24 @@ class Audit:
 
 
 def strata(confidence: Floats, most: int = STRATA) -> Places:
-    """(n,): strata of similar confidence, the surest first; equal confidences are in one stratum.
+    """(n,): strata of similar confidence, the most confident first; equal confidences share a stratum.
 
-    They are cut where the cumulated standard deviation of the answers is the same (Dalenius and Hodges).
+    Each has about the same sum of standard deviations (the rule of Dalenius and Hodges).
     """
     value, place, count = np.unique(-confidence, return_inverse=True, return_counts=True)
     error = np.clip(1.0 + value, LEAST_ERROR, MOST_ERROR)
     spread = count * np.sqrt(error * (1.0 - error))
-    before = np.cumsum(spread) - spread  # so that a confidence which most answers have is a stratum of its own
+    before = np.cumsum(spread) - spread  # so that a confidence that most answers share is a stratum of its own
     cut = np.minimum(before / spread.sum() * most, most - 1).astype(np.intp)
     return np.unique(cut, return_inverse=True)[1][place]
 
 
 def share(sizes: Counts, count: Counts, errors: Counts, expected: Floats) -> Share:
-    """The share of errors over all strata, from the errors among the labels of each.
+    """The error rate over all strata, from the number of labels and errors in each.
 
-    The interval is Wilson's at the number of labels that would tell as much if drawn at random (Korn and Graubard).
-    No error among few labels is no proof: for the variance, each stratum's error is shrunk towards what its confidences
-    make expect, times how much more errors, or fewer, there are than expected in all strata together (empirical Bayes).
+    The interval is Wilson's at the effective sample size (Korn and Graubard). A stratum without errors among few labels
+    does not have variance zero: for the variance, its error rate is shrunk towards the expected one, multiplied by the
+    ratio of observed to expected errors over all strata (empirical Bayes).
     """
     weight = sizes / sizes.sum()
     value = float(weight @ (errors / count))

@@ -24,7 +24,7 @@ from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, Policy
 from looktwice.verdicts.profile import Profile, Result, results_html
-from looktwice.verdicts.review import Doubt, read
+from looktwice.verdicts.review import StoredVerdict, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,14 +169,16 @@ class PoweredAccuracy:
         return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 
-def verdicts_of(found: VerdictsLike) -> list[Verdict | Doubt]:
+def verdicts_of(found: VerdictsLike) -> list[Verdict | StoredVerdict]:
     """The verdicts of a file, or those given; pictures without one are left out."""
     if isinstance(found, str | Path):
         return list(read(Path(found)))
     return [verdict for verdict in found if not isinstance(verdict, Unscored)]
 
 
-def powered_accuracy(collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict | Doubt]) -> PoweredAccuracy:
+def powered_accuracy(
+    collected: Collected, outcome: Outcome, verdicts: Iterable[Verdict | StoredVerdict]
+) -> PoweredAccuracy:
     """The accuracy by prediction-powered inference; verdicts about the labelled pictures themselves do not count."""
     digests, names = set(collected.votes.digests), set(collected.votes.names)
     others: Floats = np.array(
@@ -262,7 +264,7 @@ class Evaluation:
 
 
 def evaluation(
-    collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict | Doubt] | None = None
+    collected: Collected, profile: Profile, policy: Policy, unlabelled: Iterable[Verdict | StoredVerdict] | None = None
 ) -> Evaluation:
     """How verdicts fare on these labelled pictures; costs no query."""
     outcome = crossfit.outcome(policy.calibrator, collected.labelled().evenly())

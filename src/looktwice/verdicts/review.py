@@ -1,4 +1,4 @@
-"""Verdicts that a person is to look at: read from a file of verdicts, and kept by a service in a folder with limits."""
+"""Verdicts for people to review: read from a file, or stored by a service in a folder with limits."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from looktwice.verdicts.files import record
 from looktwice.verdicts.look import Verdict
 
 VERDICTS = "verdicts.jsonl"
-"""The verdicts of a folder that a service filled."""
+"""The file of verdicts in the review folder of a service."""
 KINDS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"GIF8": ".gif", b"BM": ".bmp"}
-"""How files of pictures begin; others are HEIC or TIFF."""
+"""Magic bytes of image files; others are HEIC or TIFF."""
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """A verdict as a file has it."""
+class StoredVerdict:
+    """A verdict read from a file."""
 
     name: str
     label: str
     confidence: float
     base: str
     votes: tuple[str, ...]
-    """The labels of the views that were asked."""
+    """The labels of the queried views."""
     decision: str | None
 
     def named(self) -> tuple[str, ...]:
-        """Every label that the verdict, the classifier or a view said."""
+        """The labels of the verdict, the classifier and the views, each once."""
         return tuple(dict.fromkeys((self.label, self.base, *self.votes)))
 
     def value(self, costs: Mapping[str, float]) -> float:
-        """The expected cost of leaving the verdict as it is, if missing a label costs so much, by default 1.
+        """The expected cost of leaving the verdict as it is; `costs` has the cost of missing each label, by default 1.
 
-        If it is wrong, the truth is each of the other labels that were named as often as they were.
+        If the verdict is wrong, the truth is assumed to be another returned label, in proportion to its votes.
         """
         others = Counter(label for label in (self.base, *self.votes) if label != self.label)
         total = sum(count * costs.get(label, 1.0) for label, count in others.items())
         return (1.0 - self.confidence) * (total / others.total() if others else 1.0)
 
 
-def read(path: Path) -> list[Doubt]:
-    """The verdicts that `score` wrote into a file, or a service into a folder; pictures without one are left out."""
+def read(path: Path) -> list[StoredVerdict]:
+    """The verdicts in a file of `score` or in the review folder of a service, without unscored pictures."""
     place = path / VERDICTS if path.is_dir() else path
     try:
-        return [_doubt(row) for row in _rows(place) if row["label"]]
+        return [_verdict(row) for row in _rows(place) if row["label"]]
     except OSError as error:
-        raise DataError(f"{str(place)!r} cannot be read ({error.strerror}); name the verdicts of `score`") from None
+        raise DataError(f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote") from None
     except (ValueError, KeyError, TypeError) as error:
         why = " ".join(str(error).split())[:100]
-        raise DataError(f"{str(place)!r} holds no verdicts ({why}); name a file that `score` wrote") from None
+        raise DataError(f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote") from None
 
 
-def doubtful(found: Iterable[Doubt], costs: Mapping[str, float]) -> list[Doubt]:
-    """The verdicts to look at, those first whose mistakes would cost most: without costs, the least confident.
+def doubtful(found: Iterable[StoredVerdict], costs: Mapping[str, float]) -> list[StoredVerdict]:
+    """The verdicts to review, the highest expected cost first; without costs, the least confident.
 
-    Where the file says what to review, only these; otherwise all.
+    If any verdict has a decision, only those with "review"; otherwise all.
     """
     kept = list(found)
-    uncertain = [doubt for doubt in kept if doubt.decision == "review"]
-    wanted = uncertain if any(doubt.decision for doubt in kept) else kept
-    return sorted(wanted, key=lambda doubt: (-doubt.value(costs), doubt.name))
+    decided = any(verdict.decision for verdict in kept)
+    wanted = [verdict for verdict in kept if verdict.decision == "review"] if decided else kept
+    return sorted(wanted, key=lambda verdict: (-verdict.value(costs), verdict.name))
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, object]]:
@@ -88,30 +88,30 @@ def _rows(path: Path) -> Iterator[Mapping[str, object]]:
         raise DataError(f"{str(path)!r} must end in {', '.join(ENDINGS)}, as `score` writes verdicts")
 
 
-def _doubt(row: Mapping[str, object]) -> Doubt:
+def _verdict(row: Mapping[str, object]) -> StoredVerdict:
     votes = row["votes"]
     if not isinstance(votes, list):
         raise TypeError("votes are no list")
     labels = tuple(str(label) for label in votes if label)
     decision = str(row["decision"]) if row["decision"] else None
     confidence = float(str(row["confidence"]))
-    return Doubt(str(row["name"]), str(row["label"]), confidence, str(row["base"]), labels, decision)
+    return StoredVerdict(str(row["name"]), str(row["label"]), confidence, str(row["base"]), labels, decision)
 
 
 class ReviewFolder:
-    """A folder that a service fills with the pictures to review: each once, and never more than it may hold."""
+    """The folder where a service stores pictures to review, each once, up to its limits."""
 
     def __init__(self, folder: Path, pictures: int, size: int) -> None:
-        """`pictures` and `size`, in bytes, are what the folder may hold, with what is there already."""
+        """`pictures` and `size`, in bytes, limit what the folder holds, including what is there already."""
         files.make_folder(folder)
         self._folder, self._verdicts = folder, folder / VERDICTS
         self._pictures, self._size = pictures, size
         self._lock, self._hold = Lock(), files.FileLock(self._verdicts)
-        self._names = {doubt.name for doubt in read(folder)} if self._verdicts.exists() else set[str]()
+        self._names = {verdict.name for verdict in read(folder)} if self._verdicts.exists() else set[str]()
         self._held = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
     def add(self, verdict: Verdict, data: bytes) -> bool:
-        """Keep a picture, the bytes of its file, and its verdict; False where it is there already or does not fit."""
+        """Store a picture and its verdict; False if it is there already or does not fit."""
         ending = next((ending for start, ending in KINDS.items() if data.startswith(start)), None)
         ending = ending or (".heic" if data[4:8] == b"ftyp" else ".tif")
         name = f"{verdict.digest}{ending}"
@@ -131,5 +131,5 @@ class ReviewFolder:
             return True
 
     def close(self) -> None:
-        """Let another service fill the folder."""
+        """Release the lock of the folder."""
         self._hold.release()

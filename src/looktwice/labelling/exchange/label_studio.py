@@ -25,7 +25,7 @@ from looktwice.labelling.labels import Click, Name, Says, Word
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize, data_url
 from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configuration
-from looktwice.verdicts.review import Doubt
+from looktwice.verdicts.review import StoredVerdict
 
 SIDE = 1280
 """Pixels of the longer side of a picture that is embedded in its task."""
@@ -36,7 +36,7 @@ INTERFACE = Interface()
 # Out ---------------------------------------------------------------------------------------------------------------
 
 
-def export(verdicts: Iterable[Doubt], address: Callable[[str], str], labels: Iterable[str], out: Path) -> Path:
+def export(verdicts: Iterable[StoredVerdict], address: Callable[[str], str], labels: Iterable[str], out: Path) -> Path:
     """Write tasks with predictions, and beside them, as .xml, the configuration of a project for them: its place.
 
     `address` tells where Label Studio finds a picture; `labels` are offered beside those that the verdicts name.
@@ -52,7 +52,7 @@ def export(verdicts: Iterable[Doubt], address: Callable[[str], str], labels: Ite
     return config
 
 
-def task(verdict: Doubt, address: str) -> dict[str, object]:
+def task(verdict: StoredVerdict, address: str) -> dict[str, object]:
     """One picture to label, with the verdict as a prediction."""
     data = {
         INTERFACE.field: address,
@@ -74,7 +74,7 @@ def embedded(pictures: Mapping[str, Picture]) -> Callable[[str], str]:
     return lambda name: data_url(pictures[name].image(WorkingSize(long=SIDE)).pixels)
 
 
-def _named(verdict: Doubt) -> list[str]:
+def _named(verdict: StoredVerdict) -> list[str]:
     return list(dict.fromkeys((verdict.label, verdict.base, *verdict.votes)))
 
 

@@ -5,14 +5,16 @@ import { keepToken, Refused, send } from "/page/api.js";
 const $ = (id) => document.getElementById(id);
 const WINDOW = "looktwice-window", PENDING = "looktwice-click";
 const AGAIN = 1000; // milliseconds until a click that did not get through is sent again
-const LATER = 1500; // milliseconds until the page asks what the labels are worth by now
+const LATER = 1500; // milliseconds until the page asks for a new summary
 const SOON = 300; // milliseconds until it asks whether the options have come
 const LOOKS = 20; // how often it asks after a click, since a busy machine takes its time
 const MATCHES = 8;
+const RELOADED = 500; // milliseconds that a page has to disappear when it is reloaded
 
+let own = ""; // the id of this window
 let known = []; // every label
 let state = null;
-let shown = null; // the item on the easel, as it was when it came there
+let shown = null; // the item on the page, as it was when it was shown
 let busy = false;
 let looking = 0; // the timer of looking again
 let marked = -1; // the match that Enter takes
@@ -23,9 +25,23 @@ function token() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function own() {
-  if (!sessionStorage.getItem(WINDOW)) sessionStorage.setItem(WINDOW, token());
-  return sessionStorage.getItem(WINDOW);
+/** The id of this window, which a reload keeps. A duplicated tab has a copy of it, and needs another. */
+async function identify() {
+  const id = sessionStorage.getItem(WINDOW);
+  if (id && await claim(id)) return id;
+  const fresh = token();
+  sessionStorage.setItem(WINDOW, fresh);
+  await claim(fresh);
+  return fresh;
+}
+
+/** Hold a lock on an id while this page lives; false if another page has it. */
+function claim(id) {
+  if (!navigator.locks) return true; // they exist on this machine and over https
+  const signal = AbortSignal.timeout(RELOADED);
+  return new Promise((resolve) => {
+    navigator.locks.request(`${WINDOW}-${id}`, { signal }, () => { resolve(true); return new Promise(() => {}); }).catch(() => resolve(false));
+  });
 }
 
 async function asked(work) {
@@ -77,13 +93,13 @@ async function show(next) {
   $("task").hidden = !item;
   $("finished").hidden = Boolean(item);
   $("undo").disabled = $("undo-last").disabled = !state.mine;
-  showWorth(state.worth);
+  showSummary(state.summary);
   state.items.forEach(({ file }) => load(file));
   forget(state.items.map(({ file }) => file));
   shown = item;
   if (!item) {
     const left = state.total - state.settled;
-    $("finished-words").textContent = left ? `Others are at the last ${left}.` : "Every picture is labelled.";
+    $("finished-words").textContent = left ? `Others are labelling the last ${left}.` : "Every picture is labelled.";
     return;
   }
   await showItem(item);
@@ -94,10 +110,10 @@ function showNotice(notice) {
   $("notice").textContent = notice;
 }
 
-function showWorth(worth) {
-  $("worth").hidden = !worth;
-  if (!worth) return;
-  $("worth-lines").replaceChildren(...worth.lines.map(([term, value, detail]) => {
+function showSummary(summary) {
+  $("summary").hidden = !summary;
+  if (!summary) return;
+  $("summary-lines").replaceChildren(...summary.lines.map(([term, value, detail]) => {
     const pair = document.createElement("div"), dt = document.createElement("dt"), dd = document.createElement("dd"), small = document.createElement("small");
     dt.textContent = term;
     small.textContent = detail;
@@ -105,22 +121,22 @@ function showWorth(worth) {
     pair.append(dt, dd);
     return pair;
   }));
-  $("enough").hidden = !worth.enough;
-  $("worth-note").textContent = worth.note;
+  $("enough").hidden = !summary.enough;
+  $("summary-note").textContent = summary.note;
 }
 
-/** Look again soon: the options come with the classifier's answers, and what the labels are worth beside the clicks. */
+/** Ask for the state again: options come with the classifier's answers, and the summary is computed beside the clicks. */
 function lookAgain(times = LOOKS) {
   clearTimeout(looking);
   looking = setTimeout(async () => {
     if (busy) return;
     try {
-      const next = await (await send(`/v1/label/state?window=${own()}`)).json();
+      const next = await (await send(`/v1/label/state?window=${own}`)).json();
       if (busy || next.items[0]?.file !== shown?.file) return;
       if (shown?.pending) showOptions(shown = next.items[0]);
       state = { ...next, items: [...(shown ? [shown] : []), ...next.items.slice(1)] };
       showNotice(state.notice);
-      showWorth(state.worth);
+      showSummary(state.summary);
       if (shown?.pending) lookAgain(times);
       else if (times > 1) lookAgain(times - 1);
     } catch {
@@ -137,12 +153,12 @@ function showOptions(item) {
 
 async function showItem(item) {
   $("name").textContent = item.file;
-  $("claim").hidden = !item.claim;
-  $("question").textContent = item.claim ? "Or what is it?" : "What is it?";
-  $("not-words").textContent = item.claim ? "It is wrong" : "None of these";
-  if (item.claim) {
-    $("claim-label").textContent = `${item.claim.label}?`;
-    $("claim-confidence").textContent = `${(100 * item.claim.confidence).toFixed(1)} % confident`;
+  $("prediction").hidden = !item.prediction;
+  $("question").textContent = item.prediction ? "If not, what is it?" : "What is it?";
+  $("not-words").textContent = item.prediction ? "It is wrong" : "None of these";
+  if (item.prediction) {
+    $("prediction-label").textContent = `${item.prediction.label}?`;
+    $("prediction-confidence").textContent = `${(100 * item.prediction.confidence).toFixed(1)} % confident`;
   }
   showOptions(item);
   $("search").value = "";
@@ -151,7 +167,9 @@ async function showItem(item) {
     const address = await load(item.file);
     if (shown?.file === item.file) $("picture").src = address;
     $("picture").classList.toggle("coarse", await coarse($("picture")));
+    $("picture").hidden = false;
   } catch (error) {
+    $("picture").hidden = true; // it is another one
     tell(`${item.file} cannot be shown: ${error.message}`);
   }
 }
@@ -183,12 +201,12 @@ function tell(words) {
 
 function say(says, labels = []) {
   if (busy || !shown) return;
-  deliver({ path: "/v1/label/click", body: { id: token(), window: own(), file: shown.file, says, labels } });
+  deliver({ path: "/v1/label/click", body: { id: token(), window: own, file: shown.file, says, labels } });
 }
 
 function undo() {
   if (busy || !state?.mine) return;
-  deliver({ path: "/v1/label/undo", body: { id: token(), window: own() } });
+  deliver({ path: "/v1/label/undo", body: { id: token(), window: own } });
 }
 
 /** Send until it is on disk: it is kept here over a reload, and has an id, so that it never counts twice. */
@@ -227,7 +245,7 @@ async function settle(reply) {
 }
 
 function said({ says, labels, file }) {
-  if (!says) return "Taken back.";
+  if (!says) return "Undone.";
   const not = labels?.length > 1 ? "none of these" : `not ${labels}`;
   const words = { label: `Saved: ${labels}`, not: `Saved: ${not}`, unsure: "Saved: can’t tell", skip: "Skipped" };
   return `${words[says]} (${file}).`;
@@ -271,6 +289,7 @@ function match() {
     row.textContent = words;
     row.dataset.label = label;
     row.addEventListener("mousedown", (event) => event.preventDefault());
+    row.addEventListener("mousemove", () => mark(place));
     row.addEventListener("click", () => take(place));
     return row;
   }));
@@ -306,7 +325,7 @@ function searching(event) {
 // Keys
 
 function excluded() {
-  return shown.claim ? [shown.claim.label] : shown.options;
+  return shown.prediction ? [shown.prediction.label] : shown.options;
 }
 
 const KEYS = {
@@ -318,7 +337,7 @@ const KEYS = {
   n: () => excluded().length && say("not", excluded()),
   u: undo,
   "/": () => $("search").focus(),
-  Enter: () => shown.claim && say("label", [shown.claim.label]),
+  Enter: () => shown.prediction && say("label", [shown.prediction.label]),
 };
 
 function pressed(event) {
@@ -344,10 +363,11 @@ $("unsure").addEventListener("click", KEYS.ArrowDown);
 $("skip").addEventListener("click", KEYS.ArrowRight);
 for (const id of ["undo", "undo-last"]) $(id).addEventListener("click", undo);
 
+own = await identify();
 const work = await asked(async () => (await send("/v1/label/work")).json());
 known = work.labels;
 document.title = $("title").textContent = work.title;
 $("next").textContent = $("fit").textContent = work.next;
 const pending = sessionStorage.getItem(PENDING);
 if (pending) await deliver(JSON.parse(pending));
-else await settle(await asked(async () => (await send(`/v1/label/state?window=${own()}`)).json()));
+else await settle(await asked(async () => (await send(`/v1/label/state?window=${own}`)).json()));

@@ -1,4 +1,4 @@
-"""What labels are worth so far, against the figures that a fit gives."""
+"""What labels show so far, against the figures that a fit gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.votes import LabelledVotes, Votes
-from looktwice.labelling.worth import FEWEST, Worth, worth
+from looktwice.labelling.summary import FEWEST, LabelSummary, summarise
 from looktwice.verdicts.risk import threshold
 
 
@@ -25,16 +25,16 @@ def voted(pictures: int, hard: float = 0.3, seed: int = 0) -> LabelledVotes:
 
 
 def test_few_labels_tell_their_number_and_from_when_on_there_is_more() -> None:
-    found = worth(voted(FEWEST - 1), 3, 0.05)
+    found = summarise(voted(FEWEST - 1), 3, 0.05)
     assert (found.labels, found.accuracy, found.more, found.enough) == (FEWEST - 1, None, None, False)
     assert found.lines()[1][1] == f"{FEWEST} labels"
     one_class = voted(200).take(np.flatnonzero(voted(200).truths == 1))
-    assert worth(one_class, 0, 0.05).accuracy is None
+    assert summarise(one_class, 0, 0.05).accuracy is None
 
 
 def test_the_figures_are_those_of_a_fit() -> None:
     votes = voted(500)
-    found, outcome = worth(votes, 0, 0.001), crossfit.cross_fit(Jury(), votes)
+    found, outcome = summarise(votes, 0, 0.001), crossfit.cross_fit(Jury(), votes)
     assert found.accuracy
     assert found.accuracy[0] == (votes.base == votes.truths).mean()
     assert found.accuracy[1] < found.accuracy[0] < found.accuracy[2]
@@ -49,28 +49,28 @@ def test_the_figures_are_those_of_a_fit() -> None:
 
 @pytest.mark.parametrize("max_error", [0.05, 0.1])
 def test_so_many_more_labels_are_enough(max_error: float) -> None:
-    found = worth(voted(100), 0, max_error)
+    found = summarise(voted(100), 0, max_error)
     assert found.more
-    later = worth(voted(100 + found.more, seed=1), 0, max_error)
+    later = summarise(voted(100 + found.more, seed=1), 0, max_error)
     assert later.max_error is not None
     assert later.max_error <= max_error
-    assert worth(voted(5000, seed=2), 0, max_error).enough
+    assert summarise(voted(5000, seed=2), 0, max_error).enough
 
 
 def test_a_guarantee_that_the_answers_cannot_keep_is_out_of_reach() -> None:
-    found = worth(voted(400, hard=1.0), 0, 0.001)
+    found = summarise(voted(400, hard=1.0), 0, 0.001)
     assert (found.more, found.enough) == (None, False)
-    assert found.lines()[1][1:] == ("out of reach", "even the surest answers are wrong too often")
+    assert found.lines()[1][1:] == ("out of reach", "even the most confident answers are wrong too often")
 
 
 def test_a_wanted_guarantee_that_holds_is_within_reach_also_beyond_the_ladder() -> None:
     votes = voted(40, hard=0.7)
-    assert worth(votes, 0, 0.001).max_error is None, "nothing of the ladder holds"
-    found = worth(votes, 0, 0.35)
+    assert summarise(votes, 0, 0.001).max_error is None, "nothing of the ladder holds"
+    found = summarise(votes, 0, 0.35)
     assert (found.max_error, found.accepted is not None) == (0.35, True)
-    assert ("Guarantee within reach", "wrong at most 35%") in [line[:2] for line in found.lines()]
+    assert ("Guarantee so far", "at most 35% errors") in [line[:2] for line in found.lines()]
 
 
 def test_labels_that_wait_for_the_classifier_are_counted_apart() -> None:
-    (_, count, remark), *_ = Worth(108, 2, unasked=192).lines()
-    assert (count, remark) == ("108", "192 more once the classifier has answered; 2 that nobody could tell")
+    (_, count, remark), *_ = LabelSummary(108, 2, unasked=192).lines()
+    assert (count, remark) == ("108", "192 more once the classifier has answered; 2 marked “can’t tell”")
