@@ -159,8 +159,8 @@ def test_json_min_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("no json", "is no JSON or JSON_MIN"),
-        ('[{"data": {"image": "x"}, "annotations": 3}, 4]', "is no JSON or JSON_MIN"),
+        ("no json", "is not a JSON or JSON_MIN export"),
+        ('[{"data": {"image": "x"}, "annotations": 3}, 4]', "is not a JSON or JSON_MIN export"),
         (json.dumps([{"data": {"file": "a"}, "annotations": [annotation("a\0b")]}]), "control characters"),
         ("[]", "holds no label"),
         (json.dumps([{"data": {"file": "a"}, "annotations": [annotation(["cat", "dog"])]}]), "has one truth"),

@@ -7,7 +7,9 @@ import json
 import shutil
 import signal
 import subprocess
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -21,6 +23,7 @@ from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.review import StoredVerdict, doubtful, read
 
 __all__ = ["browser"]
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; tools/browser.sh installs it")
 
 
@@ -94,7 +97,7 @@ def test_people_accept_correct_and_cannot_tell(browser: Browser, scored: Path, t
     doubts = doubtful(read(scored / "verdicts.csv"), {})
     words = ("review", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
     with started(*words) as service, window(browser, service, bypass_csp=True) as page:
-        for width, scheme in ((1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")):
+        for width, scheme in product((1280, 360), SCHEMES):
             page.set_viewport_size({"width": width, "height": 780})
             page.emulate_media(color_scheme=scheme)
             inspect(page)

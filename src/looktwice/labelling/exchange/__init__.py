@@ -1,4 +1,4 @@
-"""Truths and verdicts to and from the tools in which people already label: Label Studio, FiftyOne, Hugging Face."""
+"""Labels and verdicts from and to other tools: Label Studio, FiftyOne, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from looktwice.pictures.image import shown
 
 
 class Judged(Protocol):
-    """A verdict, as `Model.score` gives it or as a file has it."""
+    """A verdict, from `Model.score` or from a file."""
 
     @property
     def name(self) -> str: ...
@@ -28,17 +28,17 @@ class Judged(Protocol):
 
 
 def click(tool: str, file: str, says: Says, labels: tuple[str, ...]) -> Click:
-    """What somebody said of a picture in another tool."""
+    """A label from another tool, as a click."""
     try:
         return Click(id=tool, window=tool, file=file, says=says, labels=labels)
     except ValidationError as error:
         why = error.errors(include_input=False, include_url=False)[0]["msg"]
-        raise DataError(f"what {tool} says of {shown(file)} cannot be a label: {why}") from None
+        raise DataError(f"the label of {shown(file)} from {tool} is invalid: {why}") from None
 
 
 def write_labels(out: Path, known: Mapping[str, Click]) -> None:
-    """Write what people said as a new `labels.csv`; one that is there already is never overwritten."""
+    """Write labels to a new `labels.csv`; an existing file is never overwritten."""
     files.check_writable(out, (".csv",))
     if out.exists():
-        raise DataError(f"{str(out)!r} is there already and may hold labels; name another file or move it away")
+        raise DataError(f"{str(out)!r} exists already and may hold labels; name another file or move it away")
     files.write(out, table(known))

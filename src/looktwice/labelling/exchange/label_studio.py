@@ -1,7 +1,7 @@
-"""Label Studio: verdicts become tasks with predictions, and what people said of them becomes labels.
+"""Label Studio: exports verdicts as tasks with predictions, and imports annotations as labels.
 
-The name of a picture travels in its task's data, and so do the labels that were named about it, so that the way back
-is exact whatever became of the picture's address.
+The data of each task has the name of the picture and the labels returned for it, so that annotations are matched
+exactly, whatever the picture's URL.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configurati
 from looktwice.verdicts.review import StoredVerdict
 
 SIDE = 1280
-"""Pixels of the longer side of a picture that is embedded in its task."""
+"""Longest side of a picture embedded in its task, in pixels."""
 VERSION = "looktwice"
 INTERFACE = Interface()
 
 
-# Out ---------------------------------------------------------------------------------------------------------------
+# Export ------------------------------------------------------------------------------------------------------------
 
 
 def export(verdicts: Iterable[StoredVerdict], address: Callable[[str], str], labels: Iterable[str], out: Path) -> Path:
-    """Write tasks with predictions, and beside them, as .xml, the configuration of a project for them: its place.
+    """Write tasks with predictions, and next to them the labelling configuration, whose path is returned.
 
-    `address` tells where Label Studio finds a picture; `labels` are offered beside those that the verdicts name.
+    `address` maps a name to the picture's URL; `labels` are offered as well as those in the verdicts.
     """
     found = list(verdicts)
     words = sorted({*labels, *(label for verdict in found for label in _named(verdict))})
@@ -65,12 +65,12 @@ def task(verdict: StoredVerdict, address: str) -> dict[str, object]:
 
 
 def linked(prefix: str) -> Callable[[str], str]:
-    """Addresses that begin so and end with the picture's name."""
+    """URLs made of the prefix and the picture's name."""
     return lambda name: prefix + quote(os.fsencode(name))
 
 
 def embedded(pictures: Mapping[str, Picture]) -> Callable[[str], str]:
-    """Addresses that hold the picture itself, no larger than a screen; small ones without loss."""
+    """Data URLs with the picture itself, scaled down to `SIDE`; small ones are lossless."""
     return lambda name: data_url(pictures[name].image(WorkingSize(long=SIDE)).pixels)
 
 
@@ -78,7 +78,7 @@ def _named(verdict: StoredVerdict) -> list[str]:
     return list(dict.fromkeys((verdict.label, verdict.base, *verdict.votes)))
 
 
-# Back --------------------------------------------------------------------------------------------------------------
+# Import ------------------------------------------------------------------------------------------------------------
 
 
 class _Value(BaseModel):
@@ -102,18 +102,18 @@ class _Annotation(BaseModel):
     ground_truth: bool = False
     updated_at: str = ""
 
-    def said(self, task: _Task) -> _Said | None:
-        """What it says, if it says anything: a skipped one does not."""
+    def choice(self, task: _Task) -> _Choice | None:
+        """The choice of this annotation; None if it was skipped or is empty."""
         choices = [choice for region in self.result if region.type == "choices" for choice in region.value.choices]
         if self.was_cancelled or not choices:
             return None
         who = self.completed_by.id if isinstance(self.completed_by, _User) else self.completed_by
-        return _Said(task.data, choices, who, (self.updated_at, self.id), self.ground_truth)
+        return _Choice(task.data, choices, who, (self.updated_at, self.id), self.ground_truth)
 
 
 class _Data(BaseModel):
     file: Name | None = None
-    """None where somebody else made the task."""
+    """None if the task was not written by `export`."""
     named: list[Word] = []
 
 
@@ -123,8 +123,8 @@ class _Task(BaseModel):
     data: _Data
     annotations: list[_Annotation]
 
-    def said(self) -> Iterator[_Said]:
-        return (said for annotation in self.annotations if (said := annotation.said(self)))
+    def choices_made(self) -> Iterator[_Choice]:
+        return (choice for annotation in self.annotations if (choice := annotation.choice(self)))
 
 
 class _Min(_Data):
@@ -135,30 +135,30 @@ class _Min(_Data):
     annotation_id: int | None = None
     updated_at: str | None = None
 
-    def said(self) -> Iterator[_Said]:
+    def choices_made(self) -> Iterator[_Choice]:
         choices = self.label.choices if isinstance(self.label, _Value) else [self.label] if self.label else []
         if choices:
-            yield _Said(self, choices, self.annotator, (self.updated_at or "", self.annotation_id or 0))
+            yield _Choice(self, choices, self.annotator, (self.updated_at or "", self.annotation_id or 0))
 
 
 _EXPORT = TypeAdapter[list[_Task] | list[_Min]](Annotated[list[_Task] | list[_Min], Field(union_mode="left_to_right")])
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What one person said of one picture."""
+class _Choice:
+    """One person's choice for one picture."""
 
     about: _Data
     choices: list[str]
     who: int | None
     when: tuple[str, int]
     final: bool = False
-    """Marked as the ground truth, so that it outweighs what others said."""
+    """Marked as ground truth, which takes precedence over other annotations."""
 
-    def claim(self) -> tuple[Says, tuple[str, ...]]:
+    def label(self) -> tuple[Says, tuple[str, ...]]:
         if len(self.choices) > 1:
-            what = f"{self.about.file!r} is said to be {' and '.join(map(repr, self.choices[:3]))}"
-            raise DataError(f'{what}; a picture has one truth: have the project ask with choice="single"')
+            what = f"{self.about.file!r} is labelled {' and '.join(map(repr, self.choices[:3]))}"
+            raise DataError(f'{what}; a picture has one label: set choice="single" in the labelling configuration')
         if self.choices == [UNSURE]:
             return "unsure", ()
         if self.choices == [NONE]:
@@ -168,49 +168,51 @@ class _Said:
 
 @dataclass(frozen=True)
 class Imported:
-    """What people said in Label Studio."""
+    """The labels of an export of Label Studio."""
 
     known: dict[str, Click]
     disputed: list[str]
-    """Pictures of which equally many people said different things; they are not labelled."""
+    """Pictures with a tie between labels, which are left out."""
     unnamed: int
-    """Annotations of tasks whose data does not name the picture; they are left out."""
+    """Number of annotations left out because their task does not name the picture."""
 
 
 def read(path: Path) -> Imported:
-    """The labels of an export, as JSON or as JSON_MIN.
+    """The labels of an export in the format JSON or JSON_MIN.
 
-    Each person has one say about a picture, the last one; what most say holds. Where somebody marked annotations as
-    the ground truth, only these count.
+    Each person's last annotation of a picture counts, and the majority wins. If any are marked as ground truth, only
+    these count.
     """
     try:
         exported = _EXPORT.validate_json(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{str(path)!r} cannot be read ({error.strerror}); name what Label Studio exported") from None
+        raise DataError(
+            f"{str(path)!r} cannot be read ({error.strerror}); give a file exported from Label Studio"
+        ) from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        what = f"{str(path)!r} is no JSON or JSON_MIN that Label Studio exported of tasks that `export` wrote"
+        what = f"{str(path)!r} is not a JSON or JSON_MIN export from Label Studio of tasks written by `export`"
         raise DataError(f"{what} ({where}: {first['msg']})") from None
-    said: dict[str, list[_Said]] = {}
+    choices: dict[str, list[_Choice]] = {}
     unnamed = 0
-    for each in chain.from_iterable(item.said() for item in exported):
+    for each in chain.from_iterable(item.choices_made() for item in exported):
         if each.about.file is None:
             unnamed += 1
         else:
-            said.setdefault(each.about.file, []).append(each)
+            choices.setdefault(each.about.file, []).append(each)
     known, disputed = dict[str, Click](), list[str]()
-    for file, told in said.items():
-        if (claim := _agreed(told)) is None:
+    for file, made in choices.items():
+        if (label := _majority(made)) is None:
             disputed.append(file)
         else:
-            known[file] = click("label-studio", file, *claim)
+            known[file] = click("label-studio", file, *label)
     return Imported(known, disputed, unnamed)
 
 
-def _agreed(said: list[_Said]) -> tuple[Says, tuple[str, ...]] | None:
-    final = [each for each in said if each.final]
-    ordered = sorted(final or said, key=lambda each: each.when)
+def _majority(choices: list[_Choice]) -> tuple[Says, tuple[str, ...]] | None:
+    final = [each for each in choices if each.final]
+    ordered = sorted(final or choices, key=lambda each: each.when)
     last = {(each.when if each.who is None else each.who): each for each in ordered}
-    ranked = Counter(each.claim() for each in last.values()).most_common(2)
+    ranked = Counter(each.label() for each in last.values()).most_common(2)
     return None if len(ranked) == 2 and ranked[0][1] == ranked[1][1] else ranked[0][0]
