@@ -163,7 +163,7 @@ def test_json_min_says_the_same(tmp_path: Path) -> None:
         ('[{"data": {"image": "x"}, "annotations": 3}, 4]', "is not a JSON or JSON_MIN export"),
         (json.dumps([{"data": {"file": "a"}, "annotations": [annotation("a\0b")]}]), "control characters"),
         ("[]", "holds no label"),
-        (json.dumps([{"data": {"file": "a"}, "annotations": [annotation(["cat", "dog"])]}]), "has one truth"),
+        (json.dumps([{"data": {"file": "a"}, "annotations": [annotation(["cat", "dog"])]}]), "has one label"),
     ],
 )
 def test_what_is_no_such_export_is_refused_in_one_line(tmp_path: Path, text: str, told: str) -> None:
@@ -190,7 +190,7 @@ def test_labels_that_are_there_are_never_overwritten(tmp_path: Path) -> None:
     out.write_text("file,label\n0.png,mine\n")
     done = run("import", exported(tmp_path / "result.json", [annotation("cat")]), "-o", out)
     assert done.returncode == 1
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     assert out.read_text() == "file,label\n0.png,mine\n"
 
 
