@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DETECT_LIMITS: Mapping[str, object] = {"min_side": 80, "max_side": 10_000, "max_bytes": 5_242_880}
 CUSTOM_LIMITS: Mapping[str, object] = {"min_side": 64, "max_side": 4096, "max_bytes": 4_000_000}
 SAGEMAKER_LIMITS: Mapping[str, object] = {"max_bytes": 6_291_456}
-"""What the services allow for pictures that are sent in the request itself."""
+"""The limits of the services for pictures that are sent in the request itself."""
 
 TRANSIENT = {
     "InternalDependencyException",
@@ -66,7 +66,7 @@ THROTTLED = {
     "ThrottledException",
     "TooManyRequestsException",
 }
-"""What other servers say with a status of 429, and AWS often with 400."""
+"""Error codes that mean a status of 429, which AWS often sends with 400."""
 QUOTA = {"LimitExceededException", "ServiceQuotaExceededException", "SubscriptionRequiredException", "OptInRequired"}
 CODE = re.compile(r"[A-Z][A-Za-z]{2,60}")
 ADVICE = {
@@ -302,7 +302,7 @@ class Service:
         raise failure
 
     def close(self) -> None:
-        """Close connections; questions under way end by themselves, at the latest when their time is up."""
+        """Close connections; calls in flight end by themselves, at the latest at their timeout."""
         with self._lock:
             client, threads, self._client, self._threads = self._client, self._threads, None, None
         if threads is not None:

@@ -116,7 +116,7 @@ class Classifier(Protocol, Generic[Prepared]):
         """One picture as the classifier takes it; processor work that runs in threads, before anything is paid."""
 
     async def label(self, batch: Sequence[Prepared]) -> list[Answer]:
-        """One answer per picture, in order; raises the ClassifierError that tells the kind of failure."""
+        """One answer per picture, in order; raises the ClassifierError of the kind of failure."""
 
     async def close(self) -> None:
         """Release connections and processes."""

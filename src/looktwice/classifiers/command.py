@@ -61,7 +61,7 @@ EX_TEMPFAIL = 75
 FOLDERS = ("PWD", "OLDPWD")
 """Variables that hold no password."""
 SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
-"""Reasons not to start a program that pass."""
+"""Transient reasons why a program cannot be started."""
 
 
 class Description(BaseModel):
@@ -131,7 +131,7 @@ class CommandClassifier:
         return [await self._one(file) for file in batch]
 
     async def close(self) -> None:
-        """Nothing to give back: no program outlives its question."""
+        """Nothing to release: no program outlives its question."""
 
     async def _one(self, file: bytes) -> Answer:
         with tempfile.TemporaryDirectory(prefix="looktwice-") as folder:
@@ -164,7 +164,7 @@ class CommandClassifier:
             raise PermanentError(f"{problem}; try it by hand on one picture", sent=False) from None
 
     async def _watched(self, process: Process) -> tuple[bytes, bytes]:
-        """What a program prints; if it takes too long or nobody waits any more, it is ended."""
+        """The output of a program, which is ended after its timeout or when nobody waits any more."""
         seconds = self._description.timeout
         try:
             return await asyncio.wait_for(self._read(process), seconds)
@@ -261,7 +261,7 @@ def _signal(number: int) -> str:
 
 
 async def _capped(process: Process, stream: asyncio.StreamReader | None) -> bytes:
-    """What a program prints, up to a little more than it may; one that goes on is ended."""
+    """The output of a program up to its limit; one that prints more is ended."""
     data = bytearray()
     while stream and (part := await stream.read(1 << 16)):
         if len(data) <= MOST_OUTPUT:

@@ -228,7 +228,7 @@ def _connect(settings: Settings) -> HttpClassifier:
 
 
 def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
-    """The preset with the user's lines over it; tables are joined, except the body, which is one thing."""
+    """The preset overridden by the user's settings; tables are merged, except the body, which is replaced."""
     both = {**start, **changes}
     for key, value in changes.items():
         before = start.get(key)

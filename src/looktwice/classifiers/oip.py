@@ -102,7 +102,7 @@ class TensorInfo(BaseModel):
 
 
 class Metadata(BaseModel):
-    """What a server tells about one model."""
+    """The metadata of a model."""
 
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
@@ -159,7 +159,7 @@ class OipClassifier:
 
     @property
     def terms(self) -> Terms:
-        """How it likes to be asked; asks the server where the description does not tell."""
+        """The limits and costs of asking it; from the server where the description has none."""
         batch = self._description.batch or self.model.batch
         if size := self._description.size or _size(self.model, self._description.layout):
             return self._description.terms(self._description.usable_size(size), batch)
@@ -168,7 +168,7 @@ class OipClassifier:
 
     @property
     def model(self) -> Model:
-        """What the server tells about the model; it is asked when this is first needed."""
+        """The model's metadata, fetched from the server when it is first needed."""
         with self._lock:
             if self._learned is None:
                 given = self._description
@@ -232,7 +232,7 @@ class OipClassifier:
         return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
     async def _most(self, transport: Transport) -> int:
-        """Pictures that Triton takes in one call; its metadata does not tell."""
+        """Pictures that Triton takes in one call, which its metadata does not include."""
         try:
             reply = await transport.door("GET", f"{self._address.model}/config", self._headers).send_json()
         except PermanentError:
@@ -376,7 +376,7 @@ def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
 
 
 def _coloured(description: Description, count: int) -> Preprocessing:
-    """The settings, with grey understood where the model takes one channel and nothing is said."""
+    """The settings, with grey as the default for a model that takes one channel."""
     if count == 1 and "channels" not in description.model_fields_set:
         return description.model_copy(update={"channels": "grey"})
     return description

@@ -66,7 +66,7 @@ class Description(Preprocessing):
     working_size: int | None = Field(None, ge=1, description="of the longer side; by size and crop if left out")
 
     def terms(self) -> Terms:
-        """How it likes to be asked on this machine."""
+        """The limits and costs of asking it on this machine."""
         size = WorkingSize(long=self.working_size) if self.working_size else self.usable_size(self.size)
         # One call more than can run is asked for, so that a core takes the next one at once.
         return Terms(self.pictures(), (os.cpu_count() or 1) + 1, local=True, working_size=size)
@@ -99,7 +99,7 @@ class OnnxClassifier:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, batch)
 
     async def close(self) -> None:
-        """Let the threads go; the next call starts new ones."""
+        """Release the threads; the next call starts new ones."""
         pool, self._pool = self._pool, _pool()
         pool.shutdown(wait=False)
 

@@ -114,7 +114,7 @@ class Fixed(_Rule):
 
 
 class Tariff(BaseModel):
-    """What one model costs."""
+    """The prices of one model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -129,12 +129,12 @@ class Tariff(BaseModel):
     details: dict[str, int] = Field(default_factory=dict, description="detail → tokens of a picture at that detail")
 
     def expected(self, weight: Weight) -> Tokens:
-        """The tokens of a question, about."""
+        """The estimated tokens of a question."""
         text = math.ceil(weight.characters / CHARACTERS)
         return Tokens(text + self.overhead + self._picture(weight), weight.output)
 
     def most(self, weight: Weight) -> Tokens:
-        """More tokens than a question can come to: no tokenizer makes more tokens of a text than it has bytes."""
+        """An upper bound on the tokens of a question: no tokenizer makes more tokens of a text than it has bytes."""
         limit = weight.most_output or self.output_limit
         if limit is None:
             raise PermanentError(
@@ -177,7 +177,7 @@ class Table(BaseModel):
 
 
 class Count(NamedTuple):
-    """Under which names a vendor tells its tokens; several are added up."""
+    """The names under which a vendor reports its tokens; several are added up."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
@@ -203,7 +203,7 @@ COUNTS = (
 
 
 def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
-    """The tokens that a reply is billed for, by the vendor's own count; None where it tells none."""
+    """The tokens that a reply is billed for, by the vendor's own count; None where it reports none."""
     for count in COUNTS:
         if count.input[0] in usage:
             return Tokens(*(sum(usage.get(name, 0) for name in names) for names in count))

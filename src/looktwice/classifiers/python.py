@@ -98,7 +98,7 @@ class PythonClassifier:
         return [self._answer(label) for label in answers]
 
     async def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     async def _call(self, argument: object) -> object:
         if inspect.iscoroutinefunction(self._function):

@@ -67,11 +67,11 @@ class Paths(BaseModel):
 
 
 class Garbled(Exception):
-    """A reply that is not what the description promises, and how."""
+    """A reply that does not match the description; the message says how."""
 
 
 class Found(NamedTuple):
-    """The server's word for the label that counts, and its own claim about it."""
+    """The server's word for the label, and its score."""
 
     word: str
     score: float | None
@@ -102,13 +102,13 @@ class Reader:
         return Found(*best, (best, *self._others(named, scores, ranked[1:MOST_OPTIONS])) if len(named) > 1 else ())
 
     def _others(self, named: Sequence[object], scores: list[float], ranked: Sequence[int]) -> Iterator[Option]:
-        """What follows the label in the list; what is no label there does no harm."""
+        """The rest of the ranked list; entries that are no labels are skipped."""
         for at in ranked:
             with suppress(Garbled):
                 yield self._word(named[at]), scores[at] if scores else None
 
     def _listed(self, data: object) -> tuple[Sequence[object], list[float]]:
-        """What may be the label, and as many scores, or none."""
+        """The candidates for the label, and their scores, or none."""
         scores = self._score(data) if self._score else None
         if self._label is None:
             numbers = _numbers(scores)

@@ -179,7 +179,7 @@ class Secrets:
         return Answer(label, score, status, None if body is None else self.kept(body), options)
 
     def whose(self) -> str:
-        """How errors speak of the key: by the variable that holds it."""
+        """How errors name the key: by the variable that holds it."""
         if not self.names:
             return "no key was sent; name an environment variable for it in the description"
         return f"look at the key in environment variable {' or '.join(self.names)}"

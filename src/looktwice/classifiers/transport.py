@@ -1,4 +1,4 @@
-"""One way over HTTP for every protocol: a request out, a capped reply or an error of the right kind back.
+"""HTTP for every protocol: sends a request, returns a reply of limited size or raises an error of the right kind.
 
     secrets = Secrets()
     transport = Transport(HttpSettings(), secrets)
@@ -87,9 +87,9 @@ ADVICE = {
 }
 DAY = 86_400.0
 HIGHEST_PRICE = 1_000_000
-"""More than any question costs; the numbers of dearer ones would not end."""
+"""An upper bound on the price of a question."""
 YEAR = 366 * DAY
-"""A longer wait than this is as good as for ever, and no date may be that far off."""
+"""The longest wait that is taken from a reply, in seconds."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -104,7 +104,7 @@ Price = Annotated[Decimal, Field(ge=0, le=HIGHEST_PRICE, allow_inf_nan=False), A
 
 
 class HttpSettings(BaseModel):
-    """How a server likes to be asked: settings that every HTTP protocol shares, none of which changes answers."""
+    """The settings that every HTTP protocol shares; none of them changes answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,7 +1,7 @@
 """Batches of the vendors: many questions in one file, answered within a day at a lower price.
 
 Each vendor's interface is one class: how a question is written into a batch, how the batch is sent, found again,
-watched and read. What is sent when, and that nothing is sent twice, is the affair of `asking.batches`.
+watched and read. What is sent when, and that nothing is sent twice, is up to `asking.batches`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SKEW = 600.0
 WATCH = 5.0
 """Seconds between two looks at a batch that may be ours."""
 TRANSIENT = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
-"""Anthropic's errors that may be gone the next time."""
+"""Anthropic's transient errors."""
 PASSING_CODES = {4, 8, 10, 13, 14, 408, 409, 429}
 """The same as the codes of gRPC and HTTP, to which all of 500 and more belong."""
 
@@ -43,10 +43,10 @@ class Fate(Enum):
 
     ANSWERED = auto()
     TRANSIENT = auto()
-    """It failed in a way that may be gone the next time."""
+    """It failed in a transient way."""
     FAILED = auto()
     EXPIRED = auto()
-    """There was no time for it."""
+    """It expired before it was processed."""
     CANCELLED = auto()
 
 
@@ -54,7 +54,7 @@ class Line(NamedTuple):
     """One result of a batch."""
 
     id: str
-    """What we called the question."""
+    """Our id of the question."""
     fate: Fate
     body: bytes
     """The reply to it, or the words of the failure."""
@@ -62,7 +62,7 @@ class Line(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a batch stands."""
+    """The state of a batch."""
 
     ended: bool
     rest: Fate = Fate.TRANSIENT
@@ -104,11 +104,11 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def find_file(self, name: str) -> str | None:
-        """What the vendor calls the file of a batch, if it has it."""
+        """The vendor's id of the file of a batch, None if it has none."""
 
     @abstractmethod
     async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
-        """What the vendor calls the file with these questions; None where it takes them with the batch itself."""
+        """The vendor's id of the file with these questions; None where it takes them with the batch itself."""
 
     @abstractmethod
     async def find(self, sought: Sought) -> str | None:
@@ -116,11 +116,11 @@ class BatchApi(ABC):
 
     @abstractmethod
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
-        """What the vendor calls the new batch with these questions."""
+        """The vendor's id of the new batch with these questions."""
 
     @abstractmethod
     async def state(self, remote: str) -> State:
-        """Where a batch stands."""
+        """The state of a batch."""
 
     @abstractmethod
     def results(self, remote: str) -> AsyncIterator[Line]:
@@ -147,7 +147,7 @@ class BatchApi(ABC):
         raise door.garbled("is not what a batch interface says", reply)
 
     async def _made(self, path: str, body: bytes, field: str = "id", headers: Mapping[str, str] | None = None) -> str:
-        """What the vendor calls a file or batch that it is given; `file.name` is in a part of its reply."""
+        """The vendor's id of a file or batch that was created; `file.name` is a path in its reply."""
         door = self._door("POST", path)
         reply = await door.send(body, headers)
         data = door.parse(reply)
@@ -396,14 +396,14 @@ def _text(data: Mapping[str, object], field: str) -> str:
 
 
 def _name(data: Mapping[str, object], field: str) -> str:
-    """What the vendor calls a file or batch of ours; without that, nobody may send it once more."""
+    """The vendor's id of a file or batch of ours; without it, it must not be sent again."""
     if name := _text(data, field):
         return name
     raise TransientError(f"the vendor lists a file or batch of ours that has no {field}; try later", garbled=True)
 
 
 def _without_results() -> TransientError:
-    """The error for a batch that is said to be done and shows no results: they are paid for, and may come later."""
+    """The error for a batch that is reported as done without results: they are paid for, and may come later."""
     return TransientError("the vendor says that a batch is done, and names no file with its results; try later")
 
 
@@ -413,7 +413,7 @@ def _whole(value: object) -> int:
 
 
 def _state(word: str, error: object) -> State:
-    """Where a batch stands, in the word of its vendor."""
+    """The state of a batch, from its vendor's word for it."""
     match word:
         case "completed" | "succeeded":
             return State(True, lost=True)

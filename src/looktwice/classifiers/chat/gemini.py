@@ -94,7 +94,7 @@ def _openapi(schema: Mapping[str, object]) -> dict[str, object]:
 
 
 def _counts(usage: Mapping[str, object] | None) -> tuple[tuple[str, int], ...]:
-    """The numbers of Gemini's usage; those by modality, which it tells as a list, under its name."""
+    """The numbers of Gemini's usage; those by modality, which it reports as a list, under its name."""
     by_modality = {
         name: {str(part.get("modality")): part.get("tokenCount") for part in parts if isinstance(part, Mapping)}
         for name, parts in (usage or {}).items()

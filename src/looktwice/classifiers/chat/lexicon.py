@@ -1,6 +1,6 @@
-"""What a model said, and which label it means by it.
+"""The text of a model's reply, and which label it means.
 
-A ledger keeps what was said; this file decides what becomes of it, so the rules can change and nothing is asked again.
+A ledger keeps the text; this file decides which label it means, so the rules can change and nothing is asked again.
 docs/chat-replies.md shows them on examples.
 """
 
@@ -19,7 +19,7 @@ from looktwice.classifiers.base import NO_LABEL, Usage
 from looktwice.errors import PermanentError
 
 LONGEST = 1000
-"""Characters that are kept of what a model said; no label is longer."""
+"""Characters of a reply that are kept; no label is longer."""
 FENCE = re.compile(r"```(?:\w+)?\s*(.*?)\s*```", re.DOTALL)
 OBJECT = re.compile(r"\{[^{}]*\}")
 REFUSAL = re.compile(
@@ -40,13 +40,13 @@ class Missing(StrEnum):
     CUT = "cut"
     """The answer ended before it was whole, at a limit of tokens for example."""
     EMPTY = "empty"
-    """Nothing was said."""
+    """The reply is empty."""
     UNLISTED = "unlisted"
-    """Something was said that is not one label of the list: another word, several labels, prose."""
+    """The reply is not one label of the list: another word, several labels, prose."""
 
     @property
     def word(self) -> str:
-        """What the ledger keeps of such an answer, where nothing was said that it could keep."""
+        """What the ledger keeps of an answer without text."""
         return f"∅ {self}"
 
 
@@ -63,7 +63,7 @@ WITHOUT_WORDS = {missing.word: missing for missing in Missing}
 
 
 class Token(NamedTuple):
-    """A piece of what a model said, and how probable it was."""
+    """A token of a reply, and the log of its probability."""
 
     text: bytes
     logprob: float
@@ -75,7 +75,7 @@ class Completion(NamedTuple):
     text: str | Missing
     usage: Usage = ()
     tokens: tuple[Token, ...] = ()
-    """Of the text, where the vendor tells how probable each was."""
+    """The tokens of the text, where the vendor reports their probabilities."""
 
 
 class Lexicon:
@@ -158,7 +158,7 @@ def word_of(reply: str) -> str:
 
 
 def probability_of(word: str, tokens: Sequence[Token]) -> float | None:
-    """The product of the probabilities of the tokens that write a word where it is reply last; None if none do."""
+    """The product of the probabilities of the tokens of a word where it occurs last; None if it does not occur."""
     written, wanted = b"".join(token.text for token in tokens), word.encode("utf-8", "replace")
     start = written.rfind(wanted) if wanted else -1
     if start < 0:

@@ -105,7 +105,7 @@ class ChatModel(HttpSettings, ABC):
 
     @abstractmethod
     def read(self, body: bytes) -> Completion:
-        """What the model said; a ValidationError if it is no reply."""
+        """The completion in a reply; a ValidationError if the body is none."""
 
     def headers(self) -> Mapping[str, str]:
         """The headers of every question, apart from the key."""
@@ -221,7 +221,7 @@ class ChatClassifier:
         return Asked(b"".join((head, kind_of(file).encode(), between, base64.b64encode(file), tail)), phrasing)
 
     def weigh(self, height: int, width: int, phrasing: Phrasing = AS_DESCRIBED) -> Weight:
-        """What a question about a picture of this size comes to, put so."""
+        """What a question about a picture of this size consists of, in this wording."""
         vendor, prompts = self._vendor, self._prompts
         text, schema = prompts.text(phrasing), json.dumps(prompts.schema(phrasing), separators=(",", ":"))
         ranked = prompts.ranking(phrasing)
