@@ -40,7 +40,7 @@ def cut_lines(address: str) -> None:
     told(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'looktwice'")
 
 
-def test_a_line_that_breaks_is_opened_anew_and_everything_is_counted_once(address: str) -> None:
+def test_a_connection_that_breaks_is_reopened_and_everything_is_counted_once(address: str) -> None:
     with PostgresLedger(address) as ledger:
         granted: list[bytes] = []
         cut = threading.Timer(0.0, cut_lines, [address])
@@ -112,7 +112,7 @@ def test_a_crash_before_a_commit_reached_the_disk_loses_nothing_though_others_ge
     assert told(address, "SELECT * FROM commits") == []
 
 
-def test_a_line_that_is_cut_in_the_midst_of_many_statements_is_opened_anew(
+def test_a_connection_that_is_cut_during_many_statements_is_reopened(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver then says that it is busy, and neither what the server said nor that the line is closed."""

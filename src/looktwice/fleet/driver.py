@@ -26,7 +26,7 @@ AUTO = "auto"
 STORE = 256 << 20
 """Bytes of memory for objects in a cluster of our own; units and summaries are small."""
 TICK = 1.0
-"""Seconds between two looks at where a run stands."""
+"""Seconds between two polls of a run."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _start(address: str, **own: object) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray's core says on the error stream that it will say nothing there; what goes wrong it raises."""
+    """Silence Ray's core, which announces on the error stream that it logs nothing there; failures are raised."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -98,7 +98,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Run:
-    """A job under way; iterate over it for a summary of each unit, and for None about once a second."""
+    """A running job; iterate over it for a summary of each unit, and for None about once a second."""
 
     def __init__(self, paths: Sequence[str], size: int, job: Job) -> None:
         import ray
@@ -176,6 +176,6 @@ def _listed(paths: Sequence[str], size: int) -> Iterator[Unit | Summary]:
 
 
 def _shortly(error: Exception) -> str:
-    """What happened, without the way to it."""
+    """The cause of an error, without Ray's traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__

@@ -108,7 +108,7 @@ class Shards:
             write_parquet(file, COLUMNS, rows(records), {NOTE: summary.text()})
 
     def finish(self, identities: set[str]) -> None:
-        """Remove what is of no unit: pictures that are no longer there, and files that were not finished."""
+        """Remove files that belong to no unit: of pictures that are no longer there, or unfinished."""
         kept = {HEADER, *map(shard_name, identities)}
         with self._writing():
             for name in self._names() - kept:

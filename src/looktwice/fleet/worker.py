@@ -22,7 +22,7 @@ from looktwice.verdicts.stream import Observation
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker needs to know; the same for all."""
+    """The settings of a job, the same for all workers."""
 
     profile: Profile = field(repr=False)
     classifier: str
@@ -34,7 +34,7 @@ class Job:
     out: str
     workers: int = 1
     dry: bool = False
-    """Whether to say what would be asked, and ask nothing."""
+    """Whether to estimate what would be asked, and ask nothing."""
 
 
 class Scorer:
@@ -46,7 +46,7 @@ class Scorer:
         self._job = job
         self._model: AsyncModel | None = None
         self._before = Progress()
-        """Where the model stood when the unit at hand was begun."""
+        """The model's progress when the current unit was begun."""
 
     async def ready(self) -> None:
         """Returns once there is a process to work in."""
@@ -64,7 +64,7 @@ class Scorer:
         return replace(summary, progress=await self.progress())
 
     async def progress(self) -> Progress:
-        """What was asked for the unit at hand."""
+        """What was asked for the current unit."""
         return self._model.asked - self._before if self._model else Progress()
 
     async def stop(self, message: str) -> None:
@@ -73,7 +73,7 @@ class Scorer:
             self._model.stop(message)
 
     async def close(self) -> None:
-        """Let go of the classifier and the ledger."""
+        """Close the classifier and the ledger."""
         if self._model:
             await self._model.close()
 

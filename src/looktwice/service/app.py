@@ -42,7 +42,7 @@ OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What the service is made of: how verdicts are made, and who may ask for how much."""
+    """The settings of the service: how verdicts are made, and who may ask for how much."""
 
     model: AsyncModel
     decide: DecisionOptions = field(default_factory=DecisionOptions)
@@ -101,7 +101,7 @@ class PageFiles(StaticFiles):
         return {path: partial(files.reply, name) for path, name in paths.items()}
 
     async def reply(self, name: str, request: Request) -> Response:
-        """One file, or word that the client has it already."""
+        """One file, or 304 if the client has it already."""
         response = await self.get_response(name, request.scope)
         response.headers["cache-control"] = "no-cache"
         return response

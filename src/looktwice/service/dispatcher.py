@@ -172,7 +172,7 @@ class Dispatcher:
             self._unlisten(pictures)
 
     async def close(self) -> None:
-        """Take nothing more, and wait for what is on its way."""
+        """Accept nothing more, and wait for the looks in flight."""
         self._closing = True
         self.asker.stop(CLOSING)
         while self._running:
@@ -199,7 +199,7 @@ class Dispatcher:
         task.add_done_callback(lambda _: self._start_soon())
 
     async def _look(self, callers: Sequence[_Caller]) -> None:
-        """Ask about the pictures of all these callers, and tell each."""
+        """Ask about the pictures of all these callers, and give each its verdict."""
         left = {caller.picture.name: caller.verdict for caller in callers}
         pictures = [caller.picture for caller in callers]
         try:
@@ -273,5 +273,5 @@ class Dispatcher:
 
 
 def _of_photo(on_answer: OnAnswer, photo: int) -> OnAnswer:
-    """Tells the one answer about a photo under the photo's own place in the burst."""
+    """Reports the answer about a photo under its place in the burst."""
     return lambda _, label: on_answer(photo, label)

@@ -1,4 +1,4 @@
-"""What OpenAPI says of the routes: bodies, replies and examples."""
+"""The OpenAPI description of the routes: bodies, replies and examples."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ def fit_towards(prior: Jury, labelled: LabelledVotes) -> Jury:
 
 @dataclass(frozen=True)
 class Pupil:
-    """A calibrator that is another classifier's jury until it is fitted, and leans on it from then on."""
+    """A jury whose prior is that of another classifier; until it is fitted, it is that jury."""
 
     name: ClassVar[str] = "borrowed jury"
     jury: Jury
 
     def fit(self, labelled: LabelledVotes) -> Self:
-        """The pupil that these pictures taught; few of them change it little."""
+        """The calibrator fitted on these pictures; few of them change it little."""
         return replace(self, jury=fit_towards(self.jury, labelled))
 
     def predict(self, votes: Votes) -> Codes:
@@ -60,7 +60,7 @@ class Pupil:
         return self.jury.confidence(votes)
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: the jury's own interval; how unlike the two classifiers are comes on top."""
+        """(n,) twice: the jury's own interval, without the difference between the two classifiers."""
         return self.jury.interval(votes)
 
     def distribution(self, votes: Votes) -> Distribution:
@@ -70,7 +70,7 @@ class Pupil:
 
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """What the truths leave of a prior: the likeliest parameters, their covariance, and the log of its weight."""
+    """The posterior under one prior: its mode, covariance and log marginal likelihood."""
 
     theta: Floats
     covariance: Floats

@@ -51,7 +51,7 @@ class Head:
 
 
 class Reading(NamedTuple):
-    """What an open model says about one picture and its views."""
+    """The outputs of an open model for one picture and its views."""
 
     label: int
     """A."""
@@ -79,7 +79,7 @@ def read(head: Head, base: Floats, views: Floats) -> Reading:
 
 @dataclass(frozen=True, eq=False)
 class Cumulatives:
-    """The cumulatives of many pictures on the grid, exactly, in room that does not grow with their number.
+    """The exact cumulatives of many pictures on the grid, in memory that does not grow with their number.
 
     The cumulative of a picture with S samples is k/S at each point, so counting for each point and each k the pictures
     that are there loses nothing. Whole numbers add up to the same in any order.
@@ -136,23 +136,23 @@ class Normal:
 
 @dataclass(frozen=True)
 class Shape:
-    """In what way noise differs from a Gaussian around 0, whose figures are 0, any, 0, 0, 1 and 1."""
+    """The shape of noise; a Gaussian around 0 has the figures 0, any, 0, 0, 1 and 1."""
 
     mean: float
     deviation: float
     skewness: float
     """Above 0: the long tail is on the right."""
     kurtosis: float
-    """Above 0: more is far out than in a Gaussian of the same deviation."""
+    """Above 0: heavier tails than a Gaussian of the same deviation."""
     left: float
-    """How far the outermost 1 % on the left is from the median, in units of what the quartiles let one expect."""
+    """How far the outermost 1 % on the left is from the median, relative to a Gaussian with the same quartiles."""
     right: float
     """The same on the right."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What views of one kind do to the margins of an open model, over many pictures."""
+    """How views of one kind shift the margins of an open model, over many pictures."""
 
     cumulative: Cumulative
     """F_n, the mean over the pictures."""

@@ -34,7 +34,7 @@ ROOM = 16_000_000
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What an open model says about one picture under each of some views."""
+    """The outputs of an open model for one picture under each of some views."""
 
     name: str
     digest: str
@@ -57,7 +57,7 @@ def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, see
 def probes(
     model: OpenModel, pictures: Sequence[Picture], views: Sequence[View], draws: int, seed: int = 0
 ) -> Iterator[Probe | Unscored]:
-    """What the model says about each picture, in their order; `Unscored` for one that cannot be read."""
+    """The readings of each picture, in order; `Unscored` for one that cannot be read."""
     fixed = [str(view) for view in views if not view.random]
     if not views or fixed:
         what = f"{fixed[0]} shows the same each time" if fixed else "no view is named"
@@ -88,7 +88,7 @@ def fold(found: Iterable[Probe | Unscored], views: Sequence[View], draws: int) -
 
 @dataclass(frozen=True)
 class Measured:
-    """The noise of one view, and how well counting the views that keep the label tells the model's own probability."""
+    """The noise of one view, and how well agreement predicts the model's own probability."""
 
     view: str
     kept: float
@@ -221,7 +221,7 @@ class NoiseFile(_Part):
 
 
 def filed(survey: Survey, model: OpenModel, description: str, seed: int) -> NoiseFile:
-    """What a survey found, as it is kept."""
+    """A survey as it is saved."""
     return NoiseFile(
         model=description,
         fingerprint=model.fingerprint,

@@ -31,7 +31,7 @@ OLDEST = 130_000
 PATIENCE = 20.0
 """Seconds to wait for a server that is away, and for others' transactions."""
 SILENCE = 60.0
-"""Seconds after which a statement without a reply is given up: a proxy that lost its server keeps the line alive."""
+"""Seconds after which a statement without a reply is given up: a proxy that lost its server keeps the connection alive."""
 SPENDING, MAKING = 1, 2
 """What is done by one session at a time; the locks are advisory, and marked as ours by `APPLICATION`."""
 APPLICATION = int.from_bytes(b"look", "big")
@@ -51,7 +51,7 @@ BROKEN = (errors.AdminShutdown, errors.CrashShutdown, errors.IdleInTransactionSe
 
 
 class Connection(psycopg.Connection[tuple[Value, ...]]):
-    """A line to the server on which no reply is waited for without end."""
+    """A connection that does not wait for a reply without end."""
 
     patient = False
     """Whether it waits as long as it takes."""
@@ -231,7 +231,7 @@ class PostgresTables(Tables):
         self._db.execute("COMMIT")
 
     def committed(self) -> bool:
-        """See `Tables`; waits while the transaction is under way over the line that broke."""
+        """See `Tables`; waits while the transaction runs on the connection that broke."""
         [(number,)] = self.execute(f"{MARK} DO UPDATE SET number = commits.number RETURNING number", (self._writer, 0))
         return number == self._number
 
