@@ -106,6 +106,7 @@ def test_what_cannot_be_told_honestly_is_not() -> None:
     assert harder.expected().not_told == "answers alone cannot tell whether only harder pictures came; label some"
     assert harder.lines()[-1].startswith("Expected accuracy: unknown, because answers alone")
     assert stream.lines() == ["Drift: none seen in 50 pictures.", stream.expected().sentence()]
+    assert watched(known, confidence[:0]).lines() == []
     _, few = held_out(rng, 40)
     assert watched(few, confidence[:50]).expected().not_told == "too few answers like these were checked"
     assert "unknown, because too few" in watched(few, confidence[:50]).expected().sentence()

@@ -131,7 +131,9 @@ class Stream:
         return ExpectedAccuracy(value, max(0.0, value - width), min(1.0, value + width))
 
     def lines(self) -> list[str]:
-        """Sentences about a change, or one that none was seen."""
+        """Sentences about a change, or one that none was seen; nothing before the first verdict."""
+        if not self.seen:
+            return []
         if not self.alarm:
             tests = [test for test in (self.drift, self.shift) if test is not None]
             evidence = (
