@@ -71,6 +71,19 @@ def test_confidence_is_a_probability_and_the_distribution_sums_to_one(calibrator
 
 
 @pytest.mark.parametrize("calibrator", FAMILIES, ids=name)
+def test_a_picture_without_views_may_have_any_confidence_of_the_curve(calibrator: Calibrator) -> None:
+    rng = np.random.default_rng(0)
+    truths = rng.choice(["a", "b", "c"], 60)
+    asked = [[None] * 4 if row % 3 == 0 else rng.choice(["a", "b", "c"], 4).tolist() for row in range(60)]
+    votes = Votes.from_labels(np.where(rng.random(60) < 0.7, truths, "a"), asked, truths)
+    fitted = calibrator.fit(votes)
+    low, high = fitted.interval(votes)
+    confidence = fitted.confidence(votes)
+    assert (low[::3] <= confidence[::3]).all()
+    assert (high[::3] >= confidence[::3]).all()
+
+
+@pytest.mark.parametrize("calibrator", FAMILIES, ids=name)
 @pytest.mark.parametrize("asked", [1, 10])
 @pytest.mark.parametrize("case", ["all right", "all wrong", "one picture", "twenty", "one class"])
 def test_little_or_one_sided_evidence_gives_numbers_never_nan(calibrator: Calibrator, asked: int, case: str) -> None:

@@ -61,7 +61,7 @@ class ShareCalibrator(ABC):
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
         tally = TALLIES[self.ballot](votes)
-        low, high = metrics.wilson(tally.agree, np.maximum(tally.asked, 1))
+        low, high = metrics.wilson(tally.agree, tally.asked)
         return self.curve(low), self.curve(high)
 
     def distribution(self, votes: Votes) -> Distribution:
