@@ -11,7 +11,7 @@ import pytest
 from looktwice.calibration import calibrators, crossfit, logit, metrics, scored
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.scales import Scale
-from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Votes
+from looktwice.calibration.votes import UNLISTED, Evidence, Floats, LabelledVotes, Row, Votes
 from looktwice.errors import DataError
 from looktwice.verdicts.evaluate import guarantees
 from looktwice.verdicts.learn import Collected
@@ -176,6 +176,29 @@ def test_pictures_without_a_score_are_judged_by_labels_alone() -> None:
     np.testing.assert_allclose(fitted.confidence(some)[::3], plain[::3])
     np.testing.assert_allclose(fitted.confidence(some)[1::3], scored[1::3])
     assert fitted.distribution(some).labels.shape[0] == len(votes)
+
+
+def test_of_two_classes_the_one_that_nobody_named_is_answered_where_a_low_score_makes_it_likelier() -> None:
+    rng = np.random.default_rng(0)
+    chance = rng.beta(0.7, 0.7, 600)
+    truths = np.where(rng.random(600) < chance**2.5, "yes", "no")
+    said = np.where(chance > 0.5, "yes", "no").tolist()
+    claims = np.maximum(chance, 1 - chance).tolist()
+    rows = [
+        Row(str(i), word, (word,), lists=(((word, p),),) * 2)
+        for i, (word, p) in enumerate(zip(said, claims, strict=True))
+    ]
+    votes = Votes.collect(rows, ("mirror",), ("yes", "no"), 2).labelled(truths)
+    fitted = Jury().fit(votes)
+    answers, confidence, distribution = fitted.predict(votes), fitted.confidence(votes), fitted.distribution(votes)
+    low, high = fitted.interval(votes)
+    assert fitted.uses_scores
+    assert confidence.min() >= 0.5
+    assert (answers == votes.truths).mean() > (votes.base == votes.truths).mean() + 0.03
+    np.testing.assert_array_equal(answers, distribution.dense(2).argmax(axis=1))
+    np.testing.assert_allclose(confidence, distribution.of(answers))
+    assert ((low <= confidence) & (confidence <= high)).all()
+    np.testing.assert_array_equal(replace(fitted, ballot="base").predict(votes), votes.base)
 
 
 def test_an_evaluation_accepts_what_verdicts_accept_and_no_answer_without_the_score_that_counts() -> None:

@@ -33,6 +33,7 @@ from looktwice.calibration.logit import (
     descend,
     first_named,
     log_odds,
+    only_left,
     pooling,
     posterior_covariance,
     tabulate,
@@ -396,19 +397,7 @@ def _weigh(votes: Votes, jury: Jury) -> _Utilities:
     groups = Offsets(jury.classes).of(votes.base)
     sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
     scores = np.column_stack([np.where(named, sums + jury.log_votes * log_votes, -np.inf), none])
-    return _Utilities(
-        codes, first, log_votes, scores, np.array(jury.covariance), _only_left(codes, left, votes), groups
-    )
-
-
-def _only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
-    """(n,): the only label of a complete vocabulary that no answer named, MISSING if there are more, or none."""
-    last = np.full(len(codes), MISSING, np.int32)
-    rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
-    said = np.zeros((len(rows), votes.classes + 1), bool)
-    said[np.arange(len(rows))[:, None], codes[rows]] = True
-    last[rows] = said[:, :-1].argmin(axis=1)
-    return last
+    return _Utilities(codes, first, log_votes, scores, np.array(jury.covariance), only_left(codes, left, votes), groups)
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:

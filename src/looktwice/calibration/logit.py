@@ -231,6 +231,16 @@ def first_named(codes: Codes) -> Places:
     return np.where(codes == MISSING, MISSING, first)
 
 
+def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
+    """(n,): the only label of a complete vocabulary that no answer named, MISSING if there are more, or none."""
+    last = np.full(len(codes), MISSING, np.int32)
+    rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
+    said = np.zeros((len(rows), votes.classes + 1), bool)
+    said[np.arange(len(rows))[:, None], codes[rows]] = True
+    last[rows] = said[:, :-1].argmin(axis=1)
+    return last
+
+
 def _distinct(first: Places) -> tuple[Places, Places]:
     """The distinct rows, and which of them each row is."""
     packed = np.ascontiguousarray(first.astype(np.int16)).view(f"V{2 * first.shape[1]}").ravel()

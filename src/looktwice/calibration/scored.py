@@ -33,6 +33,7 @@ from looktwice.calibration.logit import (
     held_out_fits,
     log_odds,
     losses,
+    only_left,
     pays,
     pooling,
     posterior_covariance,
@@ -102,7 +103,8 @@ class Scored:
         """The utility of every option; every picture must have a list of its own."""
         options = list_options(votes, self.scale, self.columns, self.knots, self.classes)
         scores = np.where(options.possible, options.features @ np.array(self.theta) + options.left, -np.inf)
-        return ScoredUtilities(options, scores, np.array(self.covariance))
+        left = votes.classes - (options.labels != MISSING).sum(axis=1)
+        return ScoredUtilities(options, scores, np.array(self.covariance), only_left(options.labels, left, votes))
 
     def pooled(self, views: int) -> Self:
         """The same for views that are not the panel's, each with the mean weight of the panel's."""
@@ -119,19 +121,23 @@ class ScoredUtilities:
     options: ScoredOptions
     scores: Floats
     covariance: Floats
+    last: Codes
+    """(n,): the only label that nobody named, MISSING where there are more, or none."""
 
     def labels(self) -> Codes:
-        """(n, c): the named labels, MISSING where a picture has fewer."""
-        return self.options.labels
+        """(n, c + 1): the named labels, and the only one that nobody named; MISSING where a picture has fewer."""
+        return np.column_stack([self.options.labels, self.last])
 
     def named(self) -> Floats:
-        """(n, c): their probabilities."""
+        """(n, c + 1): their probabilities."""
         powers = np.exp(self.scores - self.scores.max(axis=1, keepdims=True))
-        return powers[:, :-1] / powers.sum(axis=1, keepdims=True)
+        return np.where(np.isfinite(self.eligible()), powers / powers.sum(axis=1, keepdims=True), 0.0)
 
     def eligible(self) -> Floats:
-        """(n, c): the scores of options that are labels."""
-        return self.scores[:, :-1]
+        """(n, c + 1): the scores of options that are labels."""
+        scores = self.scores.copy()
+        scores[self.last == MISSING, -1] = -np.inf
+        return scores
 
     def odds(self, believed: Places) -> Floats:
         """(n,): log odds of the label in the believed column."""
