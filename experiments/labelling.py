@@ -3,12 +3,13 @@
 nice -n 19 python -m experiments.labelling [MODEL …]      results/labelling.csv
 
 Each draw fits a jury on 500 random pictures of a pool. Of the others it accepts those of a confidence above a
-threshold, and the share of wrong answers among these is what labels are to tell. `random` labels pictures of the pool
+threshold, and the labels are to estimate the share of wrong answers among these. `random` labels pictures of the pool
 at random, with Wilson's interval for the accepted ones among them; `strata` are the first labels of
 `verdicts.audit.Audit`. `ratio` is how many labels strata need, for each label of the random choice, until the mean
-width of the interval is the same, and `bound` how many any choice by confidence needs, if confidences are right. How
-the variance is shrunk was chosen on ResNet-32 and EfficientNet-Lite0, which are not among the models below; how many
-strata there are, on the models below as well.
+width of the interval is the same, `bound` how many any choice by confidence needs if confidences are right, and
+`oracle` how many the best allocation to these strata needs if it knows the true error rate of each. The shrinkage of
+the variance was chosen on ResNet-32 and EfficientNet-Lite0, which are not among the models below; the number of strata
+on the models below as well.
 
 Votes are those that `python -m experiments.general ask` kept, under the general panel; nothing is asked.
 Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for each other.
@@ -34,9 +35,10 @@ RESULTS = Path(__file__).parent / "results" / "labelling.csv"
 MODELS = ("resnet8", "resnet20", "resnet56", "mobilenetv2")
 DRAWS, FIT, LABELS, STEP = 100, 500, 400, 20
 THRESHOLDS = (0.9, 0.8, 0.7, 0.0)
-COLUMNS = ("model", "threshold", "draws", "accepted", "wrong", "labels", "method", "width", "covered", "ratio", "bound")
+COLUMNS = ("model", "threshold", "draws", "accepted", "wrong", "labels", "method", "width", "covered")
+COLUMNS += ("ratio", "bound", "oracle")
 
-Told = tuple[float, bool]
+Interval = tuple[float, bool]
 """The width of an interval, and whether it holds the truth."""
 
 
@@ -44,7 +46,8 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
     """One row for the random choice, and one for strata at each number of labels; none where too few are accepted."""
     votes, labels = general.stored(name, GENERAL), LABELS
     steps = range(STEP * 2, labels + 1, STEP)
-    random, strata, shares, errors, bounds = list[Told](), {step: list[Told]() for step in steps}, [], [], []
+    random, strata, shares, errors = list[Interval](), {step: list[Interval]() for step in steps}, [], []
+    bounds, oracles = [], []
     for draw in range(DRAWS):
         rng = np.random.default_rng(draw)
         mixed = rng.permutation(len(votes))
@@ -63,11 +66,13 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
         random.append((float(high - low), bool(low <= true <= high)))
         verdicts = [StoredVerdict(str(i), "", float(confidence[i]), "", (), None) for i in np.flatnonzero(accepted)]
         audit = Audit(verdicts, draw)
+        rate = np.bincount(audit.stratum, wrong[accepted]) / audit.sizes
+        oracles.append(_bound(rate[audit.stratum], labels * accepted.mean()) / labels)
         order = audit.order()
         for step in steps:
-            told = audit.share({i: bool(wrong[int(i)]) for i in order[:step]})
-            assert told is not None
-            strata[step].append((told.high - told.low, told.low <= true <= told.high))
+            share = audit.share({i: bool(wrong[int(i)]) for i in order[:step]})
+            assert share is not None
+            strata[step].append((share.high - share.low, share.low <= true <= share.high))
     if len(random) < DRAWS // 2:
         return []
     about = {
@@ -77,13 +82,14 @@ def study(name: str, threshold: float) -> list[dict[str, object]]:
         "accepted": np.mean(shares),
         "wrong": np.mean(errors),
         "bound": np.mean(bounds),
+        "oracle": np.mean(oracles),
     }
     width = np.mean([each[0] for each in random])
     widths = [np.mean([each[0] for each in strata[step]]) for step in steps]
     ratio = float(np.interp(-width, np.negative(widths), steps)) / labels
-    rows = [{**about, "labels": labels, "method": "random", **_told(random), "ratio": 1.0}]
+    rows = [{**about, "labels": labels, "method": "random", **_means(random), "ratio": 1.0}]
     return rows + [
-        {**about, "labels": step, "method": "strata", **_told(strata[step]), "ratio": ratio} for step in steps
+        {**about, "labels": step, "method": "strata", **_means(strata[step]), "ratio": ratio} for step in steps
     ]
 
 
@@ -96,7 +102,7 @@ def _bound(error: Floats, random: float) -> float:
     return float(np.sqrt(error * (1.0 - error)).mean() ** 2 / (mean * (1.0 - mean) / random + within / len(error)))
 
 
-def _told(found: list[Told]) -> dict[str, object]:
+def _means(found: list[Interval]) -> dict[str, object]:
     return {"width": np.mean([each[0] for each in found]), "covered": np.mean([each[1] for each in found])}
 
 

@@ -55,8 +55,8 @@ def simulated(rng: np.random.Generator, pictures: int) -> LabelledVotes:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What became of one way to use labels, in one split."""
+class Result:
+    """What came of one way to use labels, in one split."""
 
     labels: int
     counted: int
@@ -78,7 +78,7 @@ def chosen(votes: LabelledVotes, how: str, rng: np.random.Generator) -> tuple[Pl
     return visited[shown], chance[shown]
 
 
-def told(votes: LabelledVotes, rows: Places, chance: Floats, max_error: float) -> dict[str, Told]:
+def results_of(votes: LabelledVotes, rows: Places, chance: Floats, max_error: float) -> dict[str, Result]:
     """Fit on labelled pictures and see on all others what becomes of a guarantee and of sets."""
     labelled = replace(votes.take(rows), probabilities=tuple(chance.tolist()))
     fitted = Jury().fit(labelled)
@@ -94,22 +94,22 @@ def told(votes: LabelledVotes, rows: Places, chance: Floats, max_error: float) -
         accepted = confidence >= (np.inf if threshold is None else threshold)
         share = None if threshold is None else float(accepted.mean())
         broken = bool(accepted.any() and (~right)[accepted].mean() > max_error)
-        found[method] = Told(len(rows), int(counted.sum()), share, broken, covered)
+        found[method] = Result(len(rows), int(counted.sum()), share, broken, covered)
     return found
 
 
 def study(name: str) -> list[dict[str, object]]:
     """One row for each way to choose pictures and to use their labels."""
-    found: dict[tuple[str, str], list[Told]] = {}
+    found: dict[tuple[str, str], list[Result]] = {}
     for split in range(SPLITS):
         for place, how in enumerate(CHANCES):
             chosen_ = chosen(subject(name), how, np.random.default_rng([split, place]))
-            for method, each in told(subject(name), *chosen_, ERRORS[name]).items():
+            for method, each in results_of(subject(name), *chosen_, ERRORS[name]).items():
                 found.setdefault((how, method), []).append(each)
     return [{"subject": name, "chosen": how, "method": method, **_means(all_)} for (how, method), all_ in found.items()]
 
 
-def _means(found: list[Told]) -> dict[str, object]:
+def _means(found: list[Result]) -> dict[str, object]:
     accepted = [each.accepted for each in found if each.accepted is not None]
     return {
         "splits": len(found),

@@ -653,6 +653,7 @@ def test_labels_by_strata_are_measured_beside_a_random_choice(tmp_path: Path, mo
     assert len(strata) == 2 * len(range(40, 201, 20))
     for row in strata:
         assert float(row["ratio"]) < 0.9
+        assert 0 < float(row["oracle"]) < 0.9
         if row["labels"] == "200":
             assert float(row["width"]) < float(random[row["threshold"]]["width"])
 
