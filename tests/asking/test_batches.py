@@ -174,6 +174,31 @@ def test_a_run_that_is_stopped_leaves_the_batch_to_the_next_one(tmp_path: Path) 
         check(replica, tmp_path, 10)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["while it is sent", "in the next run"])
+def test_a_run_is_stopped_while_it_looks_for_a_batch_among_those_that_have_not_ended(
+    tmp_path: Path, again: bool
+) -> None:
+    """Anthropic tells only at the end of a batch what is in it; the reply that named ours was lost."""
+    with served("anthropic", tmp_path, Faults(seconds=1000)) as replica:
+        for _ in range(1 + again):
+            with model(tmp_path) as asked:
+
+                def break_and_stop(reached: str, model: Model = asked) -> None:
+                    if reached == "create done":
+                        raise web.HTTPServiceUnavailable
+                    if reached == "poll done":
+                        model._model.stop()
+
+                replica.hook = break_and_stop
+                collected = asked.ask(pictures(10), views="none")
+            assert {each.cause for each in collected.unscored} == {Cause.STOPPED}
+        replica.faults.seconds, replica.hook = 0, lambda reached: None
+        with model(tmp_path) as asked:
+            assert not asked.ask(pictures(10), views="none").unscored
+        assert len(replica.batches) == 1
+        check(replica, tmp_path, 10)
+
+
 def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
     from looktwice.asking.jobs import Rounds
     from looktwice.pictures.collection import many

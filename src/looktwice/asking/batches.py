@@ -33,6 +33,7 @@ from looktwice.phrasing import Phrasing
 T = TypeVar("T")
 Questions = Callable[[], AsyncIterator[Sequence[Job]]]
 """The questions that have no answer in the ledger, prepared, a few at a time; looked up again at each call."""
+DAY = 86_400.0
 SLICE = 2000
 """Results that are entered together."""
 
@@ -135,13 +136,16 @@ class Batches:
             await asyncio.wrap_future(self._ledger.note_batch(batch.id, file=file))
             sought = Sought(batch.name, file, time.time(), len(batch.keys), self._others())
             create = partial(self._api.create, batch.name, file, lines)
-            remote = await self._once(create, partial(self._api.find, sought))
+            remote = await self._once(create, partial(self._find, sought))
             await asyncio.wrap_future(self._ledger.note_batch(batch.id, remote=remote))
         except ClassifierError as error:
             refused = error.status is not None or not error.sent
             if refused and not isinstance(error, TransientError):  # so that the vendor surely does not have it
                 await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
-            self._sender.end(error)
+            if not (
+                self._sender.halt and isinstance(error, TransientError)
+            ):  # the next run finds out
+                self._sender.end(error)
 
     async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:
         """The result of `send`; if it failed but may have arrived, what `find` finds of it."""
@@ -175,10 +179,15 @@ class Batches:
         while not self._sender.halt:
             file = batch.file or await self._retried(lambda: self._api.find_file(batch.name))
             sought = Sought(batch.name, file, batch.at, len(batch.keys), self._others())
-            remote = await self._retried(partial(self._api.find, sought))
+            try:
+                remote = await self._retried(partial(self._find, sought))
+            except TransientError:
+                if self._sender.halt:
+                    return None
+                raise
             if remote is None and file and late:
                 create = partial(self._api.create, batch.name, file, ())
-                remote = await self._once(create, partial(self._api.find, sought))
+                remote = await self._once(create, partial(self._find, sought))
             if remote:
                 await asyncio.wrap_future(self._ledger.note_batch(batch.id, file, remote))
                 return remote
@@ -188,6 +197,22 @@ class Batches:
             await self._sender.pause(min(self._polling.soonest, self._polling.grace))
             late = time.monotonic() - started > self._polling.grace
         return None
+
+    async def _find(self, sought: Sought) -> str | None:
+        """What the vendor calls a batch; a TransientError if the run is stopped before that is known.
+
+        A vendor that shows what is in a batch only at its end makes us wait for those of others, for up to a day.
+        """
+        search = asyncio.create_task(self._api.find(sought))
+        stopping = asyncio.create_task(self._sender.pause(DAY))
+        try:
+            await asyncio.wait([search, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if search.done():
+                return search.result()
+            raise TransientError("the run was stopped before the vendor told whether it has a batch; run again")
+        finally:
+            stopping.cancel()
+            search.cancel()
 
     def _others(self) -> frozenset[str]:
         return self._ledger.known_batches(self._classifier.fingerprint)
