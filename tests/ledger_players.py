@@ -9,6 +9,7 @@ import resource
 import signal
 import sqlite3
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from contextlib import closing
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -134,7 +135,12 @@ def fills_its_quota(pipe: Connection, path: Path, limit: int) -> None:
         while True:
             granted = intend(ledger, range(ahead, ahead + 500)).granted
             pipe.send(("granted", granted))
-            answer(ledger, granted)
+            for name in granted:
+                ledger.record(name, Answer(label(name), 0.5, 200), 0.01, 1)
+            flushed = ledger.flush()
+            if not wait([flushed], 10).done:  # answers wait for room that never comes
+                ledger.close()
+            flushed.result()
             pipe.send(("answered", granted))
             ahead += 500
     except LedgerError as error:

@@ -254,7 +254,7 @@ class PostgresTables(Tables):
         return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure)
 
     def passes(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.OperationalError) and not isinstance(error, errors.DiskFull)
+        return isinstance(error, psycopg.OperationalError)
 
     def explain(self, error: Exception) -> LedgerError:
         return explain(self.name, error)

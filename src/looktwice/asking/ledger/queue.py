@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -61,6 +62,9 @@ LINGER = 0.006
 MANY = 4
 """Operations that come while gathering, at 2,000 a second."""
 
+PAUSE, REMIND = 1.0, 20.0
+"""Seconds after which a database that cannot be written is tried again, and the user is told again that it cannot."""
+
 MOST = 4096
 """Questions in one round, unless a single operation has more."""
 
@@ -68,7 +72,7 @@ MOST = 4096
 class Writer(Thread):
     """Commits what it is given, in that order, until a Stop; after a failure that stays it fails all that comes.
 
-    While another program keeps the database locked, or it cannot be reached, answers wait here.
+    While another program keeps the database locked, or it cannot be reached, or its disk is full, answers wait here.
     """
 
     def __init__(self, tables: Tables, name: str, command: str | None = None) -> None:
@@ -142,6 +146,7 @@ class Writer(Thread):
             return None
 
     def _commit(self, batch: Batch) -> None:
+        warned_at = -math.inf
         while True:
             try:
                 self._save(batch)
@@ -153,7 +158,10 @@ class Writer(Thread):
                 if self.closing or not self._tables.passes(error):
                     self.failure = failure
                     return
-                LOG.warning("%s; %d answers wait in memory until it can be written", failure, batch.answers())
+                if time.monotonic() - warned_at >= REMIND:
+                    LOG.warning("%s; %d answers wait in memory until it can be written", failure, batch.answers())
+                    warned_at = time.monotonic()
+                time.sleep(PAUSE)
             else:
                 batch.resolve()
                 return

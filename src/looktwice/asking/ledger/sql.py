@@ -110,7 +110,8 @@ class Tables(ABC):
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
-        """Whether what failed so works once another program lets go of the database, or it can be reached again."""
+        """Whether what failed so works once another program lets go of the database, or it can be reached, or its disk
+        has room again."""
 
     @abstractmethod
     def explain(self, error: Exception) -> LedgerError:

@@ -453,7 +453,7 @@ class SqliteTables(Tables):
         return False
 
     def passes(self, error: Exception) -> bool:
-        return is_busy(error)
+        return is_busy(error) or is_full(error)
 
     def explain(self, error: Exception) -> LedgerError:
         return error if isinstance(error, LedgerError) else explain(self._path, error)
