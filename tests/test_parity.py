@@ -614,6 +614,8 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
     # It shows where a classifier gives scores: see test_score_doors.py.
     "scores": ({"scores": "ignore"}, lambda e: len(e.told) == COUNT),
+    # It shows where pictures have truths: see test_label_check.py.
+    "label_check": ({"label_check": 0}, lambda e: len(e.arrivals) == e.spent.queries),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
 """Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
@@ -638,7 +640,11 @@ def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
     return ledger
 
 
-@pytest.mark.parametrize("option", sorted(set(EFFECTS) - {"ledger", "seed", "longest_wait", "scores", "working_size"}))
+ELSEWHERE = {"ledger", "seed", "longest_wait", "scores", "working_size", "label_check"}
+"""Options whose absence shows in other tests."""
+
+
+@pytest.mark.parametrize("option", sorted(set(EFFECTS) - ELSEWHERE))
 def test_without_the_option_there_is_no_such_effect(paid: Paid, tmp_path: Path, option: str) -> None:
     plain = effect(by_model_score, paid, tmp_path, begun(paid, tmp_path, option))
     assert not EFFECTS[option][1](plain), plain

@@ -73,6 +73,8 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         working_size: Pixels of the longer side, to which larger pictures are scaled down; where None that of `fit`, or
             what the classifier can use.
         batch: Ask a chat model in its vendor's batches: within a day, at a lower price; needs a ledger on disk.
+        label_check: Pictures of `fit` whose labels are compared with `y` before the others are asked about; 0 asks
+            about all of them even if no label is in `y`.
         adaptive: Whether `verdicts` stops asking about a picture once further answers would hardly matter.
         max_error: `verdicts` accepts answers that are wrong at most this often; None decides nothing.
         level: How certain that guarantee is.
@@ -116,6 +118,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores: Scores = "use",
         working_size: int | None = None,
         batch: bool = False,
+        label_check: int = 20,
         adaptive: bool = False,
         max_error: float | None = None,
         level: float = 0.95,
@@ -142,6 +145,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scores = scores
         self.working_size = working_size
         self.batch = batch
+        self.label_check = label_check
         self.adaptive = adaptive
         self.max_error = max_error
         self.level = level

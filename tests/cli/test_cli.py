@@ -180,7 +180,10 @@ def test_truths_that_match_no_label_that_was_given_are_no_fit_and_the_votes_are_
     with fault_server() as server:
         description = server.describe(tmp_path)
         words = ("-c", description, "--views", "mirror", "-o", out, "--votes", votes, "--ledger", tmp_path / "a.db")
-        assert "none of the truths" in refused("fit", folder, *words)
+        assert "--label-check 0 (label_check=0) goes on regardless" in refused("fit", folder, *words)
+        assert server.stats()["requests"] == 20
+        assert not votes.exists()
+        assert "none of the truths" in refused("fit", folder, *words, "--canaries", 0, "--label-check", 0)
         assert server.stats()["requests"] == 60
     assert not out.exists()
     assert votes.exists()

@@ -31,6 +31,7 @@ from looktwice.asking.jobs import (
     Rounds,
     Scores,
     Screen,
+    Trial,
     check_words,
     prepare,
     settle,
@@ -113,6 +114,7 @@ class Asker:
         scores: Scores = "use",
         meter: Meter | None = None,
         polling: Polling | None = None,
+        label_check: int = 0,
     ) -> None:
         """`terms` are those under which it is asked; the classifier's own where None, with a `rate` of its own.
 
@@ -123,6 +125,8 @@ class Asker:
         self.terms = terms or classifier.terms
         self.seed = seed
         self.scores = scores
+        self.label_check = label_check
+        """Pictures whose labels are compared with their truths before the others are asked about."""
         self.on_answer: OnAnswer | None = None
         self.canaries = Canaries(canaries if ledger and not polling else 0)
         self._ledger = ledger or Unrecorded()
@@ -136,6 +140,8 @@ class Asker:
         self._batches = batches_of(self._sender, polling) if polling else None
         self._opener = Opener(classifier.fingerprint, self.terms, seed, self.names, scores)
         self._asking: dict[bytes, Job] = {}
+        self._tried: dict[bytes, Answer] = {}
+        """The answers of the last trial, which a ledger need not keep."""
         self._runs = 0
         self._stop_requested = False
         """Whether `stop` was called and `resume` was not."""
@@ -168,10 +174,16 @@ class Asker:
         self._sender.resume()
 
     async def ask(
-        self, pictures: Iterable[Picture], panel: Panel, rounds: Rounds | None = None, screen: Screen = NO_SCREEN
+        self,
+        pictures: Iterable[Picture],
+        panel: Panel,
+        rounds: Rounds | None = None,
+        screen: Screen = NO_SCREEN,
+        trial: Trial | None = None,
     ) -> AsyncGenerator[Row | Unscored]:
         """The answers about each picture, in the pictures' order; durable before they are handed over.
 
+        With a `trial`, some of the pictures come first, and if it raises nothing else is sent.
         If it is stopped, the pictures that are left come back as not scored; an iterator, which may be endless, is read
         no further.
         """
@@ -180,6 +192,7 @@ class Asker:
         self._runs += 1
         try:
             pictures, rounds = await self._fetch(pictures, panel, rounds, screen)
+            await self._try(trial, screen)
             source, more = iter(pictures), True
             while True:
                 while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
@@ -207,6 +220,20 @@ class Asker:
             await self._sender.finish()
             if not self._runs and not self._stop_requested:
                 self._sender.resume()  # what ended these runs does not concern the next one
+
+    async def _try(self, trial: Trial | None, screen: Screen) -> None:
+        """Ask the questions of a trial; their answers are found again when their pictures have their turn."""
+        if trial is None:
+            return
+        source, rows, answers = iter(trial.pictures), list[Row | Unscored](), dict[bytes, Answer]()
+        while chunk := await self._load(source, Panel(()), screen):
+            rows += await self._ask_chunk(chunk, None)
+            jobs = (job for item in chunk if isinstance(item, Opened) for job in item.jobs)
+            answers |= {job.entry.key: job.answer for job in jobs if isinstance(job.answer, Answer)}
+        if self._sender.fatal:
+            raise self._sender.fatal
+        trial.check([row.base for row in rows if isinstance(row, Row)])
+        self._tried = answers
 
     async def _starved_before(self, chunk: asyncio.Task[list[Row | Unscored]]) -> bool:
         """Wait until this chunk is answered or the sender runs out of questions; whether it was the latter."""
@@ -327,7 +354,7 @@ class Asker:
             room -= sum(image.pixels.nbytes for image in images) * size
             chunk += opened
         jobs = [job for item in chunk if isinstance(item, Opened) for job in item.jobs]
-        if known := self._ledger.find([job.entry.key for job in jobs]):
+        if known := self._tried | self._ledger.find([job.entry.key for job in jobs]):
             for job in jobs:
                 job.answer = known.get(job.entry.key)
         return chunk
@@ -335,8 +362,9 @@ class Asker:
     async def _ask_chunk(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough answers."""
         opened = [item for item in chunk if isinstance(item, Opened)]
-        for item in opened:  # keep a few pictures with known answers as canaries
-            if (label := item.label(item.jobs[0].answer)) and self.canaries.wants():
+        for item in opened:  # keep a few pictures with answers of earlier runs as canaries
+            earlier = None if item.jobs[0].entry.key in self._tried else item.jobs[0].answer
+            if (label := item.label(earlier)) and self.canaries.wants():
                 prepared = await asyncio.to_thread(self.classifier.prepare, item.image.pixels)
                 self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label, self.quote(item.image)))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
@@ -373,7 +401,7 @@ class Asker:
         start, item.asked = item.asked, min(item.asked + n, len(item.jobs))
         for place, job in enumerate(item.jobs[start : item.asked], start):
             if job.answer is not None:
-                self.progress.hits += 1
+                self.progress.hits += self._tried.pop(job.entry.key, None) is None  # which was counted then
             elif (first := self._asking.setdefault(job.entry.key, job)) is job:
                 job.round = own
                 claimed.append(job)

@@ -142,9 +142,7 @@ class Batches:
             refused = error.status is not None or not error.sent
             if refused and not isinstance(error, TransientError):  # so that the vendor surely does not have it
                 await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
-            if not (
-                self._sender.halt and isinstance(error, TransientError)
-            ):  # the next run finds out
+            if not (self._sender.halt and isinstance(error, TransientError)):  # the next run finds out
                 self._sender.end(error)
 
     async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:

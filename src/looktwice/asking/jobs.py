@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -199,6 +199,15 @@ class Screen:
 
 
 NO_SCREEN = Screen()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A few pictures that are asked about, each in one question, before anything else is sent."""
+
+    pictures: Sequence[Picture]
+    check: Callable[[Sequence[str]], None]
+    """Raises if their labels show that asking on would be in vain."""
 
 
 @dataclass(eq=False, slots=True)

@@ -76,11 +76,14 @@ class AskOptions:
     classifier can use."""
     batch: bool = False
     """Ask in the vendor's batches: within a day, at a lower price; for chat models."""
+    label_check: int = 20
+    """Pictures whose labels are compared with their truths before the others are asked about, where the labels of the
+    classifier are not known beforehand; 0 asks about all of them even if no label is a truth."""
     command: str = "Python"
     """The command under which the ledger counts the spend; see `looktwice ledger stats --by command`."""
 
     def __post_init__(self) -> None:
-        least_of = {"rate": 0.001, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0}
+        least_of = {"rate": 0.001, "canaries": 0, "seed": 0, "per_day": 0, "longest_wait": 0, "label_check": 0}
         least_of |= dict.fromkeys(("concurrency", "working_size"), 1)
         for name, least in least_of.items():
             value = getattr(self, name)
@@ -150,6 +153,7 @@ class AskKeywords(TypedDict, total=False):
     scores: Scores
     working_size: int | None
     batch: bool
+    label_check: int
 
 
 def open_asker(classifier: AnyClassifier, description: str, options: AskOptions, seed: int = 0) -> Asker:
@@ -180,6 +184,7 @@ def open_asker(classifier: AnyClassifier, description: str, options: AskOptions,
             options.scores,
             meter,
             Polling() if options.batch else None,
+            options.label_check,
         )
     except BaseException:
         if ledger:

@@ -462,7 +462,8 @@ def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
     if true and said and true.isdisjoint(said):
         raise DataError(
             f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename the "
-            "labels in its description, or take the truths from another column with --truths-column"
+            "labels in its description (`rename`, or `labels` where it answers with positions), or take the truths "
+            "from another column with --truths-column"
         )
 
 

@@ -36,6 +36,7 @@ ANYWHERE = "Pictures, folders or .npz files; on Ray also .parquet and .tar files
 BUDGET = "Maximum number of queries that this ledger may ever spend on the classifier; +500 means 500 more than now."
 PRICES = "A table of token prices for chat models; `looktwice prices` prints one to start from."
 BATCH = "Use the chat vendor's batch interface: cheaper, answered within a day; stopping early takes two rounds."
+LABEL_CHECK = "Labelled pictures to query first, to stop if no label is among the true labels; 0 goes on regardless."
 LONGEST_WAIT = "Longest wait in seconds that the classifier may ask for; beyond it the run stops and can be resumed."
 VIEWS = (
     "The views to query, such as 'mirror zoom:1.15', or none for one query per picture; by default eight general ones."
@@ -108,12 +109,13 @@ def _asking(
     scores: Annotated[Literal["use", "ignore"], Ask(help=SCORES)] = "use",
     working_size: Annotated[int | None, Ask(help=WORKING_SIZE, min=1)] = None,
     batch: Annotated[bool, Ask("--batch", help=BATCH)] = False,
+    label_check: Annotated[int, Ask(help=LABEL_CHECK, min=0)] = 20,
 ) -> "AskOptions":
     from looktwice.asking.session import AskOptions
 
     return AskOptions(
         ledger, budget, money, price, prices, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
-        scores, working_size, batch, command=str(context.info_name),
+        scores, working_size, batch, label_check, command=str(context.info_name),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from looktwice import __version__
 from looktwice.asking.asker import Asker
-from looktwice.asking.jobs import NO_SCREEN, Rounds, Screen
+from looktwice.asking.jobs import NO_SCREEN, Rounds, Screen, Trial
 from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
@@ -101,14 +101,15 @@ async def collect(
 ) -> Collected:
     """Ask about every picture and hold all votes, labelled if every picture has a truth.
 
-    Nothing is asked if none of the truths is a label that the classifier is known to give.
+    Nothing is asked if none of the truths is a label that the classifier is known to give. Where its labels are not
+    known, those of a few pictures are compared with the truths first.
     """
     known = asker.classifier.labels or ()
     if known:
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
-    found = [
-        row async for row in asker.ask(pictures, panel, rounds, replace(screen, descriptors=True, thumbnails=True))
-    ]
+    trial = None if known else _trial(pictures, vocabulary, asker.label_check)
+    screen = replace(screen, descriptors=True, thumbnails=True)
+    found = [row async for row in asker.ask(pictures, panel, rounds, screen, trial)]
     rows = [row for row in found if isinstance(row, Row)]
     unscored = [row for row in found if isinstance(row, Unscored)]
     # By their order and not by name, which pictures of two folders may share.
@@ -131,6 +132,31 @@ async def collect(
         descriptors=descriptors,
         working_size=size.long if size != asker.classifier.terms.working_size else None,
     )
+
+
+def _trial(pictures: Sequence[Picture], vocabulary: Sequence[str], count: int) -> Trial | None:
+    """So many pictures whose labels tell early whether truths and labels are the same words.
+
+    They are drawn at random, since a folder comes sorted by class. None where a truth is known to be a label.
+    """
+    labelled = [picture for picture in pictures if picture.truth is not None]
+    truths = {picture.truth for picture in labelled if picture.truth is not None}
+    if not count or not labelled or not truths.isdisjoint(vocabulary):
+        return None
+    drawn = np.random.default_rng(0).permutation(len(labelled))[:count].tolist()
+
+    def check(said: Sequence[str]) -> None:
+        if 2 * len(said) < len(drawn):  # most of them failed, of which their messages tell
+            return
+        try:
+            check_truths(truths, said)
+        except DataError as error:
+            raise DataError(
+                f"{error}; only the first {len(said)} pictures were asked about, and their answers are kept in the "
+                "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless"
+            ) from None
+
+    return Trial([labelled[place] for place in drawn], check)
 
 
 def _classes(votes: Votes, pictures: Sequence[Picture]) -> int:

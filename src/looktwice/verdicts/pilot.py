@@ -60,7 +60,7 @@ async def choose(
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     losses = tuple(float(step.brier.mean()) for step in steps)
-    rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel)
+    rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel, chosen.votes.vocabulary)
     whole = joined([chosen, rest], chosen.panel).distinct()
     alone, *asked = steps
     best = asked[int(np.argmin(losses[1:]))]
@@ -89,7 +89,7 @@ async def _climb(
         keep = [place for place, view in enumerate(collected.panel) if view in general.views[: plan.longest]]
         columns = panels.survivors(panels.with_useful_scores(collected.labelled()), keep, rung.views, loss)
         panel = Panel(tuple(collected.panel.views[column] for column in columns))
-        more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel)
+        more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel, collected.votes.vocabulary)
         collected, asked = joined([collected, more], panel), asked + rung.pictures
     return collected
 
@@ -119,7 +119,7 @@ async def search(
     fitted = [crossfit.cross_fit(Gaussian(), collected.labelled()) for collected in asked]
     settings = [Setting(view, float(found.brier.mean())) for view, found in zip(grid, fitted, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
-    rest = await learn.collect(asker, mixed[len(pilot) :], best.panel)
+    rest = await learn.collect(asker, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
     best = best.distinct()
     whole = joined([best, rest], best.panel).distinct()
     return Selection(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
