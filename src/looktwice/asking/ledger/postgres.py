@@ -31,7 +31,7 @@ OLDEST = 130_000
 PATIENCE = 20.0
 """Seconds to wait for a server that is away, and for others' transactions."""
 SILENCE = 60.0
-"""Seconds after which a statement without a reply is given up: a proxy that lost its server keeps the connection alive."""
+"""Seconds after which a statement without a reply is given up: a proxy without its server keeps connections alive."""
 SPENDING, MAKING = 1, 2
 """What is done by one session at a time; the locks are advisory, and marked as ours by `APPLICATION`."""
 APPLICATION = int.from_bytes(b"look", "big")
