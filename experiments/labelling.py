@@ -35,8 +35,8 @@ RESULTS = Path(__file__).parent / "results" / "labelling.csv"
 MODELS = ("resnet8", "resnet20", "resnet56", "mobilenetv2")
 DRAWS, FIT, LABELS, STEP = 100, 500, 400, 20
 THRESHOLDS = (0.9, 0.8, 0.7, 0.0)
-ABOUT, MEASURED = ("model", "threshold", "draws", "accepted", "wrong", "labels", "method"), ("width", "covered", "ratio")
-COLUMNS = (*ABOUT, *MEASURED, "bound", "oracle")
+CELL, RESULT = ("model", "threshold", "draws", "accepted", "wrong"), ("labels", "method", "width", "covered")
+COLUMNS = (*CELL, *RESULT, "ratio", "bound", "oracle")
 
 Interval = tuple[float, bool]
 """The width of an interval, and whether it holds the truth."""
