@@ -54,6 +54,14 @@ COLUMNS = {
         "high": "to",
         "splits": "splits",
     },
+    "stopping_frontier": {
+        "model": "model",
+        "views": "views at hand",
+        "rule": "stops by",
+        "brier": "Brier, share of the panel's",
+        "queries": "queries, share of the panel's",
+        "splits": "splits",
+    },
     "guarantees": {
         "model": "model",
         "allowed": "error allowed",

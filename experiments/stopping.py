@@ -1,6 +1,6 @@
 """What stopping early does to the Brier score of a fixed panel, over random splits, and what it was expected to do.
 
-python -m experiments stopping     results/stopping.csv, one line for each model and aim
+python -m experiments stopping     results/stopping.csv, one line for each model and aim, and stopping_frontier.csv
 
 Answers and splits are those of experiments/general.py. As with `fit --adaptive`, sixteen views are at hand and the
 first eight of them are the fixed panel; they grew on the other models, by pictures that are not tested. Order, juries,
@@ -9,22 +9,29 @@ that of the eight, `queries` the mean number of queries as a share of nine; `exp
 and `inside` how often its 95 % interval and that of the tested part overlap. The aim that a product ships with must
 not come from the model it is told of: `left_out` chooses, for each model, the laxest aim that stays within 1.01 on all
 the others. The last line of a model stops within the eight views, with the aim that is shipped for that.
+
+The frontier shows what no way to set a threshold can better: for several rules, the threshold that asks least on the
+*tested* pictures, among those whose mean Brier score stays within 1.01 of the fixed panel's. The rules themselves are
+learned on the labelled part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
 
 from experiments.general import Answers, Split, left_out_splits
 from experiments.writing import Row, write
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury, Prefixes
+from looktwice.calibration.votes import Counts, Floats, LabelledVotes
 from looktwice.verdicts import stopping
-from looktwice.verdicts.stopping import ALLOWED, Expected, Thrift
+from looktwice.verdicts.stopping import ALLOWED, AdaptiveRule, Expected, Growth, Thrift
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, FIXED, AT_HAND = 20, 8, 16
@@ -76,6 +83,86 @@ def left_out(rows: Sequence[Row]) -> Iterator[Row]:
         yield {**row, "aim": f"left out, {chosen}"}
 
 
+# The frontier --------------------------------------------------------------------------------------------------------
+
+SURE = 1.0 - np.geomspace(0.8, 0.001, 48)
+PRICES = np.exp(np.arange(-11.0, -4.0, 0.125))
+LEVELS = {
+    "bands of confidence": PRICES,
+    "confidence": SURE,
+    "margin": SURE,
+    "expected change": np.exp(np.arange(-9, -1, 0.125)),
+}
+"""The rules, and the thresholds that are tried: a price of a view, a confidence, a difference, a squared distance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """What juries made of some pictures view by view, and how far the best label was ahead."""
+
+    growth: Growth
+    margin: Floats
+    """(n, S + 1): the probability of the most probable label less that of the next."""
+
+    @classmethod
+    def of(cls, juries: Sequence[Jury], votes: LabelledVotes) -> Watched:
+        margins = []
+        for views, jury in enumerate(juries):
+            named = replace(jury, companions=None).distribution(votes.under(range(views))).named
+            best = np.sort(np.column_stack([named, np.zeros(len(named))]), axis=1)
+            margins.append(best[:, -1] - best[:, -2])
+        return cls(stopping.grow(juries, votes), np.column_stack(margins))
+
+    def after(self, views: int) -> Floats:
+        """(n, 2): what a rule may look at after so many views."""
+        return np.column_stack([self.growth.steps[views].confidence, self.margin[:, views]])
+
+
+def expected_change(taught: Watched, tested: Watched) -> Floats:
+    """(n, S): how far the probabilities will still move, by gradient boosting on the labelled pictures."""
+    model = HistGradientBoostingRegressor(max_iter=40, max_depth=3, learning_rate=0.1)
+    places = range(tested.margin.shape[1] - 1)
+    fits = (model.fit(taught.after(views), taught.growth.movement[:, views]) for views in places)
+    return np.column_stack([fit.predict(tested.after(views)) for views, fit in zip(places, fits, strict=True)])
+
+
+def stops(taught: Watched, tested: Watched) -> Iterator[tuple[str, list[Counts]]]:
+    """After how many views each rule stops, for each of its thresholds."""
+    confidence, bands = tested.growth.confidence(), taught.growth.confidence()
+    learned = (AdaptiveRule.priced(bands, taught.growth.movement, price, taught.growth.ranks) for price in PRICES)
+    yield "bands of confidence", [rule.asked(confidence) for rule in learned]
+    enough = {"confidence": confidence, "margin": tested.margin, "expected change": -expected_change(taught, tested)}
+    for name, sure in enough.items():
+        last, levels = np.ones((len(sure), 1), bool), LEVELS[name] * (-1 if name == "expected change" else 1)
+        before = sure[:, : tested.margin.shape[1] - 1]
+        yield name, [np.column_stack([before >= level, last]).argmax(axis=1) for level in levels]
+
+
+def frontier(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[Row]:
+    """For each rule and number of views at hand, the least share of queries within 1.01, with hindsight."""
+    found: dict[tuple[int, str], list[Floats]] = {}
+    for split in left_out_splits(models, each, splits, AT_HAND):
+        train, test = split.votes.take(split.fit), split.votes.take(split.test)
+        few = (train.base != train.truths).sum() < stopping.RANKING
+        whole = list(range(len(split.panel)))
+        fixed = whole[:FIXED]
+        for order in (fixed, whole if few else stopping.worth(train, len(fixed))):
+            juries = Prefixes().fit(train.under(order)).members()
+            taught, tested = (Watched.of(juries, part.under(order)) for part in (train, test))
+            if order is fixed:
+                level = tested.growth.steps[-1].brier.mean()
+            brier, rows = tested.growth.brier(), np.arange(len(test))
+            for name, asked in stops(taught, tested):
+                shares = [(brier[rows, at].mean() / level, (1 + at.mean()) / (1 + len(fixed))) for at in asked]
+                found.setdefault((len(order), name), []).append(np.array(shares))
+    for (views, name), parts in found.items():
+        mean = np.mean(parts, axis=0)
+        kept = mean[mean[:, 0] <= 1 + ALLOWED]
+        ratio, queries = kept[kept[:, 1].argmin()] if len(kept) else (float("nan"), float("nan"))
+        shown = {"brier": f"{ratio:.4f}", "queries": f"{queries:.4f}"}
+        yield {"model": each.title, "views": str(views), "rule": name, **shown, "splits": str(splits)}
+
+
 def rows(models: Sequence[Answers], splits: int) -> Iterator[Row]:
     """The lines of every model, and those of the aims that the others choose."""
     found = []
@@ -87,5 +174,6 @@ def rows(models: Sequence[Answers], splits: int) -> Iterator[Row]:
 
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
-    """Measure every model, and write results/stopping.csv."""
+    """Measure every model, and write results/stopping.csv and stopping_frontier.csv."""
     write(results / "stopping.csv", rows(models, splits))
+    write(results / "stopping_frontier.csv", (row for each in models for row in frontier(models, each, splits)))

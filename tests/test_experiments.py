@@ -721,6 +721,11 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
         assert all(float(row["queries"]) < 1.1 for row in rows)  # twelve views are at hand, and eight are the panel
         assert all(float(row["queries"]) < 1 for row in rows if row["aim"].startswith("within"))
         assert all(0.85 < float(row["brier"]) < 1.15 for row in rows)
+        least = read(tmp_path / "stopping_frontier.csv")
+        assert {row["rule"] for row in least} == {"bands of confidence", "confidence", "margin", "expected change"}
+        assert {row["views"] for row in least} == {"8", "12"}
+        assert all(float(row["brier"]) <= 1.01 for row in least)
+        assert all(float(row["queries"]) <= 1 for row in least if row["views"] == "8")
 
 
 def test_the_pages_about_scores_say_what_their_csvs_say() -> None:
