@@ -5,8 +5,8 @@ python -m experiments.scores page  the table of docs/method.md and its summary, 
 
 Answers, panels and splits are those of experiments/general.py: neither the model nor the tested pictures took part in
 growing the panel, which was grown on labels alone. The hinges, the order of the columns and what a column must gain
-were settled on splits of the models of SETTLED, test parts included; the linear pool was settled on splits of all models
-but EfficientNet-Lite0.
+were settled on splits of the models of SETTLED, test parts included; the linear pool was settled on splits of all
+models but EfficientNet-Lite0.
 
 Beside every row stands what the owner of the model could do: the softmax over all classes with a temperature, and the
 same of the mean log probabilities over the same queries. A constant and a shuffled score show what useless scores cost.
