@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from unittest.mock import patch
 
@@ -158,8 +159,8 @@ def frontier(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[
     for (views, name), parts in found.items():
         mean = np.mean(parts, axis=0)
         kept = mean[mean[:, 0] <= 1 + ALLOWED]
-        ratio, queries = kept[kept[:, 1].argmin()] if len(kept) else (float("nan"), float("nan"))
-        shown = {"brier": f"{ratio:.4f}", "queries": f"{queries:.4f}"}
+        least = kept[kept[:, 1].argmin()] if len(kept) else ()
+        shown = dict(zip_longest(("brier", "queries"), (f"{share:.4f}" for share in least), fillvalue=""))
         yield {"model": each.title, "views": str(views), "rule": name, **shown, "splits": str(splits)}
 
 

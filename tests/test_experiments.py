@@ -724,7 +724,7 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
         least = read(tmp_path / "stopping_frontier.csv")
         assert {row["rule"] for row in least} == {"bands of confidence", "confidence", "margin", "expected change"}
         assert {row["views"] for row in least} == {"8", "12"}
-        assert all(float(row["brier"]) <= 1.01 for row in least)
+        assert all(float(row["brier"]) <= 1.01 for row in least if row["brier"])
         assert all(float(row["queries"]) <= 1 for row in least if row["views"] == "8")
 
 
