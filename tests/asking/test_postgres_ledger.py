@@ -243,7 +243,7 @@ class Proxy:
 def test_a_server_that_says_nothing_though_its_lines_are_open_is_not_waited_for_without_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.asking.ledger.postgres.SILENCE", 0.5)
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.SILENCE", 2.0)
     server.emptied()
     proxy = Proxy(server)
     with PostgresLedger(proxy.address) as ledger:
