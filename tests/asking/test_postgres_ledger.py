@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -215,7 +216,16 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"postgresql://test@127.0.0.1:{self._listener.getsockname()[1]}/postgres"
         self._talking: list[threading.Event] = []
+        self._sockets = [self._listener]
         threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        for line in self._talking:
+            line.set()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
 
     def silence(self) -> None:
         for line in self._talking:
@@ -223,8 +233,12 @@ class Proxy:
 
     def _serve(self) -> None:
         while True:
-            client, _ = self._listener.accept()
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
             upstream = socket.socket(socket.AF_UNIX)
+            self._sockets += [client, upstream]
             upstream.connect(self._path)
             talking = threading.Event()
             talking.set()
@@ -234,10 +248,12 @@ class Proxy:
 
     @staticmethod
     def _pass_on(one: socket.socket, other: socket.socket, talking: threading.Event) -> None:
-        while data := one.recv(65536):
-            talking.wait()
-            other.sendall(data)
-        other.close()
+        with suppress(OSError):
+            while data := one.recv(65536):
+                talking.wait()
+                other.sendall(data)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_server_that_says_nothing_though_its_lines_are_open_is_not_waited_for_without_end(
@@ -245,8 +261,7 @@ def test_a_server_that_says_nothing_though_its_lines_are_open_is_not_waited_for_
 ) -> None:
     monkeypatch.setattr("looktwice.asking.ledger.postgres.SILENCE", 2.0)
     server.emptied()
-    proxy = Proxy(server)
-    with PostgresLedger(proxy.address) as ledger:
+    with closing(Proxy(server)) as proxy, PostgresLedger(proxy.address) as ledger:
         granted = intend(ledger, range(5)).granted
         proxy.silence()
         answer(ledger, granted[:3])
