@@ -31,7 +31,7 @@ from looktwice.calibration.crossfit import ONE_QUERY, OWN
 from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
-from looktwice.verdicts.planning import least_error
+from looktwice.verdicts.planning import LADDER, least_error, selection_level
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile, Result
 from looktwice.views import Panel
@@ -248,12 +248,12 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     error, accepted = least
     cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
     say(
-        f"The strictest guarantee that the {labels} support: at most {error:.3g} of the accepted answers are wrong, "
-        f"with 95% certainty. It accepts {accepted:.0%} of such pictures{cost}."
+        f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {error:.3g} of the accepted "
+        f"answers are wrong, with 95% certainty. It accepts {accepted:.0%} of such pictures{cost}."
     )
-    say_next(
-        "accept answers under that guarantee", "score", PICTURES, "-p", path, "--max-error", error, "-o", "verdicts.csv"
-    )
+    level = f"{selection_level(0.95):g}"  # each of those guarantees was tested at it
+    words = ("score", PICTURES, "-p", path, "--max-error", error, "--level", level, "-o", "verdicts.csv")
+    say_next("accept answers under that guarantee", *words)
 
 
 def cost_of_accepted(queries: float, price: int, accepted: float) -> str:

@@ -15,8 +15,6 @@ from looktwice.verdicts import planning
 from looktwice.verdicts.audit import Share
 from looktwice.verdicts.profile import HeldOut
 
-LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""The guarantees that are tried: the largest share of wrong answers among accepted ones."""
 FEWEST = 4 * crossfit.FOLDS
 """With fewer labels, only their number is shown."""
 NOTE = (
@@ -118,8 +116,7 @@ def summarise(labelled: LabelledVotes, unsure: int, max_error: float, level: flo
     low, high = metrics.wilson(right, count)
     outcome = crossfit.cross_fit(Jury(), labelled)
     held_out = HeldOut(confidence=tuple(outcome.confidence.tolist()), correct=tuple(outcome.correct.tolist()))
-    strict = 1.0 - (1.0 - level) / len(LADDER)
-    levels = sorted((dict.fromkeys(LADDER, strict) | {max_error: level}).items())
+    levels = sorted((dict.fromkeys(planning.LADDER, planning.selection_level(level)) | {max_error: level}).items())
     thresholds = ((error, held_out.threshold(error, certainty)) for error, certainty in levels)
     reached, accept = next(((error, t) for error, t in thresholds if t is not None), (None, np.inf))
     more = _more(held_out, max_error, level)

@@ -21,12 +21,11 @@ from looktwice.service import Limits, Place
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
+from looktwice.verdicts.planning import LADDER, selection_level
 from looktwice.verdicts.policy import NEVER, DecisionOptions
 from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.review import ReviewFolder
 
-LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""How often accepted answers may be wrong, unless the caller says so: the least of these that can be guaranteed."""
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
 KEEP_ALIVE = 20
@@ -143,7 +142,7 @@ def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
     """
     if decide.max_error is not None:
         return decide
-    level = 1.0 - (1.0 - decide.level) / len(LADDER)
+    level = selection_level(decide.level)
     candidates = [replace(decide, max_error=max_error, level=level) for max_error in LADDER]
     return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
 

@@ -21,8 +21,13 @@ MARGINS = (0.0, 0.25, 0.5)
 
 POWER = 0.8
 
-ERRORS = (*(round(step * unit, 3) for unit in (0.001, 0.01) for step in range(1, 10)), 0.1, 0.15, 0.2, 0.3, 0.5)
-"""The allowed errors among which the least one in reach is sought."""
+LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
+"""The allowed errors among which the strictest guarantee is sought."""
+
+
+def selection_level(level: float) -> float:
+    """The level at which each error of LADDER is tested, so that the one picked holds at `level` (Bonferroni)."""
+    return 1.0 - (1.0 - level) / len(LADDER)
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,13 @@ def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None
 
 
 def least_error(held_out: HeldOut, level: float = 0.95) -> tuple[float, float] | None:
-    """The least error that the labelled pictures of a profile can guarantee by now, and the share that is accepted.
+    """The strictest guarantee of LADDER that the labelled pictures of a profile support: its error, the share accepted.
 
-    It is one of ERRORS; None if they can guarantee none of them.
+    Each is tested at `selection_level(level)`; None if they support none of them.
     """
     confidence = np.array(held_out.confidence)
-    for error in ERRORS:
-        threshold = held_out.threshold(error, level)
+    for error in LADDER:
+        threshold = held_out.threshold(error, selection_level(level))
         if threshold is not None and (confidence >= threshold).any():
             return error, float((confidence >= threshold).mean())
     return None
