@@ -18,7 +18,7 @@ mkdir "$folder/again" "$folder/source"
 tar -xzf "$sdist" -C "$folder/source" --strip-components 1
 (cd "$folder/source" && sh tools/build.sh "$folder/again")
 "$python" - "$wheel" "$folder"/again/*.whl <<'PY'
-import sys, zipfile
+import re, sys, zipfile
 first, second = (sorted(zipfile.ZipFile(path).namelist()) for path in sys.argv[1:])
 assert first == second, set(first) ^ set(second)
 needed = ("py.typed", "demo/fashion.onnx", "demo/pictures.npz", "report/templates/report.html", "service/page/index.html",
@@ -27,6 +27,10 @@ assert all(f"looktwice/{name}" in first for name in needed), first
 strangers = [name for name in first if not name.startswith(("looktwice/", "looktwice-"))]
 assert not strangers, strangers
 print(f"{len(first)} files in the wheel")
+wheel = zipfile.ZipFile(sys.argv[1])
+metadata = wheel.read(next(name for name in first if name.endswith("/METADATA"))).decode()
+relative = re.findall(r"\]\((?!https?:|#)[^)]+\)", metadata)
+assert not relative and "](https://" in metadata, f"links that lead nowhere on a package index: {relative}"
 PY
 
 "$python" -m venv "$folder/clean"
