@@ -66,7 +66,7 @@ def simulated_lists(pictures: int, views: int, classes: int, listed: int = 5, se
 
 def greedy(votes: LabelledVotes, steps: int, shrinkage: float = 30.0) -> list[int]:
     """The panel that grows by the view which helps most on held-out folds."""
-    fold, panel, theta = logit.folds(len(votes)), list[int](), np.zeros(3)
+    fold, panel, theta = logit.folds(len(votes)), list[int](), np.zeros(4)
     for _ in range(steps):
         left = [s for s in range(len(votes.panel)) if s not in panel]
         tables = {s: logit.tabulate(votes.under([*panel, s])) for s in left}
