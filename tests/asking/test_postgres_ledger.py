@@ -165,8 +165,10 @@ def test_answers_wait_for_a_server_that_stays_away_and_who_gives_up_is_told_how_
             impatient.close()
         with pytest.raises(LedgerError, match=r"^ledger postgresql://[^\n]*/postgres cannot be reached: [^\n]*$"):
             PostgresLedger(server.address)
+        deadline = time.monotonic() + 60
         while "1 answers wait in memory" not in caplog.text:
             assert not flushed.done()
+            assert time.monotonic() < deadline, "it did not say that an answer waits"
             time.sleep(0.05)
     finally:
         server.restart()
