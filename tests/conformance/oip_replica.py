@@ -36,7 +36,7 @@ class Served:
     """Pictures in a call, told in the model's configuration; 0 if it has none."""
 
 
-def oip_routes(served: Served = Served()) -> web.RouteTableDef:  # noqa: B008 - frozen
+def oip_routes(served: Served = Served()) -> web.RouteTableDef:
     """The doors of the protocol."""
     routes = web.RouteTableDef()
 

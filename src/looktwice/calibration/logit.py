@@ -153,7 +153,7 @@ class Offsets:
         return np.where(hit.any(axis=1), hit.argmax(axis=1), -1)
 
 
-def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:  # noqa: B008  # it is frozen
+def tabulate(labelled: LabelledVotes, offsets: Offsets = Offsets()) -> Patterns:
     """Votes and truths as the patterns that a fit works on."""
     labelled.check()
     codes = labelled.answers()
