@@ -14,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aiohttp import web
 from conformance.vendors import (
     HOUSES,
     LABELS,
+    PATHS,
     PRICES,
     ServiceSettings,
     app_of,
@@ -111,6 +113,7 @@ def test_the_published_figures() -> None:
             Tokens(14, 2, 4, 1),
         ),
         ({"promptTokenCount": 9, "candidatesTokenCount": 2, "thoughtsTokenCount": 30}, Tokens(9, 32)),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details.cached_tokens": 10}, None),
         ({"eval_count": 3}, None),
     ],
 )
@@ -217,6 +220,33 @@ def test_money_is_never_overrun_and_nearly_all_of_it_is_used(
     assert "in money is spent" in collected.unscored[0].message
     reserve = Decimal(quote.most_micros // 60)
     assert money * 10**6 - reserve < house.bill <= money * 10**6, "the rest covers no further reserve"
+
+
+@pytest.mark.parametrize("count", [-1_000_000, 10**30], ids=["negative", "beyond all bounds"])
+@pytest.mark.parametrize("vendor", ["openai", "anthropic", "gemini"])
+def test_a_count_of_tokens_that_cannot_be_true_costs_the_reserve(
+    vendor: str, count: int, tmp_path: Path, prices: Path
+) -> None:
+    """A negative bill would let the money be exceeded, and one that no column can hold would lose the answers."""
+    house = HOUSES[vendor]()
+
+    async def lie(request: web.Request) -> web.Response:
+        reply = house.answer(await request.json())
+        [name] = {"usage", "usageMetadata"} & reply.keys()
+        told = reply[name]
+        assert isinstance(told, dict)
+        return web.json_response({**reply, name: {**told, **{key: count for key in told if isinstance(told[key], int)}}})
+
+    app, path = web.Application(client_max_size=1 << 30), tmp_path / "model.toml"
+    app.router.add_post(PATHS[vendor], lie)
+    with served(app) as address:
+        path.write_text(description(house, address))
+        with Model(path, ledger=str(tmp_path / "ledger.db"), prices=prices, canaries=0) as asked:
+            most = asked.estimate(pictures(12), views="none").most_micros
+            assert len(asked.ask(pictures(12), views="none").votes) == 12
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        assert ledger.spend(model_fingerprint(path)).micros == most >= house.bill
+    assert verify(tmp_path / "ledger.db") == []
 
 
 @pytest.mark.parametrize("house", ["openai"], indirect=True)

@@ -28,6 +28,8 @@ from looktwice.errors import PermanentError
 
 PICOS = 1_000_000
 """Millionths of a millionth of the currency that a token costs where a million tokens cost 1."""
+MOST_TOKENS = 1_000_000_000
+"""More than any reply is billed for."""
 CHARACTERS = 4
 """Characters of a token in English text, about; the vendors give the same rule."""
 
@@ -203,10 +205,15 @@ COUNTS = (
 
 
 def tokens_of(usage: Mapping[str, int]) -> Tokens | None:
-    """The tokens that a reply is billed for, by the vendor's own count; None where it reports none."""
+    """The tokens that a reply is billed for, by the vendor's own count; None where it reports none, or nonsense.
+
+    A negative count would give money back that was spent, and one beyond all bounds could not be added up.
+    """
     for count in COUNTS:
         if count.input[0] in usage:
-            return Tokens(*(sum(usage.get(name, 0) for name in names) for names in count))
+            tokens = Tokens(*(sum(usage.get(name, 0) for name in names) for names in count))
+            sensible = all(0 <= number <= MOST_TOKENS for number in tokens)
+            return tokens if sensible and tokens.cached + tokens.written <= tokens.input else None
     return None
 
 
