@@ -235,7 +235,8 @@ def test_a_count_of_tokens_that_cannot_be_true_costs_the_reserve(
         [name] = {"usage", "usageMetadata"} & reply.keys()
         told = reply[name]
         assert isinstance(told, dict)
-        return web.json_response({**reply, name: {**told, **{key: count for key in told if isinstance(told[key], int)}}})
+        lies = {key: count for key, value in told.items() if isinstance(value, int)}
+        return web.json_response({**reply, name: {**told, **lies}})
 
     app, path = web.Application(client_max_size=1 << 30), tmp_path / "model.toml"
     app.router.add_post(PATHS[vendor], lie)
