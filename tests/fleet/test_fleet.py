@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import signal
 import tarfile
@@ -22,6 +23,7 @@ from faults import Running, fault_server
 from ledger_players import WHO
 from workshop import PANEL, answers, run, write_pictures, write_profile
 
+from looktwice.asking.asker import Estimate
 from looktwice.asking.outcome import Progress
 from looktwice.asking.pace import SharedRate
 from looktwice.asking.session import AskKeywords, AskOptions
@@ -29,7 +31,7 @@ from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Terms
 from looktwice.classifiers.registry import connect
 from looktwice.cli.console import Output
-from looktwice.cli.fleet import Machines, MaxBad, Tally, _interruptible, crew, score, shared_ledger
+from looktwice.cli.fleet import Machines, MaxBad, Tally, _estimated, _interruptible, crew, score, shared_ledger
 from looktwice.errors import DataError, FleetError, ImageError, ProfileError
 from looktwice.fleet.driver import Cluster, Run
 from looktwice.fleet.shards import Shards, Summary
@@ -610,6 +612,18 @@ def test_verdicts_may_go_beside_the_pictures() -> None:
 def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool) -> None:
     with pytest.raises(DataError, match="is for one machine"):
         score(["photos"], take, verify, Path("nowhere"), None, "photos-out", *REST)
+
+
+def test_the_estimates_of_units_add_up_but_for_the_largest_query(capsys: pytest.CaptureFixture[str]) -> None:
+    small = Estimate(10, 1, 45, 5, 40, 400, 4.0, 2, 64, 48, 9_216, 70, 7, 500)
+    large = Estimate(5, 0, 25, 0, 25, 250, 2.5, 0, 640, 480, 921_600, 35, 3, 300)
+    unreadable = Estimate(3, 3, 0, 0, 0, 0, 0.0)
+    summaries = [Summary("", estimate=each) for each in (small, None, unreadable, large)]
+    _estimated(summaries, Terms(per_second=10.0), None, as_json=True)
+    counts = {"pictures": 18, "unreadable": 4, "questions": 70, "hits": 5, "queries": 65, "unfamiliar": 2}
+    cost = {"micros": 650, "most_micros": 800, "input_tokens": 105, "output_tokens": 10, "seconds": 6.5, "ledger": None}
+    size = {"width": 640, "height": 480, "question_bytes": 921_600}
+    assert json.loads(capsys.readouterr().out) == {**counts, **cost, **size}
 
 
 class Stoppable(Run):

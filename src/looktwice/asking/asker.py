@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -92,6 +92,14 @@ class Estimate:
     """Their estimated tokens, where they are billed by the token."""
     most_micros: int = 0
     """What they can cost at the most, which a budget must cover while they are in flight."""
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """The estimate for the pictures of both, one after the other; the largest picture is the larger of the two."""
+        sums = {name: (value or 0) + (getattr(other, name) or 0) for name, value in asdict(self).items()}
+        unlimited = self.seconds is None and other.seconds is None
+        largest = max(self, other, key=lambda each: each.width * each.height)
+        size = {"width": largest.width, "height": largest.height, "question_bytes": largest.question_bytes}
+        return Estimate(**sums | size | ({"seconds": None} if unlimited else {}))
 
 
 _Chunk = list[Opened | Unscored]

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -116,7 +116,7 @@ def score(
     with _prepared(model, out, decide, machines, output.dry_run) as job:
         run = Run(paths, machines.shard, job)
         if output.dry_run:
-            _estimated(run, model, output.json)
+            _estimated(run, model.terms, ledger_name(model.terms, model.options), output.json)
             return True
         watch = Watch(policy, max_bad, output.json_log)
         with _interruptible(run) as interrupted:
@@ -283,14 +283,13 @@ def _conclude(watch: Watch, policy: Policy, out: str, complete: bool, as_json: b
     return complete
 
 
-def _estimated(run: Run, model: AsyncModel, as_json: bool) -> None:
+def _estimated(summaries: Iterable[Summary | None], terms: Terms, ledger: str | None, as_json: bool) -> None:
     """Add up what the units would ask, and show it; a picture that is in two units counts twice."""
     total = Estimate(0, 0, 0, 0, 0, 0, None)
-    for summary in run:
+    for summary in summaries:
         if summary and summary.error:
             raise FleetError(summary.error)
         if summary and summary.estimate:
-            counts = asdict(summary.estimate) | {"seconds": 0}
-            total = Estimate(**{name: value + (getattr(total, name) or 0) for name, value in counts.items()})
-    per_second, ledger = model.terms.per_second, ledger_name(model.terms, model.options)
-    show_estimate(replace(total, seconds=total.queries / per_second if per_second else None), ledger, as_json)
+            total += summary.estimate
+    seconds = total.queries / terms.per_second if terms.per_second else None
+    show_estimate(replace(total, seconds=seconds), ledger, as_json)
