@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,30 @@ def test_a_later_word_about_a_picture_holds_and_taking_it_back_brings_the_earlie
     assert labels.known()["a.png"].labels == ("dog",)
     labels.undo("u", "bob")
     assert labels.known()["a.png"].labels == ("cat",)
+    labels.close()
+
+
+def test_what_is_known_can_be_read_while_clicks_are_saved(tmp_path: Path) -> None:
+    labels = Labels(tmp_path / "labels.csv")
+    labels.add(click("0", "0.png", "label", "cat"))
+    interval, saved = sys.getswitchinterval(), threading.Event()
+    sys.setswitchinterval(1e-6)  # threads take turns in the middle of everything
+
+    def save() -> None:
+        for number in range(1, 21):
+            labels.add(click(str(number), f"{number}.png", "label", "cat", window=f"window-{number}"))
+        saved.set()
+
+    saving = threading.Thread(target=save)
+    try:
+        saving.start()
+        while not saved.is_set():
+            assert labels.known()["0.png"].labels == ("cat",)
+            assert labels.last("w") is not None
+    finally:
+        saving.join()
+        sys.setswitchinterval(interval)
+    assert len(labels.known()) == 21
     labels.close()
 
 

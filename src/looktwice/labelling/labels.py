@@ -121,14 +121,13 @@ class Labels:
             raise
 
     def known(self) -> dict[str, Click]:
-        """The last click about each picture that was not undone."""
-        return _standing(self._clicks.values(), self._undone.values())
+        """The last click about each picture that was not undone; may be called while another thread saves one."""
+        return _standing(list(self._clicks.values()), list(self._undone.values()))
 
     def last(self, window: str) -> Click | None:
         """The window's last click that was not undone."""
-        gone = set(self._undone.values())
-        own = (click for click in reversed(self._clicks.values()) if click.window == window and click.id not in gone)
-        return next(own, None)
+        gone, clicks = set(self._undone.values()), list(self._clicks.values())
+        return next((click for click in reversed(clicks) if click.window == window and click.id not in gone), None)
 
     def add(self, click: Click) -> None:
         """Save a click to disk; one whose id is known changes nothing."""

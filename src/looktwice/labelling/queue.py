@@ -31,9 +31,9 @@ class Queue:
 
     def next(self, window: str, settled: Set[str], skipped: Set[str], count: int) -> list[str]:
         """The next pictures for a window, the one to show first: those it already has, then unassigned ones."""
-        now = self._clock()
+        now, done = self._clock(), settled | skipped
         free = list[str]()
-        own = [name for name, (who, _) in self._leases.items() if who == window and name not in settled | skipped]
+        own = [name for name, (who, _) in self._leases.items() if who == window and name not in done]
         for wanted in (False, True):
             for name in self._order:
                 if len(own) + len(free) >= count:
