@@ -74,6 +74,13 @@ def test_a_plan_that_the_labels_can_back_goes_on_to_score_and_another_to_labels(
     assert following(unknown.stderr) == ["looktwice", "label", "PICTURES", "-c", "CLASSIFIER"]
 
 
+def test_the_next_command_names_the_level_that_was_asked_for(bench: tuple[Path, str]) -> None:
+    planned = run("plan", "--max-error", "0.2", "--level", "0.9", "-p", "profile.json", cwd=bench[0])
+    assert following(planned.stderr)[5:9] == ["--max-error", "0.2", "--level", "0.9"]
+    unmet = run("look", "one.png", "--max-error", "0.001", "--level", "0.99", cwd=bench[0])
+    assert "see how many could: looktwice plan --max-error 0.001 --level 0.99\n" in unmet.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -166,13 +166,20 @@ def exit_code(usual: int) -> int:
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:
     """The policy that the options mean; says so if they guarantee what the profile cannot back."""
     policy = model.policy(decide)
-    if policy.accept == NEVER:
+    if policy.accept == NEVER and decide.max_error is not None:
         many = f"{len(policy.held_out.confidence)} labelled pictures"
+        plan = shlex.join(["looktwice", "plan", *guarantee(decide.max_error, decide.level)])
         say(
             f"[yellow]Nothing is accepted:[/yellow] the profile's {many} cannot back an error of at most "
-            f"{decide.max_error:g}; see how many could: looktwice plan --max-error {decide.max_error:g}"
+            f"{decide.max_error:g}; see how many could: {plan}"
         )
     return policy
+
+
+def guarantee(max_error: float, level: float) -> list[str]:
+    """The options of a command that name a guarantee; the level only where it is not the usual one."""
+    named = ["--max-error", f"{max_error:.10g}"]
+    return named if level == DecisionOptions.level else [*named, "--level", f"{level:.10g}"]
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
@@ -251,9 +258,8 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {error:.3g} of the accepted "
         f"answers are wrong, with 95% certainty. It accepts {accepted:.0%} of such pictures{cost}."
     )
-    level = f"{selection_level(0.95):g}"  # each of those guarantees was tested at it
-    words = ("score", PICTURES, "-p", path, "--max-error", error, "--level", level, "-o", "verdicts.csv")
-    say_next("accept answers under that guarantee", *words)
+    tested = guarantee(error, selection_level(0.95))  # each of those guarantees was tested at that level
+    say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *tested, "-o", "verdicts.csv")
 
 
 def cost_of_accepted(queries: float, price: int, accepted: float) -> str:

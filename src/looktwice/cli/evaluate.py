@@ -18,6 +18,7 @@ from looktwice.cli.console import (
     Output,
     complain,
     estimate,
+    guarantee,
     policy_of,
     print_json,
     results_table,
@@ -167,7 +168,7 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
     for remark in planning.remarks(needs, profile.held_out, level) if profile else ():
         OUT.print(remark, highlight=False, soft_wrap=True)
     if profile and profile.threshold(max_error, level) is not None:
-        score = ("score", PICTURES, "-p", profile_path, "--max-error", max_error, "-o", "verdicts.csv")
+        score = ("score", PICTURES, "-p", profile_path, *guarantee(max_error, level), "-o", "verdicts.csv")
         say_next("accept answers under that guarantee, which its labels support", *score)
     else:
         say_next("label that many", "label", PICTURES, "-c", profile.classifier if profile else "CLASSIFIER")
