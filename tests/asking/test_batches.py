@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from batch_players import ALL, asks_in_batches, check, hurry, pictures, prepared, run_killed_at_every_stage
-from conformance.batch_replica import BatchReplica, Faults
+from conformance.batch_replica import BatchReplica, Faults, Handler
 from conformance.vendors import HOUSES, LABELS
 from conformance.vendors import served as served_app
 from ledger_players import start
@@ -124,6 +124,43 @@ def test_a_result_that_never_comes_stays_counted_and_its_question_is_asked_again
     assert (spent.answered, spent.unanswered, spent.queries) == (20, 0, 23)
     lost = list(replica.house.prices[:3])
     assert spent.micros == math.ceil(replica.house.bill - sum(lost)) + 3 * most, "what was lost counts at its most"
+
+
+DAMAGES = {
+    "cut off": lambda file: file[: len(file) * 2 // 3],
+    "empty": lambda file: b"",
+    "a page of a proxy": lambda file: b"<html>please log in</html>",
+    "without its last lines": lambda file: b"\n".join(file.splitlines()[:5]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=[*DAMAGES])
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_results_that_are_not_whole_at_first_are_fetched_again_and_nothing_is_bought_twice(
+    vendor: str, damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    damaged = 0
+
+    @web.middleware
+    async def spoil(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal damaged
+        reply = await handler(request)
+        if not request.path.endswith(("/content", "/results", ":download")) or damaged == 2:
+            return reply
+        damaged += 1
+        assert isinstance(reply, web.Response)
+        assert isinstance(reply.body, bytes)
+        return web.Response(body=damage(reply.body))
+
+    replica = BatchReplica(HOUSES[vendor]())
+    app = replica.app()
+    app.middlewares.insert(0, spoil)
+    with served_app(app) as address:
+        prepared(tmp_path, vendor, address)
+        with model(tmp_path) as asked:
+            assert len(asked.ask(pictures(30), views="none").votes) == 30
+    assert damaged == 2
+    check(replica, tmp_path, 30)
 
 
 def test_a_batch_is_cut_to_the_money_and_the_money_is_never_overrun(tmp_path: Path) -> None:

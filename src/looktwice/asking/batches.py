@@ -36,6 +36,8 @@ Questions = Callable[[], AsyncIterator[Sequence[Job]]]
 DAY = 86_400.0
 SLICE = 2000
 """Results that are entered together."""
+LOOKS = 4
+"""How often the results of a finished batch are fetched while some are missing."""
 
 
 class Batches:
@@ -225,8 +227,25 @@ class Batches:
                 return
             wait = min(self._polling.latest, 1.5 * wait)
             state = await self._retried(lambda: self._api.state(remote))
-        left, part = set(batch.keys), list[Settled]()
-        for line in await self._retried(lambda: self._all_lines(remote)):
+        left, looks = set(batch.keys), 0
+        while True:
+            lines = await self._retried(lambda: self._all_lines(remote))
+            await self._enter(batch, left, lines)
+            looks += 1
+            if not left or looks == LOOKS or state.rest is Fate.FAILED:
+                break
+            # A file that is cut off or not complete yet would have paid answers bought again.
+            await self._sender.pause(self._polling.soonest * 1.5**looks)
+            if self._sender.halt:
+                return
+        fate = Line("", state.rest, state.message.encode(), 0)
+        outcome = None if state.lost else Outcome.UNSENT
+        await self._settle(batch.id, [Settled(key, self._failed(key, fate, outcome)) for key in left])
+
+    async def _enter(self, batch: OpenBatch, left: set[bytes], lines: Sequence[Line]) -> None:
+        """Enter the results of those questions that are left, and take them out of it."""
+        part: list[Settled] = []
+        for line in lines:
             id, _, name = line.id.partition("-")
             flag, _, number = name.partition("-")
             if number == f"{batch.id:016x}" and (key := _key(id)) in left:
@@ -235,9 +254,6 @@ class Batches:
             if len(part) == SLICE:
                 await self._settle(batch.id, part)
                 part = []
-        fate = Line("", state.rest, state.message.encode(), 0)
-        outcome = None if state.lost else Outcome.UNSENT
-        part += [Settled(key, self._failed(key, fate, outcome)) for key in left]
         await self._settle(batch.id, part)
 
     async def _all_lines(self, remote: str) -> list[Line]:

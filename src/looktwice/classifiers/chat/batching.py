@@ -174,7 +174,7 @@ class BatchApi(ABC):
             seen.append(last)
 
     async def _lines(self, path: str) -> list[dict[str, object]]:
-        """The values of a file with one JSON value a line; a last line that is cut off is left out."""
+        """The values of a file with one JSON value a line; lines that are damaged or cut off are left out."""
         reply = await self._door("GET", path).send()
         found = []
         for line in reply.body.splitlines():
