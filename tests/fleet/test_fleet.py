@@ -150,6 +150,14 @@ def test_a_folder_may_hold_pictures_and_containers(tmp_path: Path) -> None:
     assert len(names(units([str(tmp_path)], 5))) == 2
 
 
+@pytest.mark.parametrize("as_address", [False, True])
+def test_the_ending_of_a_container_may_be_in_capitals(tmp_path: Path, as_address: bool) -> None:
+    tar = write_tar(tmp_path / "B.TAR", {"1.png": encode_png(noise(1)[0])})
+    for path in (tmp_path, tar):
+        found = names(units([path.as_uri() if as_address else str(path)], 5))
+        assert [name.rpartition("/")[2] for name in found] == ["1.png"]
+
+
 def test_an_address_is_read_like_a_folder(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", 5)
     write_tar(folder / "b.tar", {"1.png": encode_png(noise(1)[0])})

@@ -69,7 +69,11 @@ def test_verdicts_are_read_alike_from_every_format(scored: Path) -> None:
     assert {each.decision for each in found[0]} == {"accept", "review"}
 
 
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "name,label,confidence,base,votes,decision\na,b,c,d,[],\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "a,b\n1,2\n", "name,label,confidence,base,votes,decision\na,b,c,d,[],\n", f'name,label\n"{"a" * 200_000}",b\n'],
+    ids=["nothing", "other columns", "no number", "no CSV"],
+)
 def test_a_file_without_verdicts_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "verdicts.csv").write_text(text)
     if text:

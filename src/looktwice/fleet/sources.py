@@ -161,22 +161,20 @@ def units(paths: Sequence[str], size: int) -> Iterator[Unit]:
     """
     if not paths:
         raise DataError("no picture is named; give files, folders or addresses such as s3://bucket/folder")
-    here = [path for path in paths if "://" not in path]
-    boxed: dict[str, list[str]] = {}
+    here = [Path(path) for path in paths if "://" not in path]
+    boxed: dict[Path, list[str]] = {}
     for path in here:
-        boxes = [Path(path)] if Path(path).suffix in BOXES and Path(path).is_file() else _files_below(Path(path))
-        boxed[path] = sorted(str(file) for file in boxes if file.suffix in BOXES)
+        files = [path] if _ending(path.name) in BOXES and path.is_file() else _files_below(path)
+        boxed[path] = sorted(str(file) for file in files if _ending(file.name) in BOXES)
     for box in (box for boxes in boxed.values() for box in boxes):
         yield from _unpacked(box, box, size)
-    loose = []
-    for path in here:
-        if not boxed[path] or any(file.suffix.lower() in ENDINGS for file in _files_below(Path(path))):
-            loose.append(Path(path))
+    loose = [
+        path for path in here if not boxed[path] or any(_ending(file.name) in ENDINGS for file in _files_below(path))
+    ]
     if loose:
         yield from _cut(((picture, _stamp(*(picture.stamp() or ()))) for picture in find(loose)), size)
-    for path in paths:
-        if "://" in path:
-            yield from _distant(path, len(paths) == 1, size)
+    for address in (path for path in paths if "://" in path):
+        yield from _distant(address, len(paths) == 1, size)
 
 
 def _files_below(path: Path) -> Iterator[Path]:

@@ -56,7 +56,7 @@ def read(path: Path) -> list[StoredVerdict]:
         return [_verdict(row) for row in _rows(place) if row["label"]]
     except OSError as error:
         raise DataError(f"{str(place)!r} cannot be read ({error.strerror}); give a file that `score` wrote") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, csv.Error) as error:
         why = " ".join(str(error).split())[:100]
         raise DataError(f"{str(place)!r} holds no verdicts ({why}); give a file that `score` wrote") from None
 
