@@ -71,7 +71,7 @@ def test_verdicts_are_read_alike_from_every_format(scored: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a,b\n1,2\n", "name,label,confidence,base,votes,decision\na,b,c,d,[],\n", f'name,label\n"{"a" * 200_000}",b\n'],
+    ["", "a,b\n1,2\n", "name,label,confidence,base,votes,decision\na,b,c,d,[],\n", f"name,label\n{'a' * 200_000},b\n"],
     ids=["nothing", "other columns", "no number", "no CSV"],
 )
 def test_a_file_without_verdicts_is_refused(tmp_path: Path, text: str) -> None:
