@@ -91,14 +91,18 @@ def test_every_decision_option_is_in_the_table_alone_and_with_all_others() -> No
 
 def test_every_ask_option_is_in_the_table() -> None:
     for_chat_models = {"prices", "batch"}
-    assert set(EFFECTS) | for_chat_models == set(options_of(AskOptions))
+    assert set(EFFECTS) | for_chat_models | {"label_check"} == set(options_of(AskOptions))
 
 
-@pytest.mark.parametrize("name", ["fit", "tune", "look", "score", "evaluate", "check", "transfer", "borrow", "serve"])
+@pytest.mark.parametrize(
+    "name", ["fit", "tune", "look", "score", "evaluate", "check", "label", "transfer", "borrow", "serve"]
+)
 def test_the_command_line_has_every_option(name: str) -> None:
     group = typer.main.get_command(app)
     taken = {option for parameter in group.commands[name].params for option in parameter.opts}  # type: ignore[attr-defined]
-    wanted = options_of(AskOptions)
+    compares = name in ("fit", "tune", "evaluate", "transfer", "borrow")  # answers with truths: see test_label_check.py
+    assert ("--label-check" in taken) == compares
+    wanted = [option for option in options_of(AskOptions) if option != "label_check" or compares]
     if name in ("look", "score", "evaluate", "serve"):
         wanted += options_of(DecisionOptions)
     assert {f"--{option.replace('_', '-')}" for option in wanted} <= taken
@@ -614,8 +618,6 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
     # It shows where a classifier gives scores: see test_score_doors.py.
     "scores": ({"scores": "ignore"}, lambda e: len(e.told) == COUNT),
-    # It shows where pictures have truths: see test_label_check.py.
-    "label_check": ({"label_check": 0}, lambda e: len(e.arrivals) == e.spent.queries),
     "money_per_day": ({"price": "0.01", "money_per_day": "0.07"}, lambda e: len(e.arrivals) == e.spent.queries == 7),
 }
 """Each option, with what it needs, and the effect that it has: on two pictures, each asked about in five questions."""
@@ -640,7 +642,7 @@ def begun(paid: Paid, tmp_path: Path, option: str) -> Path:
     return ledger
 
 
-ELSEWHERE = {"ledger", "seed", "longest_wait", "scores", "working_size", "label_check"}
+ELSEWHERE = {"ledger", "seed", "longest_wait", "scores", "working_size"}
 """Options whose absence shows in other tests."""
 
 

@@ -46,6 +46,7 @@ from looktwice.cli.options import (
     VotesOption,
     acts,
     asks,
+    asks_with_truths,
     find_burst,
     find_labelled,
     find_pictures,
@@ -176,7 +177,7 @@ def label(
 
 
 @commands.command()
-@asks
+@asks_with_truths
 @prints
 def fit(
     pictures: LabelledArgument,
@@ -215,7 +216,7 @@ def fit(
 
 
 @commands.command()
-@asks
+@asks_with_truths
 @prints
 def tune(
     pictures: LabelledArgument,
@@ -283,7 +284,7 @@ def plan(
 
 @commands.command()
 @acts
-@asks
+@asks_with_truths
 @prints
 def evaluate(
     pictures: LabelledArgument,
@@ -685,7 +686,7 @@ def noise(
 
 
 @commands.command()
-@asks
+@asks_with_truths
 @prints
 def transfer(
     open_: OpenOption,
@@ -717,7 +718,7 @@ def transfer(
 
 
 @commands.command()
-@asks
+@asks_with_truths
 @prints
 def borrow(
     teacher: Annotated[Path, typer.Argument(help="The profile of a classifier like this one.", show_default=False)],

@@ -178,9 +178,11 @@ def _machines(
     return Machines(address, workers, shard, max_bad)
 
 
-def gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of `gather` to a command, which they reach as its one argument `name`."""
-    shared = signature(gather).parameters
+def gathers(
+    name: str, gather: Callable[..., object], without: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Adds the options of `gather`, `without` some, to a command, which they reach as its one argument `name`."""
+    shared = {option: p for option, p in signature(gather).parameters.items() if option not in without}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in signature(command).parameters.values() if p.name != name]
@@ -198,7 +200,8 @@ def gathers(name: str, gather: Callable[..., object]) -> Callable[[Callable[...,
     return decorate
 
 
-asks = gathers("ask", _asking)
+asks = gathers("ask", _asking, without=("label_check",))
+asks_with_truths = gathers("ask", _asking)
 prints = gathers("output", _output)
 acts = gathers("decide", _deciding)
 serves = gathers("place", _place)
