@@ -247,7 +247,8 @@ def second_look(splits: int) -> Iterator[Line]:
         told = np.concatenate(found)
         share, correct = f"{told.size / splits / (len(votes) - FIT):.4f}", f"{told.mean():.4f}" if told.size else ""
         made = f"{sum(answers.size > 0 for answers in found)} of {splits}"
-        yield {"pictures": f"accepted, at most {max_error:.0%} wrong", "share": share, "right": correct, "splits": made}
+        asked = f"accepted, at most {100 * max_error:.0f} % wrong"
+        yield {"pictures": asked, "share": share, "right": correct, "splits": made}
 
 
 def accepted(votes: LabelledVotes, max_error: float, seed: int) -> NDArray[np.bool_]:
@@ -308,8 +309,8 @@ def emotions_note(lines: Sequence[Line]) -> str:
 def looks_table(lines: Sequence[Line]) -> str:
     rows = []
     for line in lines:
-        right = f"{float(line['right']):.1%}" if line["right"] else "–"
-        rows.append(f"| {line['pictures']} | {float(line['share']):.1%} | {right} | {line['splits']} |")
+        right = f"{100 * float(line['right']):.1f} %" if line["right"] else "–"
+        rows.append(f"| {line['pictures']} | {100 * float(line['share']):.1f} % | {right} | {line['splits']} |")
     return "| pictures | share | right | splits with a threshold |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 

@@ -55,7 +55,7 @@ def measured(each: Answers, found: Sequence[tuple[HeldOut, Outcome]]) -> Iterato
         lost, kept = np.array(wrong), np.array(accepted)
         yield {
             "model": each.title,
-            "allowed": f"{error:.0%}",
+            "allowed": f"{100 * error:.0f} %",
             "made": str(len(lost)),
             "above": str(int((lost > error * kept).sum())),
             "broken": str(int((binom.sf(lost - 1, kept, error) < 0.05).sum())),

@@ -715,7 +715,7 @@ def test_the_jury_sets_and_stops_are_measured_on_the_embedded_pictures(
         assert covered["adaptive"] > 0.88
         assert covered["adaptive"] > covered["threshold"]
     elif task == "guarantees":
-        assert {row["allowed"] for row in rows} == {"2%", "5%", "10%", "20%"}
+        assert {row["allowed"] for row in rows} == {"2 %", "5 %", "10 %", "20 %"}
         assert all(int(row["broken"]) <= int(row["above"]) <= int(row["made"]) <= 2 for row in rows)
     else:
         assert all(float(row["queries"]) < 1.1 for row in rows)  # twelve views are at hand, and eight are the panel

@@ -337,7 +337,9 @@ def test_evaluate_says_the_same_on_the_command_line_and_in_the_library(place: Pa
     assert (plain.accuracy, plain.record()) == (None, {n: v for n, v in found.record().items() if n != "accuracy"})
     assert found.accuracy
     assert found.accuracy.sentence() in found._repr_html_()
-    assert f"Right, with the confidences of 300 other pictures: {found.accuracy.value:.1%} (" in found.lines()[-1]
+    assert (
+        f"Right, with the confidences of 300 other pictures: {100 * found.accuracy.value:.1f} % (" in found.lines()[-1]
+    )
 
 
 @pytest.mark.parametrize("options", ROWS)

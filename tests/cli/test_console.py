@@ -73,7 +73,7 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
             model.asker.canaries.asked, model.asker.canaries.flipped = 8, flipped
 
     asyncio.run(run())
-    line = "The classifier is random: 2 of 8 questions asked again got another answer (25%)."
+    line = "The classifier is random: 2 of 8 questions asked again got another answer (25 %)."
     assert (line in " ".join(capsys.readouterr().err.split())) == told
 
 
@@ -90,8 +90,8 @@ def test_the_demo_shows_figures_prices_and_what_to_type_next(
     ways = [demo.Way("labels of 1 + 8 queries", 9.0, 0.75, 0.05), demo.Way("a coin", 1.0, 0.0, None)]
     demo.show(demo.Demo([Result.of(best)], ways, best, pictures, votes.vocabulary, Path("there")), as_json=False)
     shown = capsys.readouterr()
-    assert re.search(r"labels of 1 \+ 8 queries +9.0 +75% +5.0% +1.80 *\n", shown.out)
-    assert re.search(r"a coin +1.0 +0% +– +– *\n", shown.out)
+    assert re.search(r"labels of 1 \+ 8 queries +9.0 +75 % +5.0 % +1.80 *\n", shown.out)
+    assert re.search(r"a coin +1.0 +0 % +– +– *\n", shown.out)
     assert "wrong: bee" in shown.out
     assert "right" in shown.out
     assert "serve --profile there/profile.json" in shown.err

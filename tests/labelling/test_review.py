@@ -192,7 +192,7 @@ def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, 
     assert set(table) == set(audit.order()[:50])
     found = audit.share({d.name: table[d.name] != d.label for d in accepted if d.name in table})
     assert found is not None
-    assert told == f"{found.value:.1%}"
+    assert told == f"{100 * found.value:.1f} %"
     process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
     assert process.stderr
     while "Serving at" not in process.stderr.readline():

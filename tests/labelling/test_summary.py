@@ -68,7 +68,7 @@ def test_a_wanted_guarantee_that_holds_is_within_reach_also_beyond_the_ladder() 
     assert summarise(votes, 0, 0.001).max_error is None, "nothing of the ladder holds"
     found = summarise(votes, 0, 0.35)
     assert (found.max_error, found.accepted is not None) == (0.35, True)
-    assert ("Guarantee so far", "at most 35% errors") in [line[:2] for line in found.lines()]
+    assert ("Guarantee so far", "at most 35 % errors") in [line[:2] for line in found.lines()]
 
 
 def test_labels_that_wait_for_the_classifier_are_counted_apart() -> None:

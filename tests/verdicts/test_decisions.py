@@ -247,17 +247,17 @@ def test_the_draw_of_a_picture_is_its_own_and_even() -> None:
 def test_coverage_is_told_by_agreement() -> None:
     votes = Votes(("a", "b", "c"), ("x", "y"), ("0", "1"), np.array([0, 1, 1]), np.array([[0, 0], [1, 0], [0, 1]]), 2)
     first, second = bin_coverage(base_tally(votes), np.array([True, False, True]))
-    assert str(first) == "1 of 2 views 50.0% of 2"
+    assert str(first) == "1 of 2 views 50.0 % of 2"
     assert (second.agree, second.asked, second.pictures, second.covered) == (2, 2, 1, 1.0)
     told = Guarantees(covered=0.9, listed=0.8, options=1.5, classes=12.0, bins=(first, second)).lines()
     assert told == [
-        "Sets: 90.0% hold the truth, 80.0% by its name, with 1.50 labels on average; with all classes that any "
+        "Sets: 90.0 % hold the truth, 80.0 % by its name, with 1.50 labels on average; with all classes that any "
         "other label stands for, 12.0."
     ]
     many = Guarantees(
         0.5, 0.0, 0.9, 0.8, 1.5, 12.0, (replace(first, pictures=100), replace(second, pictures=50))
     ).lines()
-    assert many[-1] == "Sets by agreement: 1 of 2 views 50.0% of 100; 2 of 2 views 100.0% of 50."
+    assert many[-1] == "Sets by agreement: 1 of 2 views 50.0 % of 100; 2 of 2 views 100.0 % of 50."
 
 
 def test_something_else_is_no_option_when_every_class_was_named() -> None:
@@ -411,14 +411,14 @@ def test_a_plan_says_why_fewer_pictures_may_need_more_labels_and_what_is_in_reac
     assert quarter.labels > half.labels
     why, reach = planning.remarks(needs, answers)[0], planning.remarks(needs, answers)[-1]
     assert why.startswith(
-        "Accepting 25% takes more labels than 50%: only labelled pictures that would be accepted count"
+        "Accepting 25 % takes more labels than 50 %: only labelled pictures that would be accepted count"
     )
     least = planning.least_error(answers)
     assert least is not None
     strict = planning.selection_level(0.95)
     assert answers.threshold(least[0], strict) is not None
     assert answers.threshold(planning.LADDER[planning.LADDER.index(least[0]) - 1], strict) is None
-    assert f"at most {least[0]:g}, accepting {least[1]:.0%}" in reach
+    assert f"at most {least[0]:g}, accepting {100 * least[1]:.0f} %" in reach
 
 
 def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:

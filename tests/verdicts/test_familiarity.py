@@ -299,7 +299,7 @@ def test_score_ends_with_a_line_about_them_and_look_says_why(place: Path, tmp_pa
     words = (place / "pictures", "--profile", place / "profile.json")
     done = run("score", *words, "-o", tmp_path / "out.csv", "--json")
     assert json.loads(done.stdout)["unfamiliar"] == 1
-    assert "Unfamiliar: 1 of 5 pictures (20.0%), where 1.0% are expected." in " ".join(done.stderr.split())
+    assert "Unfamiliar: 1 of 5 pictures (20.0 %), where 1.0 % are expected." in " ".join(done.stderr.split())
     assert "Unlike the pictures it was fitted on: a colour picture of 40 × 30;" in run("look", *words).stdout
 
 

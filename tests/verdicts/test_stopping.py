@@ -141,7 +141,7 @@ def test_what_is_expected_of_stopping_early_is_a_ratio_with_an_interval(trials: 
     ratios = stopped.brier[rows].mean(axis=1) / fixed.brier[rows].mean(axis=1)
     assert np.percentile(ratios, [2.5, 97.5]) == pytest.approx([expected.low, expected.high], abs=0.004)
     assert Expected(0.99, 0.985, 1.005, 0.6).sentence() == (
-        "Stopping early: 0.990 of the panel's Brier score (95 % interval 0.985 to 1.005) at 60% of its queries, on "
+        "Stopping early: 0.990 of the panel's Brier score (95 % interval 0.985 to 1.005) at 60 % of its queries, on "
         "pictures that taught neither rule nor price."
     )
     assert Expected(1.0, 0.9, 1.1, 0.6).sentence().endswith("within 1.01 is not certain with so few labelled pictures.")

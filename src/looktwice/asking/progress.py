@@ -49,7 +49,7 @@ async def shown(asker: Asker, total: int | None, show: Show | None = None) -> As
         if asker.canaries.flipped:
             say(
                 f"The classifier is random: {asker.canaries.flipped} of {asker.canaries.asked} questions asked "
-                f"again got another answer ({asker.canaries.flip_rate():.0%})."
+                f"again got another answer ({100 * asker.canaries.flipped / asker.canaries.asked:.0f} %)."
             )
 
 

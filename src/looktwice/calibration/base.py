@@ -35,7 +35,7 @@ class Calibrator(Protocol):
         """(n,): the probability that this label is right, in [0, 1]."""
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: 95% interval of the confidence that many more such views would give."""
+        """(n,) twice: 95 % interval of the confidence that many more such views would give."""
 
     def distribution(self, votes: Votes) -> Distribution:
         """The probability of every label."""

@@ -118,7 +118,7 @@ class Jury:
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: 95% interval of the confidence that very many labelled pictures would give.
+        """(n,) twice: 95 % interval of the confidence that very many labelled pictures would give.
 
         From the curvature of the penalised likelihood (Laplace), carried over to the log odds of the confidence.
         """
@@ -249,7 +249,7 @@ class Prefixes:
         return confidence
 
     def interval(self, votes: Votes) -> tuple[Floats, Floats]:
-        """(n,) twice: 95% interval of the confidence that very many labelled pictures would give."""
+        """(n,) twice: 95 % interval of the confidence that very many labelled pictures would give."""
         low, high = np.zeros(len(votes)), np.zeros(len(votes))
         for rows, jury, part in self._by_views_asked(votes):
             low[rows], high[rows] = jury.interval(part)

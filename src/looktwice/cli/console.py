@@ -256,7 +256,7 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
     cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
     say(
         f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {error:.3g} of the accepted "
-        f"answers are wrong, with 95% certainty. It accepts {accepted:.0%} of such pictures{cost}."
+        f"answers are wrong, with 95 % certainty. It accepts {100 * accepted:.0f} % of such pictures{cost}."
     )
     tested = guarantee(error, selection_level(0.95))  # each of those guarantees was tested at that level
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *tested, "-o", "verdicts.csv")

@@ -192,16 +192,15 @@ def show(demo: Demo, as_json: bool) -> None:
 
 def _costs(ways: list[Way]) -> Table:
     """The ways to the same guarantee, and what 100 accepted pictures cost."""
-    title = f"Accepting answers of which at most {MAX_ERROR:.0%} are wrong, at {PRICE:g} a query"
+    title = f"Accepting answers of which at most {100 * MAX_ERROR:.0f} % are wrong, at {PRICE:g} a query"
     table = Table(title=f"\n{title}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("what is used")
     for heading in ("queries", "accepted", "wrong", "100 accepted cost"):
         table.add_column(heading, justify="right")
     for way in ways:
-        wrong, cost = (
-            "–" if x is None else form.format(x) for x, form in ((way.wrong, "{:.1%}"), (way.cost, "{:.2f}"))
-        )
-        table.add_row(way.name, f"{way.queries:.1f}", f"{way.accepted:.0%}", wrong, cost)
+        wrong = "–" if way.wrong is None else f"{100 * way.wrong:.1f} %"
+        cost = "–" if way.cost is None else f"{way.cost:.2f}"
+        table.add_row(way.name, f"{way.queries:.1f}", f"{100 * way.accepted:.0f} %", wrong, cost)
     return table
 
 

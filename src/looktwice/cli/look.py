@@ -228,8 +228,8 @@ def score(
 def tell_unfamiliar(unfamiliar: int, pictures: int, false_alarms: float) -> None:
     """How many pictures are not like the labelled ones, where there are any."""
     if unfamiliar:
-        share = f"{unfamiliar} of {pictures} pictures ({unfamiliar / pictures:.1%})"
-        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {false_alarms:.1%} are expected. {UNFAMILIAR}")
+        share = f"{unfamiliar} of {pictures} pictures ({100 * unfamiliar / pictures:.1f} %)"
+        say(f"[yellow]Unfamiliar:[/yellow] {share}, where {100 * false_alarms:.1f} % are expected. {UNFAMILIAR}")
 
 
 def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = ()) -> None:

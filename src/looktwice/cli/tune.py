@@ -184,7 +184,7 @@ def _lines(plan: Plan, price: int) -> list[str]:
     share = plan.pilot_queries() / plan.everything()
     return [
         f"Pilot: {plan.pilot()} pictures, with fewer candidate views in each round: {rungs}.",
-        _cost(f"It takes {share:.0%} of the cost of asking all candidates:", plan.pilot_queries(), price),
+        _cost(f"It takes {100 * share:.0f} % of the cost of asking all candidates:", plan.pilot_queries(), price),
         _cost(
             f"Then the panel about {plan.rest} pictures that take no part in choosing, in all", plan.queries(), price
         ),

@@ -53,10 +53,10 @@ class AuditSummary:
         """The number of labels and the error rate with its interval."""
         if self.share is None:
             return [("Accepted verdicts", f"{self.verdicts:,}", "the error rate is shown after a few labels")]
-        interval = f"95% interval {self.share.low:.1%} to {self.share.high:.1%}"
+        interval = f"95 % interval {100 * self.share.low:.1f} % to {100 * self.share.high:.1f} %"
         return [
             ("Labels", f"{self.share.labels:,}", f"of {self.verdicts:,} accepted verdicts"),
-            ("Wrong among accepted", f"{self.share.value:.1%}", interval),
+            ("Wrong among accepted", f"{100 * self.share.value:.1f} %", interval),
         ]
 
 
@@ -95,11 +95,12 @@ class LabelSummary:
             return [*found, ("More figures from", f"{FEWEST} labels", "of at least two classes")]
         more = "none" if self.enough else "out of reach" if self.more is None else f"about {self.more:,}"
         because = "even the most confident answers are wrong too often" if more == "out of reach" else ""
-        found.append((f"Still needed for at most {100 * self.wanted:.3g}% errors", more, because))
+        found.append((f"Still needed for at most {100 * self.wanted:.3g} % errors", more, because))
         value, low, high = self.accuracy
-        found.append(("Accuracy of the classifier", f"{value:.1%}", f"95% interval {low:.1%} to {high:.1%}"))
-        guarantee = f"at most {100 * self.max_error:.3g}% errors" if self.max_error else "none yet"
-        share = "" if self.accepted is None else f"accepts {self.accepted:.0%} of the pictures"
+        interval = f"95 % interval {100 * low:.1f} % to {100 * high:.1f} %"
+        found.append(("Accuracy of the classifier", f"{100 * value:.1f} %", interval))
+        guarantee = f"at most {100 * self.max_error:.3g} % errors" if self.max_error else "none yet"
+        share = "" if self.accepted is None else f"accepts {100 * self.accepted:.0f} % of the pictures"
         found.append(("Guarantee so far", guarantee, share))
         return [*found, ("Calibration error", f"{self.ece:.3f}", "of confidences fitted to these labels")]
 

@@ -206,8 +206,8 @@ def unfamiliar(
     """
     if not reasons:
         return []
-    share, usual = len(reasons) / len(judged.votes), f"where {false_alarms:.1%} are to be expected"
-    about = f"{share:.1%} of the pictures, {usual}. They are never accepted: their confidence means nothing."
+    share, usual = len(reasons) / len(judged.votes), f"where {100 * false_alarms:.1f} % are to be expected"
+    about = f"{100 * share:.1f} % of the pictures, {usual}. They are never accepted: their confidence means nothing."
     known = {item.name: item for item in pictures}
     cards = tuple(replace(_card(judged, known, row), said=why) for row, why in islice(reasons.items(), CARDS))
     return [Gallery("Not the kind of picture it learned from", about, len(reasons), cards)]

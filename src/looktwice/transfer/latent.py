@@ -179,7 +179,7 @@ def describe(cumulatives: Cumulatives) -> Noise:
     beyond = max(float(mean[0]), 1.0 - float(mean[-1]))
     if beyond > FURTHEST:
         raise DataError(
-            f"{beyond:.0%} of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
+            f"{100 * beyond:.0f} % of the noise is beyond ±{GRID[-1]:,.0f}: the model's logits have an unusual scale; "
             "divide its last weights and bias by a constant"
         )
     ks = distances(mean, np.array(PAPER_A))

@@ -38,8 +38,8 @@ class Share:
 
     def line(self) -> str:
         """One line for people."""
-        interval = f"95% interval {self.low:.2%} to {self.high:.2%}"
-        return f"Wrong among accepted: {self.value:.2%} ({interval}), from {self.labels:,} labels."
+        interval = f"95 % interval {100 * self.low:.2f} % to {100 * self.high:.2f} %"
+        return f"Wrong among accepted: {100 * self.value:.2f} % ({interval}), from {self.labels:,} labels."
 
 
 @dataclass(frozen=True, eq=False)

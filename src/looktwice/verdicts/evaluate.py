@@ -65,7 +65,7 @@ class BinCoverage:
     covered: float
 
     def __str__(self) -> str:
-        return f"{self.agree} of {self.asked} views {self.covered:.1%} of {self.pictures:,}"
+        return f"{self.agree} of {self.asked} views {100 * self.covered:.1f} % of {self.pictures:,}"
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ class Guarantees:
         """The same in words."""
         found = []
         if self.accepted is not None:
-            wrong = "" if self.wrong is None else f", {self.wrong:.2%} of them wrong"
-            found.append(f"Accepted: {self.accepted:.1%} of the pictures{wrong}.")
-        if self.covered is not None:
-            named = f"{self.listed:.1%} by its name, with {self.options:.2f} labels on average"
+            wrong = "" if self.wrong is None else f", {100 * self.wrong:.2f} % of them wrong"
+            found.append(f"Accepted: {100 * self.accepted:.1f} % of the pictures{wrong}.")
+        if self.covered is not None and self.listed is not None:
+            named = f"{100 * self.listed:.1f} % by its name, with {self.options:.2f} labels on average"
             found.append(
-                f"Sets: {self.covered:.1%} hold the truth, {named}; with all classes that any other label stands for, "
-                f"{self.classes:.1f}."
+                f"Sets: {100 * self.covered:.1f} % hold the truth, {named}; with all classes that any other label "
+                f"stands for, {self.classes:.1f}."
             )
             shown = [part for part in self.bins if part.pictures >= LEAST_IN_BIN]
             found += [f"Sets by agreement: {'; '.join(map(str, shown))}."] if len(shown) > 1 else []
         if self.unfamiliar is not None:
-            found.append(f"Unfamiliar: {self.unfamiliar:.1%} of the pictures are not like the labelled ones.")
+            found.append(f"Unfamiliar: {100 * self.unfamiliar:.1f} % of the pictures are not like the labelled ones.")
         return found
 
 
@@ -165,7 +165,7 @@ class PoweredAccuracy:
 
     def sentence(self) -> str:
         """The same in words."""
-        interval = f"{self.value:.1%} (95% interval {self.low:.1%} to {self.high:.1%})"
+        interval = f"{100 * self.value:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
         return f"Right, with the confidences of {self.unlabelled:,} other pictures: {interval}."
 
 

@@ -40,8 +40,8 @@ class Need:
 
     def line(self) -> str:
         """The need in words."""
-        share = "every picture" if self.accepted == 1.0 else f"{self.accepted:.0%} of the pictures"
-        return f"{self.labels:>9,} labelled pictures to accept {share}, if {self.error:.2%} of those are wrong"
+        share = "every picture" if self.accepted == 1.0 else f"{100 * self.accepted:.0f} % of the pictures"
+        return f"{self.labels:>9,} labelled pictures to accept {share}, if {100 * self.error:.2f} % of those are wrong"
 
 
 def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None) -> list[Need]:
@@ -79,15 +79,16 @@ def remarks(needs: Sequence[Need], held_out: HeldOut, level: float = 0.95) -> li
     found = []
     for less, more in pairwise(sorted(needs, key=lambda need: need.accepted)):
         if less.labels > more.labels:
+            fewer, others = (f"{100 * need.accepted:.0f} %" for need in (less, more))
             found.append(
-                f"Accepting {less.accepted:.0%} takes more labels than {more.accepted:.0%}: only labelled pictures "
-                f"that would be accepted count as evidence, {less.accepted:.0%} of them, and the surest are hardly "
-                f"more often right ({less.error:.2%} wrong, {more.error:.2%} among {more.accepted:.0%})."
+                f"Accepting {fewer} takes more labels than {others}: only labelled pictures that would be accepted "
+                f"count as evidence, {fewer} of them, and the surest are hardly more often right "
+                f"({100 * less.error:.2f} % wrong, {100 * more.error:.2f} % among {others})."
             )
     if least := least_error(held_out, level):
         found.append(
             f"The strictest guarantee that the {len(held_out.correct):,} labelled pictures so far support: an error of "
-            f"at most {least[0]:.3g}, accepting {least[1]:.0%}."
+            f"at most {least[0]:.3g}, accepting {100 * least[1]:.0f} %."
         )
     else:
         found.append(f"The {len(held_out.correct):,} labelled pictures so far are too few to guarantee any error.")

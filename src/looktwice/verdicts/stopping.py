@@ -349,7 +349,7 @@ class Expected:
         """The same in words."""
         interval = f"95 % interval {self.low:.3f} to {self.high:.3f}"
         score = f"{self.brier:.3f} of the panel's Brier score ({interval})"
-        claim = f"Stopping early: {score} at {self.queries:.0%} of its queries"
+        claim = f"Stopping early: {score} at {100 * self.queries:.0f} % of its queries"
         if self.high <= 1.0 + ALLOWED:
             return f"{claim}, on pictures that taught neither rule nor price."
         return f"{claim}; that it stays within {1 + ALLOWED:g} is not certain with so few labelled pictures."

@@ -44,9 +44,9 @@ class ExpectedAccuracy:
 
     def sentence(self) -> str:
         """The same in words."""
-        if self.accuracy is None:
+        if self.accuracy is None or self.low is None or self.high is None:
             return f"Expected accuracy: unknown, because {self.not_told}."
-        interval = f"{self.accuracy:.1%} (95% interval {self.low:.1%} to {self.high:.1%})"
+        interval = f"{100 * self.accuracy:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
         return f"Expected accuracy: {interval}, if answers are right as often as labelled ones of the same confidence."
 
 
