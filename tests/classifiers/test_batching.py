@@ -19,7 +19,7 @@ from aiohttp import web
 from conformance.batch_replica import BatchReplica, Faults, Handler
 from conformance.vendors import HOUSES, LABELS, description, served
 
-from looktwice.classifiers.chat.batching import BatchApi, Fate, Line, Sought
+from looktwice.classifiers.chat.batching import BatchApi, Fate, Line, OpenAIBatches, Sought
 from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ClassifierError, TransientError
@@ -275,3 +275,18 @@ def test_a_batch_that_is_done_and_shows_no_results_is_not_taken_for_lost(vendor:
         assert isinstance(classifier, ChatClassifier)
         with pytest.raises(TransientError, match="names no file with its results"):
             asyncio.run(work(classifier))
+
+
+def test_a_result_that_is_too_deep_to_be_written_again_holds_no_answer(tmp_path: Path) -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    path = tmp_path / "model.toml"
+    path.write_text(description(HOUSES["openai"](), "http://127.0.0.1:1"))
+    classifier = connect(path)
+    assert isinstance(classifier, ChatClassifier)
+    api = classifier.batches()
+    assert isinstance(api, OpenAIBatches)
+    line = api._result({"custom_id": "a", "response": {"status_code": 200, "body": deep}})
+    assert line == Line("a", Fate.ANSWERED, b"")
+    assert api._result({"custom_id": "a", "error": {"code": "batch_expired", "deep": deep}}).fate is Fate.EXPIRED

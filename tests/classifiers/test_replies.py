@@ -95,3 +95,12 @@ def test_whatever_is_said_is_a_label_or_garbled(said: object) -> None:
     except Garbled:
         return
     assert isinstance(told.word, str)
+
+
+@pytest.mark.parametrize("paths", [Paths(), Paths(label="name", score="label"), Paths(error="label")])
+def test_a_value_that_can_be_read_and_is_too_deep_to_be_shown_is_no_label(paths: Paths) -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(Garbled, match="nested too deeply"):
+        Reader(paths, None).read({"name": "cat", "label": deep})

@@ -161,7 +161,10 @@ def _whole(text: str) -> bool:
 
 def _shown(value: object) -> str:
     # Not cut here: half a secret could not be masked any more.
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:  # writing a value takes a little more depth than reading it
+        return "a value nested too deeply"
 
 
 def _search(path: str) -> Search:

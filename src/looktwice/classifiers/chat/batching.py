@@ -238,12 +238,12 @@ class OpenAIBatches(BatchApi):
     def _result(self, data: Mapping[str, object]) -> Line:
         id, response, error = str(data.get("custom_id")), data.get("response"), data.get("error")
         if isinstance(response, dict):
-            status, body = _whole(response.get("status_code")), json.dumps(response.get("body")).encode()
+            status, body = _whole(response.get("status_code")), _packed(response.get("body"))
             fate = Fate.ANSWERED if status == 200 else Fate.TRANSIENT if _passes(status) else Fate.FAILED
             return Line(id, fate, body, status)
         code = error.get("code") if isinstance(error, dict) else None
         fate = {"batch_expired": Fate.EXPIRED, "batch_cancelled": Fate.CANCELLED}.get(str(code), Fate.TRANSIENT)
-        return Line(id, fate, json.dumps(error).encode(), 0)
+        return Line(id, fate, _packed(error), 0)
 
 
 class MessageBatches(BatchApi):
@@ -294,7 +294,7 @@ class MessageBatches(BatchApi):
             data = result if isinstance(result, dict) else {}
             match data.get("type"):
                 case "succeeded":
-                    yield Line(id, Fate.ANSWERED, json.dumps(data.get("message")).encode())
+                    yield Line(id, Fate.ANSWERED, _packed(data.get("message")))
                 case "expired":
                     yield Line(id, Fate.EXPIRED, b"", 0)
                 case "canceled":
@@ -303,7 +303,7 @@ class MessageBatches(BatchApi):
                     error = data.get("error")
                     inner = error.get("error") if isinstance(error, dict) else None
                     kind = inner.get("type") if isinstance(inner, dict) else None
-                    yield Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, json.dumps(error).encode(), 0)
+                    yield Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, _packed(error), 0)
 
 
 class GeminiBatches(BatchApi):
@@ -367,9 +367,9 @@ class GeminiBatches(BatchApi):
             id, error = str(each.get("key")), each.get("error")
             if isinstance(error, dict):
                 code = _whole(error.get("code"))
-                yield Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, json.dumps(error).encode(), code)
+                yield Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, _packed(error), code)
             else:
-                yield Line(id, Fate.ANSWERED, json.dumps(each.get("response")).encode())
+                yield Line(id, Fate.ANSWERED, _packed(each.get("response")))
 
     async def _listed(self, path: str, field: str) -> AsyncIterator[dict[str, object]]:
         seen = [""]
@@ -387,6 +387,14 @@ class GeminiBatches(BatchApi):
 def _dicts(data: Mapping[str, object], field: str) -> list[dict[str, object]]:
     values = data.get(field)
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _packed(value: object) -> bytes:
+    """A part of a result as JSON; nothing for one that is nested too deeply to be written again, as no reply is."""
+    try:
+        return json.dumps(value).encode()
+    except RecursionError:
+        return b""
 
 
 def _text(data: Mapping[str, object], field: str) -> str:
@@ -418,7 +426,7 @@ def _state(word: str, error: object) -> State:
         case "completed" | "succeeded":
             return State(True, lost=True)
         case "failed":
-            return State(True, Fate.FAILED, message=json.dumps(error))
+            return State(True, Fate.FAILED, message=_packed(error).decode())
         case "expired":
             return State(True, Fate.EXPIRED)
         case "cancelled":
