@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from faults import LABELS, Running, fault_server
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 from workshop import command, run, start, write_pictures, write_profile
 
 from looktwice import files
@@ -42,10 +42,7 @@ def asked(server: Running) -> int:
 
 
 def wait_for(server: Running, requests: int) -> None:
-    end = time.monotonic() + 120
-    while asked(server) < requests:
-        assert time.monotonic() < end, "it does not ask"
-        time.sleep(0.02)
+    until(lambda: asked(server) >= requests)
 
 
 # --- one run at a time

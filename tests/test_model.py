@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from faults import Running, fault_server
 from PIL import Image as Pillow
 from rich.console import Console
 from test_estimator import pictures
+from waiting import until
 from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
@@ -85,10 +85,7 @@ def test_a_model_that_is_forgotten_ends_its_threads(
     model.ask(IMAGES[:5], views="mirror")
     del model
     gc.collect()
-    end = time.monotonic() + 60
-    while ours() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert ours() == []
+    until(lambda: ours() == [])
 
 
 @pytest.mark.parametrize("ledger", ["memory", "answers.db"])

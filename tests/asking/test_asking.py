@@ -19,6 +19,7 @@ import pytest
 from faults import Running, fault_server
 from ledger_players import told
 from storms import counted, storm
+from waiting import until, until_async
 from workshop import HURRY, PANEL, answers, run, start, write_pictures, write_profile
 
 from looktwice.asking.asker import Asker
@@ -371,12 +372,10 @@ async def test_a_ledger_that_another_program_locks_in_the_midst_of_a_run_costs_n
     pictures, path = write_pictures(tmp_path / "pictures.npz", 100), tmp_path / "ledger.db"
 
     async def lock(server: Running) -> None:
-        while server.stats()["requests"] < 100:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.stats()["requests"] >= 100)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            while "wait in memory" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await until_async(lambda: "wait in memory" in caplog.text)
             await asyncio.sleep(0.5)
 
     with fault_server(delay=0.02) as server:
@@ -433,8 +432,7 @@ async def test_an_answer_without_a_label_leaves_the_picture_unscored(tmp_path: P
 
 
 async def stop_after(asker: Asker, answers: int) -> None:
-    while asker.progress.answered < answers:
-        await asyncio.sleep(0.005)
+    await until_async(lambda: asker.progress.answered >= answers)
     asker.stop()
 
 
@@ -551,8 +549,7 @@ def test_ctrl_c_once_saves_everything_and_says_how_to_go_on(tmp_path: Path) -> N
     with fault_server(delay=0.02) as server:
         write_profile(tmp_path / "profile.json", server.describe(tmp_path))
         with (tmp_path / "said").open("w") as err, start(*score(tmp_path), err=err.fileno()) as process:
-            while server.stats()["requests"] < 100 and process.poll() is None:
-                time.sleep(0.05)
+            until(lambda: server.stats()["requests"] >= 100 or process.poll() is not None)
             process.send_signal(signal.SIGINT)
             process.wait(120)
             said = (tmp_path / "said").read_text()

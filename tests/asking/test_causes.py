@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Service, started
+from waiting import until
 from workshop import run, start
 
 from looktwice.asking.outcome import Cause
@@ -184,10 +184,7 @@ def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subpro
     with said.open("w") as stderr, start(*own, err=stderr.fileno()) as process:
         assert place.classifier.slow.wait(60)
         process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 60
-        while "Stopping" not in said.read_text():
-            assert time.monotonic() < deadline, "it did not hear the signal"
-            time.sleep(0.02)
+        until(lambda: "Stopping" in said.read_text())
         place.classifier.release.set()
         code = process.wait(60)
     return subprocess.CompletedProcess([str(word) for word in own], code, "", said.read_text())

@@ -31,6 +31,7 @@ from ledger_players import (
     start,
     told,
 )
+from waiting import until
 
 from looktwice.asking.ledger import (
     Account,
@@ -309,8 +310,7 @@ def test_answers_wait_in_memory_while_another_program_keeps_the_ledger_locked(
         db.execute("BEGIN IMMEDIATE")
         record(ledger, granted[:2])
         flushed = ledger.flush()
-        while not caplog.messages:
-            time.sleep(0.01)
+        until(lambda: caplog.messages)
         record(ledger, granted[2:])
         assert not flushed.done()
         assert "locked by another program" in caplog.text
@@ -489,9 +489,8 @@ def test_answers_wait_in_memory_while_not_even_they_fit_on_the_disk(
             filler = fill(folder, 0)
             say(ledger, granted, 1_000_000)
             flushed = ledger.flush()
-            while "4 answers wait in memory" not in caplog.text:
-                assert not flushed.done()
-                time.sleep(0.01)
+            until(lambda: flushed.done() or "4 answers wait in memory" in caplog.text)
+            assert not flushed.done()
             filler.unlink()
             flushed.result(30)
             assert len(ledger.find(granted)) == 4

@@ -23,6 +23,7 @@ pytest.importorskip("psycopg", reason="no psycopg here; pip install 'looktwice[p
 
 import psycopg
 from postgres_server import Server
+from waiting import until
 
 from looktwice.asking.ledger.postgres import MIGRATIONS, PostgresLedger, PostgresTables, explain
 from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS, Value
@@ -201,9 +202,8 @@ def test_a_commit_in_doubt_is_looked_up_even_after_a_long_absence_of_the_server(
         try:
             ledger.release(granted[:2])
             flushed = ledger.flush()
-            while "wait in memory" not in caplog.text:
-                assert not flushed.done()
-                time.sleep(0.05)
+            until(lambda: flushed.done() or "wait in memory" in caplog.text)
+            assert not flushed.done()
         finally:
             server.restart()
         flushed.result(60)
@@ -285,9 +285,8 @@ def test_answers_wait_for_a_server_that_only_reads_as_one_that_takes_over_does_a
             for name in granted:
                 ledger.record(name, Answer(label(name)), 0.01, 1)
             flushed = ledger.flush()
-            while "5 answers wait in memory" not in caplog.text:
-                assert not flushed.done()
-                time.sleep(0.05)
+            until(lambda: flushed.done() or "5 answers wait in memory" in caplog.text)
+            assert not flushed.done()
         finally:
             with psycopg.connect(address, options="-c default_transaction_read_only=off") as line:
                 line.execute("ALTER DATABASE postgres RESET default_transaction_read_only")

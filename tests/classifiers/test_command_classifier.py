@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import until_async
 
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Option
 from looktwice.classifiers.command import connect as connect_command
@@ -51,9 +52,7 @@ async def gone(pid: int) -> bool:
 
 async def pid_in(path: Path) -> int:
     """The process id that a program has written into a file."""
-    async with asyncio.timeout(60):
-        while not (path.exists() and path.read_text().endswith("\n")):
-            await asyncio.sleep(0.01)
+    await until_async(lambda: path.exists() and path.read_text().endswith("\n"))
     return int(path.read_text())
 
 

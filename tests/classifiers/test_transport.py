@@ -20,6 +20,7 @@ import pytest
 import trustme
 import uvloop
 from aiohttp.client_proto import ResponseHandler
+from waiting import until_async
 from workshop import HURRY, PANEL, write_pictures
 
 from looktwice.asking.asker import Asker
@@ -206,12 +207,6 @@ async def test_no_cookie_is_kept() -> None:
 # Connections
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_connection_is_used_again_and_dropped_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played()
     async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
@@ -224,7 +219,7 @@ async def test_a_connection_is_used_again_and_dropped_when_it_is_old(monkeypatch
         for connections in (2, 3):
             await door.send(b"x")
             assert played.connections == connections
-            await until(lambda: sockets() == before + 1)  # that of the server which listens
+            await until_async(lambda: sockets() == before + 1)  # that of the server which listens
 
 
 async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
@@ -250,7 +245,7 @@ async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
             assert (await door.send()).body == b"ok"
             taken.set()
             await written.wait()
-            await until(lambda: all(protocol.should_close for protocol in idle()))
+            await until_async(lambda: all(protocol.should_close for protocol in idle()))
         assert connections == 3
 
 
@@ -307,12 +302,12 @@ async def test_a_request_that_is_cancelled_leaves_no_connection_though_the_serve
         before = sockets()
         request = asyncio.create_task(door.send(bytes(50_000_000)))
         # The server takes no more, so nothing more can be written.
-        await until(lambda: bool(lines) and not lines[0].is_reading())  # type: ignore[attr-defined]
+        await until_async(lambda: bool(lines) and not lines[0].is_reading())  # type: ignore[attr-defined]
         assert sockets() == before + 2
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        await until(lambda: sockets() == before + 1)  # the server's own end
+        await until_async(lambda: sockets() == before + 1)  # the server's own end
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from serving import DEMO
+from waiting import until_async
 from workshop import write_profile
 
 from looktwice.asking.asker import Asker
@@ -78,12 +79,6 @@ async def opened(tmp_path: Path, **limits: float) -> AsyncIterator[tuple[Dispatc
         await dispatcher.close()
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.005)
-
-
 async def test_pictures_that_come_while_the_classifier_is_busy_are_asked_about_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,9 +93,9 @@ async def test_pictures_that_come_while_the_classifier_is_busy_are_asked_about_t
     async with opened(tmp_path) as (dispatcher, classifier):
         classifier.open.clear()
         looks = [asyncio.create_task(dispatcher.look(grey(0)))]
-        await until(lambda: classifier.asked != [])
+        await until_async(lambda: classifier.asked != [])
         looks += [asyncio.create_task(dispatcher.look(grey(level))) for level in range(10, 90, 10)]
-        await until(lambda: dispatcher.looks == 9)
+        await until_async(lambda: dispatcher.looks == 9)
         classifier.open.set()
         verdicts = await asyncio.gather(*looks)
     assert [verdict.label for verdict in verdicts] == ["dark"] * 9
@@ -111,9 +106,9 @@ async def test_a_caller_who_leaves_while_waiting_is_not_asked_for(tmp_path: Path
     async with opened(tmp_path) as (dispatcher, classifier):
         classifier.open.clear()
         first = asyncio.create_task(dispatcher.look(grey(1)))
-        await until(lambda: classifier.asked != [])
+        await until_async(lambda: classifier.asked != [])
         leaving, staying = (asyncio.create_task(dispatcher.look(grey(level))) for level in (2, 3))
-        await until(lambda: dispatcher.looks == 3)
+        await until_async(lambda: dispatcher.looks == 3)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         assert dispatcher.looks == 2
@@ -126,7 +121,7 @@ async def test_a_caller_who_leaves_while_asked_disturbs_nobody(tmp_path: Path) -
     async with opened(tmp_path) as (dispatcher, classifier):
         classifier.open.clear()
         leaving = asyncio.create_task(dispatcher.look(grey(1)))
-        await until(lambda: classifier.asked != [])
+        await until_async(lambda: classifier.asked != [])
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         classifier.open.set()
@@ -160,9 +155,9 @@ async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monk
         with pytest.raises(Refusal, match="the model is gone"):
             await dispatcher.look(grey(2))
         classifier.failure = None
-        await until(lambda: 900 < (dispatcher.state().retry_after or 0) <= 1000)
+        await until_async(lambda: 900 < (dispatcher.state().retry_after or 0) <= 1000)
         monkeypatch.setattr(dispatcher, "_rested_at", time.monotonic())
-        await until(lambda: dispatcher.state().ready)
+        await until_async(lambda: dispatcher.state().ready)
         assert (await dispatcher.look(grey(3))).label == "dark"
 
 
@@ -173,7 +168,7 @@ async def test_a_classifier_that_changed_stays_refused(tmp_path: Path, monkeypat
         with pytest.raises(Refusal):
             await dispatcher.look(grey(1))
         classifier.failure = None
-        await until(lambda: not dispatcher.looks)
+        await until_async(lambda: not dispatcher.looks)
         with pytest.raises(Refusal, match="changed"):
             await dispatcher.look(grey(2))
 
@@ -193,7 +188,7 @@ async def test_more_than_the_limit_is_refused_also_as_a_burst(tmp_path: Path) ->
     async with opened(tmp_path, looks=2) as (dispatcher, classifier):
         classifier.open.clear()
         look = asyncio.create_task(dispatcher.look(grey(1)))
-        await until(lambda: classifier.asked != [])
+        await until_async(lambda: classifier.asked != [])
         with pytest.raises(Refusal) as refused:
             await dispatcher.burst([grey(1), grey(2)])
         assert (refused.value.code, refused.value.retry_after) == ("busy", 1)
@@ -216,11 +211,11 @@ async def test_a_desk_that_closes_answers_those_who_wait(tmp_path: Path) -> None
     async with opened(tmp_path) as (dispatcher, classifier):
         classifier.open.clear()
         first = asyncio.create_task(dispatcher.look(grey(1)))
-        await until(lambda: classifier.asked != [])
+        await until_async(lambda: classifier.asked != [])
         waiting = asyncio.create_task(dispatcher.look(grey(2)))
-        await until(lambda: dispatcher.looks == 2)
+        await until_async(lambda: dispatcher.looks == 2)
         closing = asyncio.create_task(dispatcher.close())
-        await until(lambda: not dispatcher.state().ready)
+        await until_async(lambda: not dispatcher.state().ready)
         classifier.open.set()
         told = await asyncio.gather(first, waiting, closing, return_exceptions=True)
         assert isinstance(told[1], Refusal)

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from faults import Running, fault_server
 from serving import Reply, Service, clothes, named, serving
+from waiting import until
 from workshop import PANEL, write_profile
 
 from looktwice.asking.ledger import SqliteLedger, maintain
@@ -40,14 +41,6 @@ def profile(slow: Running, tmp_path: Path) -> Path:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something that will happen."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def unready(service: Service) -> str:
