@@ -365,6 +365,13 @@ def test_every_answer_is_told_once(tmp_path: Path) -> None:
         assert len(heard) == 350  # those of the ledger are told too
 
 
+def test_the_answers_of_the_label_check_are_told_once() -> None:
+    heard: list[AnswerEvent] = []
+    with lt.Model(brightest, on_answer=heard.append) as model:
+        model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
+    assert len(heard) == len({(answer.name, answer.place) for answer in heard}) == 300
+
+
 # Pictures and verdicts ------------------------------------------------------------------------------------------------
 
 

@@ -205,7 +205,7 @@ class Asker:
             while True:
                 while more and len(chunks) < (MOST_CHUNKS if self._sender.starved else CHUNKS_AHEAD):
                     if more := bool(chunk := await self._load(source, panel, screen)):
-                        chunks.append(asyncio.create_task(self._ask_chunk(chunk, rounds)))
+                        chunks.append(asyncio.create_task(self._ask_chunk(chunk, rounds, self.on_answer)))
                 if not chunks:
                     break
                 if more and len(chunks) < MOST_CHUNKS and await self._starved_before(chunks[0]):
@@ -230,12 +230,12 @@ class Asker:
                 self._sender.resume()  # what ended these runs does not concern the next one
 
     async def _try(self, trial: Trial | None, screen: Screen) -> None:
-        """Ask the questions of a trial; their answers are found again when their pictures have their turn."""
+        """Ask the questions of a trial; answers are found again, and reported, when their pictures have their turn."""
         if trial is None:
             return
         source, rows, answers = iter(trial.pictures), list[Row | Unscored](), dict[bytes, Answer]()
         while chunk := await self._load(source, Panel(()), screen):
-            rows += await self._ask_chunk(chunk, None)
+            rows += await self._ask_chunk(chunk, None, None)
             jobs = (job for item in chunk if isinstance(item, Opened) for job in item.jobs)
             answers |= {job.entry.key: job.answer for job in jobs if isinstance(job.answer, Answer)}
         if self._sender.fatal:
@@ -367,7 +367,9 @@ class Asker:
                 job.answer = known.get(job.entry.key)
         return chunk
 
-    async def _ask_chunk(self, chunk: _Chunk, rounds: Rounds | None) -> list[Row | Unscored]:
+    async def _ask_chunk(
+        self, chunk: _Chunk, rounds: Rounds | None, on_answer: OnAnswer | None
+    ) -> list[Row | Unscored]:
         """Ask about the pictures of a chunk, round by round, until each has enough answers."""
         opened = [item for item in chunk if isinstance(item, Opened)]
         for item in opened:  # keep a few pictures with answers of earlier runs as canaries
@@ -377,15 +379,21 @@ class Asker:
                 self.canaries.keep(Canary(item.jobs[0].entry.key, prepared, label, self.quote(item.image)))
         todo = [(item, 1 + (rounds.first if rounds else len(item.jobs))) for item in opened]
         while todo:
-            await self._round(todo)
+            await self._round(todo, on_answer)
             todo = [(item, n) for item, _ in todo if rounds and (n := item.further(rounds))]
         await asyncio.wrap_future(self._ledger.flush())
         return [item.row() if isinstance(item, Opened) else item for item in chunk]
 
-    async def _round(self, todo: list[tuple[Opened, int]]) -> None:
+    async def _round(self, todo: list[tuple[Opened, int]], on_answer: OnAnswer | None) -> None:
         """Have the next n questions of each picture answered: by the ledger, the classifier, or a round before."""
         own, others = Round(), set[Round]()
-        work = [(item.image, self._claim(item, n, own, others)) for item, n in todo]
+        work = []
+        for item, n in todo:
+            start = item.asked
+            work.append((item.image, self._claim(item, n, own, others)))
+            if on_answer:
+                for place in range(start, item.asked):
+                    item.jobs[place].listen(partial(item.report, on_answer, place))
         jobs = [job for _, claimed in work for job in claimed]
         own.left = len(jobs)
         try:
@@ -417,8 +425,6 @@ class Asker:
                 item.jobs[place] = first
                 if first.round and first.round is not own:
                     others.add(first.round)
-            if self.on_answer:
-                item.jobs[place].listen(partial(item.report, self.on_answer, place))
         return claimed
 
     async def _ask(self, work: list[tuple[Image, list[Job]]], jobs: list[Job]) -> None:
