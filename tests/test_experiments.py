@@ -150,6 +150,20 @@ def test_more_draws_leave_the_first_ones_as_they_are(tmp_path: Path) -> None:
     assert (fresh.base == more.base).all()
 
 
+def test_the_meter_counts_each_answer_once_whether_cached_or_computed(tmp_path: Path) -> None:
+    subject, views = known("clothes"), Panel.parse("rotation:30*3")
+    for _ in ("computed", "cached"):
+        meter = Meter("", 1)
+        answers = Answers(subject, tmp_path, meter)
+        answers.votes(views, subject.order[:12])
+        assert meter.done == 12 * (1 + 3)
+        answers.votes(views, subject.order[6:18])
+        assert meter.done == 18 * (1 + 3)
+        answers.noise(views.views[0], subject.order[:5], 2)
+        answers.noise(views.views[0], subject.order[:5], 2)
+        assert meter.done == 18 * (1 + 3) + 5 * 2
+
+
 def test_an_interrupted_run_keeps_its_answers_and_asks_only_for_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

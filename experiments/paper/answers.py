@@ -46,23 +46,29 @@ class Meter:
     """Prints the progress of one model, and the time it still needs, to standard error."""
 
     def __init__(self, title: str, planned: int) -> None:
-        self._title, self._planned, self._done, self._fresh = title, planned, 0, 0
+        self.done = 0
+        """Answers that were needed so far, cached or computed, each counted once."""
+        self._title, self._planned, self._fresh = title, planned, 0
+        self._needed: dict[Path, NDArray[np.intp]] = {}
+        """The places of each file that were needed so far."""
         self._began = self._printed = time.monotonic()
 
-    def skip(self, answers: int) -> None:
-        """Count answers that were cached."""
-        self._done += answers
+    def need(self, file: Path, places: NDArray[np.intp], missing: int, answers: int = 1) -> None:
+        """Count the answers at these places of a file, so many at each, but for those that are missing there."""
+        before = self._needed.get(file, np.empty(0, np.intp))
+        self.done += answers * (len(np.setdiff1d(places, before)) - missing)
+        self._needed[file] = np.union1d(before, places)
 
     def step(self, answers: int, what: str) -> None:
         """Count answers that were just computed."""
-        self._done, self._fresh = self._done + answers, self._fresh + answers
+        self.done, self._fresh = self.done + answers, self._fresh + answers
         now = time.monotonic()
         if now - self._printed < (0.5 if sys.stderr.isatty() else 15.0):
             return
         self._printed = now
         speed = self._fresh / (now - self._began)
-        left = max(self._planned - self._done, 0) / speed
-        line = f"{self._title}: {self._done:,} of about {self._planned:,} answers, {speed:,.0f}/s, {what}"
+        left = max(self._planned - self.done, 0) / speed
+        line = f"{self._title}: {self.done:,} of about {self._planned:,} answers, {speed:,.0f}/s, {what}"
         print(f"{line}, {left // 60:.0f} min {left % 60:.0f} s left", file=sys.stderr, flush=True)
 
 
@@ -117,7 +123,8 @@ class Answers:
         sheet = self._sheet(view, draws)
         missing = [(int(row), np.flatnonzero(sheet[:draws, row] == UNASKED).tolist()) for row in rows]
         work = [(row, indices) for row, indices in missing if indices]
-        self._meter.skip(len(rows) * draws - sum(len(indices) for _, indices in work))
+        places = np.add.outer(sheet.shape[1] * np.arange(draws), rows).ravel()
+        self._meter.need(self._path(view), places, sum(len(indices) for _, indices in work))
         if work:
             self._fill(self._path(view), sheet, partial(self._answer, view), _pieces(work), str(view))
         return sheet
@@ -146,7 +153,7 @@ class Answers:
         path = self._folder / "logits.npy"
         known = np.load(path) if path.exists() else self._collected_logits()
         missing = rows[np.isnan(known[rows, 0])]
-        self._meter.skip(len(rows) - len(missing))
+        self._meter.need(path, rows, len(missing))
         if len(missing):
             pieces = np.array_split(missing, -(-len(missing) // 32))
             self._fill(path, known, self._output, pieces, "the pictures themselves")
@@ -171,7 +178,7 @@ class Answers:
         path = self._folder / f"noise-{_file(view)}-{len(rows)}x{draws}.npy"
         known = np.load(path) if path.exists() else np.full((len(rows), 2 + 2 * draws), np.nan)
         missing = np.flatnonzero(np.isnan(known[:, 0]))
-        self._meter.skip((len(rows) - len(missing)) * draws)
+        self._meter.need(path, np.arange(len(rows)), len(missing), draws)
         if len(missing):
             self._fill(path, known, partial(self._probe, view, rows, draws), missing, f"noise of {view}")
             sheet = self._sheet(view, draws)
