@@ -291,6 +291,11 @@ DECISIONS = {
     "guarantees": guarantees,
 }
 """The tasks that compare juries, sets and stopping rules on the answers of experiments/general.py."""
+TAKEN = {CLOSED: ("task", "results"), "page": ("task", "results")} | dict.fromkeys(
+    DECISIONS, ("task", "results", "quick")
+)
+"""The tasks for which other options have no meaning, and those that they take."""
+ABOUT_TAKEN = "the models and pictures of this task are fixed (docs/method.md#results, docs/closed-systems.md)"
 HELP = """\
 table1         Acc, ECE, AUROC, Brier, Var, KS on small pictures (usual models: resnet8, resnet20, resnet32, resnet56)
 table2         the same on photos (usual models: efficientnet, mobilenetv2)
@@ -303,6 +308,9 @@ proposition1   Equation 1 with the Jacobian of each picture (usual models: resne
 prescription   transform, noise and a of an open model on a closed one, against 50, 200 and 1,000 labels of its own
 claims         the paper's claims, each seen, not seen or unclear
 all            all of these, one after the other, and the pages in docs
+
+The following have models and pictures of their own, and take no options but --results and --quick:
+
 closed         what confidence in answers of real closed systems is worth (docs/closed-systems.md)
 scores         what scores and ranked lists are worth beside views, on six models
 baselines      the jury beside other ways to use the same labels, and beside what the model itself could do
@@ -327,7 +335,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
     )
     parser.add_argument("--data", type=Path, help="labelled pictures: CIFAR, ILSVRC2012, .npz, folders, labels.csv")
     parser.add_argument("--truths", type=Path, help="a CSV of truths, or the development kit of ILSVRC2012")
-    parser.add_argument("--open", help="the open model of table3, by its name")
+    parser.add_argument("--open", choices=tuple(KNOWN), metavar="OPEN", help="the open model of table3, by its name")
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -351,6 +359,10 @@ def parse(arguments: Sequence[str]) -> tuple[str, Options]:
     parser.add_argument("--figures", type=Path, help="where SVGs go")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where answers are cached")
     given = parser.parse_args(arguments)
+    if given.task in TAKEN:
+        idle = [n for n, value in vars(given).items() if n not in TAKEN[given.task] and value != parser.get_default(n)]
+        if idle:
+            parser.error(f"{given.task} does not take --{idle[0]}; {ABOUT_TAKEN}")
     ours = not given.quick and given.data is None
     results = given.results or (RESULTS if ours else Path("paper-results"))
     figures = given.figures or (ROOT / "docs" / "figures" if ours else results)
@@ -381,7 +393,7 @@ def main(arguments: Sequence[str]) -> int:
     task, options = parse(arguments)
     try:
         if task == CLOSED:
-            closed.main(options.results, closed.PAGE)
+            closed.main(options.results, closed.PAGE if options.results == RESULTS else None)
         if task in DECISIONS:
             options.results.mkdir(parents=True, exist_ok=True)
             models = (
@@ -395,6 +407,7 @@ def main(arguments: Sequence[str]) -> int:
                 TASKS[name](options)
         if task == "page" or (task == "all" and options.results == RESULTS):
             page(options)
+        print(f"results are in {str(options.results)!r}", file=sys.stderr)
     except LookTwiceError as error:
         print(error, file=sys.stderr)
         return 1

@@ -89,7 +89,6 @@ class Crowd:
         if len(self.votes.vocabulary) > TABLES:
             return {}
         if find_spec("crowdkit") is None:
-            print("GLAD, MACE and Dawid-Skene are left out; they need: pip install --group baselines", flush=True)
             return {}
         import pandas as pd
         from crowdkit.aggregation import GLAD, MACE, DawidSkene
@@ -211,4 +210,6 @@ def measured(models: Sequence[Answers], each: Answers, splits: int) -> Iterator[
 
 def main(models: Sequence[Answers], results: Path = RESULTS, splits: int = SPLITS) -> None:
     """Measure every model, and write results/baselines.csv."""
+    if find_spec("crowdkit") is None:
+        print("GLAD, MACE and Dawid-Skene are left out; they need: pip install --group baselines", flush=True)
     write(results / "baselines.csv", (row for each in models for row in measured(models, each, splits)))

@@ -29,6 +29,7 @@ from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.shares import Constant, _logistic
 from looktwice.calibration.votes import Evidence, Floats, LabelledVotes, Row, Votes
+from looktwice.errors import DataError
 from looktwice.verdicts import risk
 
 ANSWERS = SHARED / "answers"
@@ -53,6 +54,8 @@ def split(pictures: int, seed: int, fit: int = FIT) -> tuple[NDArray[np.intp], N
 
 def rows_of(name: str, delimiter: str = ",") -> list[dict[str, str]]:
     path = ANSWERS / name
+    if not path.exists():
+        raise DataError(f"published answers are needed, and {str(path)!r} is not there; see docs/closed-systems.md")
     with gzip.open(path, "rt", encoding="utf-8") if name.endswith(".gz") else path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file, delimiter=delimiter))
 

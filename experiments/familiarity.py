@@ -11,7 +11,6 @@ Set OPENBLAS_NUM_THREADS=1.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,7 +21,7 @@ import cv2
 import numpy as np
 from scipy.stats import betabinom, binom
 
-from experiments import general
+from experiments import general, script
 from experiments.collected import CACHE, MODELS, SHARED
 from experiments.writing import cells, markdown, read, write
 from experiments.writing import fill as fill_marks
@@ -415,4 +414,4 @@ def main(wanted: Sequence[str], results: Path = RESULTS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    script.run(main, __doc__, [*TASKS, "page"])

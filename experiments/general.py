@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments import script
 from experiments.collected import CACHE, MILD
 from experiments.evaluation import Figures, jury_figures, means, white_box
 from experiments.models import CLOTHES, SOURCES, log_probabilities
@@ -108,6 +109,8 @@ class Record:
                 logs.append(file["logs"][:, columns])
                 rows.append(file["rows"])
             part.append(np.full(len(rows[-1]), block))
+        if not part:
+            raise DataError(_not_stored(self.name, self.cache))
         codes, places = np.concatenate(labels).astype(np.int32), np.concatenate(rows)
         names, panel = tuple(map(str, places)), tuple(map(str, self.views))
         votes = Votes(names, panel, self.words, codes[:, 0], codes[:, 1:], len(self.words))
@@ -219,6 +222,10 @@ class Answers:
         return jury_figures(Jury().fit(votes.take(fit)), votes.take(test))
 
 
+def _not_stored(name: str, folder: Path) -> str:
+    return f"no answers of {name} are stored in {str(folder)!r}; run: python -m experiments.general ask"
+
+
 def stored(name: str, views: Panel = TRIED) -> LabelledVotes:
     """The stored answers about a model's pictures, with their truths; no picture is opened, and labels are numbers."""
     found, rows = [], []
@@ -228,9 +235,7 @@ def stored(name: str, views: Panel = TRIED) -> LabelledVotes:
             found.append(file["labels"][:, [0, *(1 + panel.index(str(view)) for view in views)]])
             rows.append(file["rows"])
     if not found:
-        raise DataError(
-            f"no answers of {name} are stored in {CACHE / 'general'}; run python -m experiments.general ask"
-        )
+        raise DataError(_not_stored(name, CACHE / "general"))
     labels, places = np.concatenate(found).astype(np.int32), np.concatenate(rows)
     truths, _ = SOURCES[name].truths
     words = tuple(map(str, range(1 + max(int(labels.max()), int(truths.max())))))
@@ -241,6 +246,12 @@ def stored(name: str, views: Panel = TRIED) -> LabelledVotes:
 
 def records() -> list[Record]:
     """Where the answers of the six models are stored."""
+    missing = [path for each in SOURCES.values() for path in each.files if not path.exists()]
+    if missing:
+        raise DataError(
+            f"six networks and their pictures are needed, and {str(missing[0])!r} is not there; with --quick, "
+            "`python -m experiments` takes the embedded pictures"
+        )
     return [
         Record(
             name=name,
@@ -465,4 +476,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    script.run(main, __doc__, sys.argv[1:])

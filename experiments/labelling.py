@@ -17,12 +17,12 @@ Set OPENBLAS_NUM_THREADS=1: the matrices are small, and threads only wait for ea
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 
-from experiments import general
+from experiments import general, script
+from experiments.models import SOURCES
 from experiments.writing import cells, merge
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import wilson
@@ -118,4 +118,4 @@ def main(names: list[str], results: Path = RESULTS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(MODELS))
+    script.run(lambda words: main(words or list(MODELS)), __doc__, SOURCES)

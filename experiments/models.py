@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,13 @@ class Source:
     file: str
     preparation: str
     data: str
+
+    @property
+    def files(self) -> list[Path]:
+        """The network and the pictures."""
+        if self.data == "clothes":
+            return [demo() / self.file, demo() / "pictures.npz"]
+        return [SHARED / "models" / self.file, *(SHARED / "data" / name for name in DATA[self.data])]
 
     @cached_property
     def pictures(self) -> tuple[list[Image], Codes, tuple[str, ...]]:
@@ -93,6 +101,12 @@ def log_probabilities(output: NDArray[np.generic]) -> NDArray[np.float64]:
     return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
 
 
+DATA = {
+    "cifar10": ["cifar10_test.npz"],
+    "cifar100": ["cifar-100-python"],
+    "photos": ["imagenet_val_1500", "imagenet_val_1000"],
+}
+"""The pictures of ../shared/data that belong together."""
 SOURCES = {
     source.name: source
     for source in (

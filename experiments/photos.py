@@ -10,7 +10,6 @@ model gets them at half of what it takes, enlarged again: it then has as much de
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments import script
 from experiments.collected import MODELS
 from experiments.writing import write
 from looktwice.classifiers.encoding import Encoding
@@ -109,8 +109,8 @@ def _enlarging(photos: list[Pixels], margin: float) -> Iterator[Pixels]:
         yield from map(halved, render(image, questions(image, ENLARGING, 0)))
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+def main(words: list[str]) -> None:
+    count = int(words[0]) if words else 200
     rows = []
     for name in ("mobilenetv2", "efficientnet"):
         model = MODELS[name]
@@ -131,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main, __doc__, list(map(str, range(1, 2501))))

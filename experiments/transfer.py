@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from experiments import writing
+from experiments import script, writing
 from experiments.collected import CACHE, MILD, MODELS, Model, votes
 from experiments.writing import read
 from looktwice.calibration import crossfit, metrics
@@ -50,12 +50,14 @@ PHOTO_VIEW = "gaussian:0.05"
 """Settled for photos, five draws of which take as long as two hundred of small pictures, and not searched."""
 
 
-def main(task: str) -> None:
-    began, cpu = time.time(), os.times()
-    tasks = (settings, noise, cumulatives, shapes, closed, jury)
-    {work.__name__: work for work in tasks}[task]()
-    used = sum(os.times()[:2]) - sum(cpu[:2])
-    print(f"{task}: {time.time() - began:.0f} s, of which {used:.0f} s on a processor", flush=True)
+def main(tasks: list[str]) -> None:
+    for task in tasks:
+        began, cpu = time.time(), os.times()
+        TASKS[task]()
+        used = sum(os.times()[:2]) - sum(cpu[:2])
+        print(f"{task}: {time.time() - began:.0f} s, of which {used:.0f} s on a processor", flush=True)
+    if not tasks:
+        sys.exit(__doc__)
 
 
 # The setting of each transform ---------------------------------------------------------------------------------------
@@ -298,5 +300,8 @@ def write(name: str, rows: Iterable[dict[str, object]]) -> None:
     writing.write(RESULTS / name, ({k: str(v) for k, v in row.items()} for row in rounded))
 
 
+TASKS = {work.__name__: work for work in (settings, noise, cumulatives, shapes, closed, jury)}
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    script.run(main, __doc__, TASKS)

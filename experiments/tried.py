@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 
+from experiments import script
 from experiments.evaluation import Figures, jury_figures
 from experiments.general import OLD, RESULTS, Answers, Split, left_out_splits, records, small
 from experiments.writing import Row, fill, markdown, read, write
@@ -476,4 +477,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    script.run(main, __doc__, sys.argv[1:])

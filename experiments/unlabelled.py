@@ -10,12 +10,12 @@ the same mean width. Votes are those that `python -m experiments.general ask` ke
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 
-from experiments import general
+from experiments import general, script
+from experiments.models import SOURCES
 from experiments.writing import cells, write
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.metrics import prediction_powered, wilson
@@ -55,4 +55,4 @@ def main(names: list[str], results: Path = RESULTS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(MODELS))
+    script.run(lambda words: main(words or list(MODELS)), __doc__, SOURCES)

@@ -13,14 +13,13 @@ Votes are those that `python -m experiments.general ask` kept. Set OPENBLAS_NUM_
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from experiments import general
+from experiments import general, script
 from experiments.writing import cells, merge
 from looktwice.calibration import crossfit
 from looktwice.calibration.jury import Jury
@@ -131,4 +130,4 @@ def main(names: list[str], results: Path = RESULTS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(ERRORS))
+    script.run(lambda words: main(words or list(ERRORS)), __doc__, ERRORS)

@@ -12,9 +12,11 @@ Row = dict[str, str]
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    """Print rows as they come, and write them as a CSV."""
-    written = []
+    """Print rows as they come, below the names of their columns, and write them as a CSV."""
+    written: list[Row] = []
     for row in rows:
+        if not written:
+            print(" ".join(row), flush=True)
         print(" ".join(row.values()), flush=True)
         written.append(row)
     _save(path, written)

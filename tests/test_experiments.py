@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import runpy
 import shutil
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import closed, familiarity, general, labelling, scores, tried, unlabelled, weighted
+from experiments import closed, familiarity, general, labelling, models, scores, tried, unlabelled, weighted
 from experiments.__main__ import main, parse
 from experiments.collected import SHARED
 from experiments.evaluation import ece_by_chance, jury_figures
@@ -231,6 +233,29 @@ def test_what_cannot_be_done_is_told_in_one_line(
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["baselines", "--quick", "--model", "own.toml"], "baselines does not take --model"),
+        (["closed", "--quick"], "closed does not take --quick"),
+        (["table3", "--open", "resnet7"], "--open: invalid choice: 'resnet7'"),
+    ],
+)
+def test_an_option_that_has_no_meaning_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["photos", "familiarity", "labelling", "transfer", "unlabelled", "weighted", "tried"])
+def test_every_script_says_how_it_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit, match=f"python -m experiments.{name}"):
+        runpy.run_path(str(Path(closed.__file__).with_name(f"{name}.py")), run_name="__main__")
 
 
 def test_a_model_and_pictures_of_ones_own_are_taken(tmp_path: Path) -> None:
@@ -537,6 +562,26 @@ def test_a_plain_clone_is_told_what_is_needed_and_where_to_get_it(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("task", "told"), [("baselines", "cifar10_mlperf_resnet8.onnx"), ("closed", "docs/closed-systems.md")]
+)
+def test_networks_and_answers_that_are_not_at_hand_are_named(
+    task: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "SHARED", tmp_path)
+    monkeypatch.setattr(closed, "ANSWERS", tmp_path)
+    assert main([task, "--results", str(tmp_path)]) == 1
+    found = capsys.readouterr().err
+    assert told in found
+    assert found.count("\n") == 1
+
+
+def test_answers_that_nobody_asked_for_yet_name_the_command(tmp_path: Path) -> None:
+    (subject, _) = general.clothes(tmp_path, pictures=40)
+    with pytest.raises(DataError, match=r"no answers of first are stored .* run: python -m experiments\.general ask"):
+        subject.load()
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="CIFAR-100 and its network are not in ../shared")
 def test_cifar_100_stands_beside_the_papers_own_network(tmp_path: Path) -> None:
     told = ["--quick", "--pictures", "40", "--draws", "2", "--views", "rotation:10", "--noise", "5"]
@@ -642,7 +687,9 @@ def test_familiarity_is_measured_on_the_embedded_pictures_alone(
 
 def test_answers_that_are_not_stored_are_reported_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(general, "CACHE", tmp_path)
-    with pytest.raises(DataError, match=r"no answers of resnet20 are stored .* run python -m experiments\.general ask"):
+    with pytest.raises(
+        DataError, match=r"no answers of resnet20 are stored .* run: python -m experiments\.general ask"
+    ):
         general.stored("resnet20")
 
 

@@ -156,6 +156,8 @@ class Subject:
 
 def known(name: str) -> Subject:
     """One of the models of KNOWN."""
+    if name not in KNOWN:
+        raise DataError(f"no model is called {name!r}: there are {', '.join(KNOWN)}; give --data for others")
     model = KNOWN[name]
     if not at_hand(name):
         raise DataError(
@@ -192,9 +194,6 @@ def chosen(
         pictures = open_labelled(data, truths)
         return [own(model, pictures) for model in models]
     names = list(models) or (list(filter(at_hand, (DEMO, RESNET56.name))) if quick else list(usual))
-    strange = [name for name in names if name not in KNOWN]
-    if strange:
-        raise DataError(f"no model is called {strange[0]!r}: there are {', '.join(KNOWN)}; give --data for others")
     return [known(name) for name in names]
 
 
