@@ -5,9 +5,11 @@ python -m experiments page
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from experiments import writing
+from experiments.writing import Row
 
 COLUMNS = {
     "baselines": {
@@ -83,6 +85,54 @@ def fill(page: Path, results: Path) -> None:
         if path.exists():
             rows = ([row[column] for column in columns] for row in writing.read(path))
             writing.fill(page, name, writing.markdown(list(columns.values()), rows))
+            if name in NOTES:
+                writing.fill(page, f"{name}-note", NOTES[name](writing.read(path)))
+
+
+# What the tables say -------------------------------------------------------------------------------------------------
+
+
+def guarantees_note(rows: list[Row]) -> str:
+    """How many thresholds were made, and how many of these did not hold."""
+    trials, made, above, broken = (
+        sum(int(row[column]) for row in rows) for column in ("splits", "made", "above", "broken")
+    )
+    return (
+        f"In {trials:,} trials, {made:,} thresholds were made, and {above} of these let through more errors than "
+        f"allowed; for {broken}, that is more than sampling error explains."
+    )
+
+
+def spread_note(rows: list[Row]) -> str:
+    """What the log loss and the Brier score gain."""
+    found = {(row["model"], row["spread"]): row for row in rows}
+
+    def gain(figure: str, before: str, after: str, data: str = "") -> str:
+        gains = [
+            float(found[model, before][figure]) - float(found[model, after][figure])
+            for model, spread in found
+            if spread == before and model.endswith(data)
+        ]
+        low, high = (f"{value:.4f}".lstrip("0") for value in (min(gains), max(gains)))
+        return low if low == high else f"{low} to {high}"
+
+    even, few, many = "evenly", "labelled pictures", "all pictures"
+    sets = ("CIFAR-10", "CIFAR-100", "photos")
+    first, more = (
+        [f"{gain('nll', *pair, f', {name}')} on {name}" for name in sets] for pair in ((even, few), (few, many))
+    )
+    return (
+        f"The log loss falls by {first[0]}, {first[1]} and {first[2]}; if 600 to 2,000 unlabelled pictures are counted "
+        f"too, by a further {more[0]}, {more[1]} and {more[2]}. "
+        f"The Brier score falls by only {gain('brier', even, few)}."
+    )
+
+
+NOTES: dict[str, Callable[[list[Row]], str]] = {
+    "guarantees": guarantees_note,
+    "spread": spread_note,
+}
+"""Sentences with figures of a table, each between marks of its own below it."""
 
 
 SHOWN = {

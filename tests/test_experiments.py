@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import closed, familiarity, general, labelling, models, scores, tried, unlabelled, weighted
+from experiments import closed, decisions, familiarity, general, labelling, models, scores, tried, unlabelled, weighted
 from experiments.__main__ import main, parse
 from experiments.collected import SHARED
 from experiments.evaluation import ece_by_chance, jury_figures
@@ -796,6 +796,14 @@ def test_the_pages_about_scores_say_what_their_csvs_say() -> None:
     for name in closed.TABLES:
         assert closed.table(read(closed.RESULTS / f"closed_{name}.csv")) in closed.PAGE.read_text("utf-8")
     assert closed.emotions_note(read(closed.RESULTS / "closed_emotions.csv")) in closed.PAGE.read_text("utf-8")
+
+
+def test_the_tables_of_the_method_and_their_notes_say_what_the_csvs_say(tmp_path: Path) -> None:
+    kept = Path(decisions.__file__).parents[1] / "docs" / "method.md"
+    page = tmp_path / "method.md"
+    page.write_text(kept.read_text("utf-8"), "utf-8")
+    decisions.fill(page, Path(decisions.__file__).with_name("results"))
+    assert page.read_text("utf-8") == kept.read_text("utf-8"), "run: python -m experiments page"
 
 
 def test_a_perfect_forecast_has_the_ece_that_chance_gives() -> None:
