@@ -27,7 +27,7 @@ from looktwice.pictures.descriptor import NAMES, PLACES, Floats, Pixels, descrip
 from looktwice.pictures.image import encode_png
 from looktwice.report import ReportInputs
 from looktwice.report.page import page
-from looktwice.verdicts.familiarity import LEAST, Familiarity
+from looktwice.verdicts.familiarity import LEAST, LEAST_UNITS, Familiarity
 
 
 @cache
@@ -209,19 +209,21 @@ def test_the_summary_is_small_and_comes_back_the_same() -> None:
     assert (again.p_values(clothes()[1000:1100]) == known().p_values(clothes()[1000:1100])).all()
 
 
-def test_a_summary_made_before_the_second_scale_keeps_its_distances() -> None:
+def test_distances_and_p_values_are_those_worked_out_by_hand() -> None:
     neighbours, new = clothes()[:30], clothes()[1000:1040]
     packed = base64.b64encode(neighbours.astype("<f4").tobytes()).decode()
-    before = Familiarity.model_validate({"neighbours": packed, "distances": [1.0, 4.0, 5.0]})
-    scaled = neighbours / np.maximum(neighbours.std(axis=0), 0.02)
-    covariance = 0.8 * np.cov(scaled.T, bias=True) + np.diag(0.2 * scaled.var(axis=0) + 0.02)
-    between = new[:, None] / np.maximum(neighbours.std(axis=0), 0.02) - scaled
+    found = Familiarity.model_validate({"scale": 2, "neighbours": packed, "distances": [1.0, 2.0, 3.0]})
+    unit = np.maximum(neighbours.std(axis=0), LEAST_UNITS)
+    scaled = neighbours / unit
+    variance = scaled.var(axis=0)
+    covariance = 0.8 * np.cov(scaled.T, bias=True) + np.diag(0.2 * variance + np.maximum(1 - variance, 0) + 0.02)
+    between = new[:, None] / unit - scaled
     squares = np.einsum("nmi,ij,nmj->nm", between, np.linalg.inv(covariance), between)
     distance = np.sqrt(squares.min(axis=1))
-    assert before.distance(new) == pytest.approx(distance, rel=1e-3)
-    far = distance > 5.0
+    assert found.distance(new) == pytest.approx(distance, rel=1e-3)
+    far = distance > 3.0
     assert far.sum() > 5
-    assert before.p_values(new)[far] == pytest.approx((5.0 / distance[far]) ** 2 / 4, rel=1e-2)
+    assert found.p_values(new)[far] == pytest.approx((3.0 / distance[far]) ** 4 / 4, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +244,13 @@ def test_a_summary_made_before_the_second_scale_keeps_its_distances() -> None:
 def test_a_damaged_summary_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Familiarity.model_validate({**known().model_dump(), **change})
+
+
+@pytest.mark.parametrize("scale", [1, None])
+def test_distances_of_an_older_scale_are_refused_with_what_to_do(scale: int | None) -> None:
+    values = {**known().model_dump(exclude={"scale"}), **({"scale": scale} if scale else {})}
+    with pytest.raises(ValidationError, match="older scale; fit again"):
+        Familiarity.model_validate(values)
 
 
 # At work

@@ -13,7 +13,7 @@ import binascii
 import re
 from collections import Counter
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,18 +41,14 @@ LARGEST = 1e9
 """Beyond any number of a descriptor, and any distance."""
 
 
-class Scale(NamedTuple):
-    """How far apart two numbers of a descriptor are, and how fast the p-value falls beyond all labelled pictures."""
-
-    least: Floats
-    """(len(NAMES),): the least unit of each number."""
-    variance: float
-    """The least variance in these units, of which there is more only where the labelled pictures differ more."""
-    power: int
+LEAST_VARIANCE = 1.0
+"""Of a number of the descriptor in its unit; there is more only where the labelled pictures differ more."""
+POWER = 4
+"""With which power of the distance the p-value falls beyond all labelled pictures."""
 
 
-def _units() -> Floats:
-    """Least units by what a number is.
+def _least_units() -> Floats:
+    """(len(NAMES),): the least unit of each number of the descriptor, by what it is.
 
     Size and grey, where all labelled pictures have them in common, leave no room for others. Numbers of the light are
     within [0, 1] and near an end for most pictures of some kinds: how far the few others are from it, hundreds of
@@ -64,8 +60,7 @@ def _units() -> Floats:
     return least
 
 
-SCALES = {1: Scale(np.full(len(NAMES), FINEST), 0.0, 2), 2: Scale(_units(), 1.0, 4)}
-"""The first is that of profiles made before the second: their distances were measured by it."""
+LEAST_UNITS = _least_units()
 
 COMPARED = {
     "median": ("darker", "brighter"),
@@ -86,8 +81,8 @@ class Familiarity(BaseModel):
 
     descriptor: Literal[1] = 1
     """Which numbers describe a picture."""
-    scale: Literal[1, 2] = 1
-    """Which of `SCALES` the distances were measured by."""
+    scale: Literal[2]
+    """Of the distances: LEAST_UNITS and LEAST_VARIANCE. Those of scale 1 were measured by others."""
     neighbours: str
     """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
     distances: tuple[float, ...]
@@ -105,7 +100,7 @@ class Familiarity(BaseModel):
         half = min(len(mixed) // 2, NEIGHBOURS)
         packed = base64.b64encode(descriptors[mixed[:half]].astype("<f4").tobytes()).decode()
         ranked = descriptors[mixed[half : half + RANKED]]
-        distances = np.sort(cls.model_construct(scale=2, neighbours=packed).distance(ranked))
+        distances = np.sort(cls.model_construct(neighbours=packed).distance(ranked))
         return cls(scale=2, neighbours=packed, distances=tuple(distances.tolist()))
 
     def __eq__(self, other: object) -> bool:
@@ -114,6 +109,13 @@ class Familiarity(BaseModel):
 
     def __hash__(self) -> int:
         return hash((self.neighbours, self.distances))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_this_scale(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("scale", 1) == 1:
+            raise ValueError("its distances are of an older scale; fit again: answers in the ledger cost no query")
+        return values
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -136,7 +138,7 @@ class Familiarity(BaseModel):
         ranked, distance = np.array(self.distances), self.distance(descriptors)
         share = (1.0 + len(ranked) - np.searchsorted(ranked, distance, "left")) / (len(ranked) + 1)
         beyond = distance > ranked[-1]
-        return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** self._scale.power, share)
+        return np.where(beyond, share * (ranked[-1] / np.where(beyond, distance, 1.0)) ** POWER, share)
 
     def drift(self) -> Drift:
         """The test that a stream of pictures is as familiar as the labelled ones, by the kinds that `kind` gives.
@@ -191,13 +193,9 @@ class Familiarity(BaseModel):
     def _middle(self) -> Floats:
         return np.asarray(np.median(self._rows, axis=0))
 
-    @property
-    def _scale(self) -> Scale:
-        return SCALES[self.scale]
-
     @cached_property
     def _unit(self) -> Floats:
-        return np.maximum(self._rows.std(axis=0), self._scale.least)
+        return np.maximum(self._rows.std(axis=0), LEAST_UNITS)
 
     @cached_property
     def _factor(self) -> Floats:
@@ -205,7 +203,7 @@ class Familiarity(BaseModel):
         scaled = (self._rows - self._middle) / self._unit
         covariance = np.cov(scaled.T, bias=True)
         spread = np.diag(covariance)
-        own = SHRINKAGE * spread + np.maximum(self._scale.variance - spread, 0.0) + RIDGE
+        own = SHRINKAGE * spread + np.maximum(LEAST_VARIANCE - spread, 0.0) + RIDGE
         shrunk = (1 - SHRINKAGE) * covariance + np.diag(own)
         return np.linalg.cholesky(np.linalg.inv(shrunk))
 
