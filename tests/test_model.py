@@ -493,6 +493,18 @@ def test_an_evaluation_is_a_frame_a_table_and_figures(profile: Profile) -> None:
     assert profile.to_frame().calibrator.tolist()[-1] == "jury, early stopping" or len(profile.to_frame()) == 4
 
 
+def test_a_profile_and_an_evaluation_print_as_a_few_lines_of_figures(profile: Profile) -> None:
+    images, truths = pictures(40, seed=1)
+    with lt.Model(brightest, profile) as model:
+        found = model.evaluate(images, truths.tolist(), max_error=0.2)
+    jury = next(line.split() for line in str(found).splitlines() if line.startswith("jury"))
+    assert jury[2] == f"{found.outcome.correct.mean():.3f}"
+    assert str(found).splitlines()[0] == found.title()
+    assert str(found).splitlines()[-len(found.lines()) :] == found.lines()
+    assert "naive" in repr(profile)
+    assert max(len(str(shown).splitlines()) for shown in (found, profile)) < 15
+
+
 def test_html_is_escaped() -> None:
     def hostile(image: np.ndarray) -> str:
         return "<script>alert(1)</script>" if image.mean() > 50 else "<b>"

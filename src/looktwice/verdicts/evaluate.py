@@ -23,7 +23,7 @@ from looktwice.verdicts.conformal import draws
 from looktwice.verdicts.learn import Collected
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import NEVER, Policy
-from looktwice.verdicts.profile import Profile, Result, results_html
+from looktwice.verdicts.profile import Profile, Result, results_html, results_text
 from looktwice.verdicts.review import StoredVerdict, read
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def powered_accuracy(
     return PoweredAccuracy(*found, labels=len(outcome.correct), unlabelled=len(others))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """How the verdicts of a profile fare on labelled pictures that took no part in fitting."""
 
@@ -258,6 +258,9 @@ class Evaluation:
         accept = self.policy.accept
         curve = metrics.risk_coverage(self.outcome.confidence, self.outcome.correct)
         return Drawing(figures.risk_coverage_svg(curve, None if accept == NEVER else accept))
+
+    def __repr__(self) -> str:
+        return "\n".join([results_text(self.title(), self.results), *self.lines()])
 
     def _repr_html_(self) -> str:
         return results_html(f"{self.title()}. {' '.join(self.lines())}", self.results)

@@ -49,7 +49,7 @@ class Collected:
     """Those of them that had another truth: each by name, after the name of the one that stayed."""
     similar: tuple[tuple[str, str], ...] = ()
     """The names of pictures that are no copies of each other but look almost the same, two and two."""
-    descriptors: Mapping[str, Floats] = field(default_factory=dict)
+    descriptors: Mapping[str, Floats] = field(default_factory=dict, repr=False)
     """What kind of picture each is, by its digest, where that is known."""
     working_size: int | None = None
     """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""

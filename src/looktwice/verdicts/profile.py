@@ -95,6 +95,17 @@ def results_html(title: str, results: Sequence[Result]) -> str:
     return notebook.table(title, list(rows[0]) if rows else ["no picture was labelled"], cells)
 
 
+def results_text(title: str, results: Sequence[Result]) -> str:
+    """The main figures as lines of text, one calibrator a row."""
+    shown = ("accuracy", "ece", "auroc", "brier")
+    lines = [title, f"{'calibrator':24}{'queries':>8}" + "".join(f"{key:>10}" for key in shown)]
+    for result in results:
+        values = [result.figures[key].value for key in shown]
+        cells = "".join(f"{'–' if value is None else format(value, '.3f'):>10}" for value in values)
+        lines.append(f"{result.calibrator:24}{result.queries:>8.3g}{cells}")
+    return "\n".join(lines)
+
+
 class HeldOut(_Part):
     """The confidence of each labelled picture by a calibrator fitted without it, and whether its answer was right."""
 
@@ -338,9 +349,17 @@ class Profile(_Part):
         threshold = None if max_error is None else self.threshold(max_error, level)
         return Drawing(figures.risk_coverage_svg(metrics.risk_coverage(*self.held_out.arrays()), threshold))
 
+    def _title(self) -> str:
+        return f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
+
     def _repr_html_(self) -> str:
-        title = f"{self.classifier}: on held-out folds of {self.pictures} pictures, panel {self.panel}"
-        return results_html(title, self.results)
+        return results_html(self._title(), self.results)
+
+    def __repr__(self) -> str:
+        return results_text(self._title(), self.results)
+
+    def __str__(self) -> str:
+        return repr(self)
 
     def check_scores(self, scores: Scores) -> None:
         """Refuse to ignore the scores on which the profile rests."""
