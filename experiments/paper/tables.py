@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -429,7 +429,7 @@ def _less(metric: str, found: Outcome, other: Outcome) -> Row:
         apart = [
             metrics.ece(found.confidence[rows], found.correct[rows])
             - metrics.ece(other.confidence[rows], other.correct[rows])
-            for rows in (np.arange(len(found.correct)), *metrics.draws(len(found.correct), RESAMPLED, seed=0))
+            for rows in (np.arange(len(found.correct)), *chain(*metrics.draws(len(found.correct), RESAMPLED, seed=0)))
         ]
         low, high = np.quantile(apart[1:], [0.025, 0.975])
         gap = metrics.Difference(apart[0], float(low), float(high))

@@ -9,7 +9,7 @@ depends on the order of the rows. docs/metrics.md says what each figure means an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,8 +27,8 @@ BINS = 15
 FLOOR = 1e-12
 """The least probability a logarithm is taken of; so no log loss exceeds −log(1e-12), about 27.6."""
 
-_BLOCK = 2**18
-"""Row numbers drawn at once, 2 MB of them."""
+_BLOCK = 2**16
+"""Row numbers of the resamples that are scored at once; what they take stays in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,16 @@ def score(confidence: Floats, correct: Bools, brier: Floats, nll: Floats) -> Sco
     """
     confidence, correct = _pictures(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
-    losses = (brier, _brier_top_losses(confidence, correct), nll)
-    means = [float(loss.mean()) for loss in losses]
-    return _scores(_levels(confidence, correct), _harmonic(len(correct)), means)
+    levels = _levels(confidence, correct)
+    return Scores(
+        accuracy=float(correct.mean()),
+        ece=float(_ece(levels, BINS)),
+        auroc=_or_none(_auroc(levels)),
+        aurc=float(_aurc(levels, _harmonic(len(correct)))),
+        brier=float(brier.mean()),
+        brier_top=float(_brier_top_losses(confidence, correct).mean()),
+        nll=float(nll.mean()),
+    )
 
 
 def accuracy(confidence: Floats, correct: Bools) -> float:
@@ -116,8 +123,7 @@ def ece(confidence: Floats, correct: Bools, bins: int = BINS) -> float:
 
     A confidence of zero falls into the first bin.
     """
-    levels = _levels(*_pictures(confidence, correct))
-    return _ece(levels, bins)
+    return float(_ece(_levels(*_pictures(confidence, correct)), bins))
 
 
 def brier_top(confidence: Floats, correct: Bools) -> float:
@@ -159,8 +165,7 @@ def auroc(confidence: Floats, correct: Bools) -> float | None:
 
     0.5 for a constant confidence, None if all answers are right or all are wrong.
     """
-    levels = _levels(*_pictures(confidence, correct))
-    return _auroc(_mistakes(levels), levels.pictures)
+    return _or_none(_auroc(_levels(*_pictures(confidence, correct))))
 
 
 def aurc(confidence: Floats, correct: Bools) -> float:
@@ -169,8 +174,7 @@ def aurc(confidence: Floats, correct: Bools) -> float:
 
     Ties are averaged over all their orders, so a constant confidence gives the error rate.
     """
-    levels = _levels(*_pictures(confidence, correct))
-    return _aurc(_mistakes(levels), _harmonic(levels.pictures))
+    return float(_aurc(_levels(*_pictures(confidence, correct)), _harmonic(len(confidence))))
 
 
 def accuracy_at_coverage(confidence: Floats, correct: Bools, coverage: float) -> float:
@@ -205,18 +209,17 @@ def risk_coverage(confidence: Floats, correct: Bools) -> RiskCoverage:
 
 
 def draws(pictures: int, resamples: int, seed: int) -> Iterator[Counts]:
-    """`resamples` arrays of `pictures` row numbers, drawn with replacement; more of them leave the first as is.
+    """Blocks (b, n) of row numbers, drawn with replacement: `resamples` rows of `pictures` numbers in all.
 
-    Two results for the same pictures and seed rest on the same draws, so they can be compared pair by pair.
+    More of them leave the first as is. Two results for the same pictures and seed rest on the same draws, so they
+    can be compared pair by pair.
     """
     if resamples < 1:
         raise DataError(f"{resamples} resamples give no interval; ask for 1 or more, such as 1000")
     rng = np.random.default_rng(seed)
-    # In blocks of some megabytes: having seen one go, the allocator keeps memory at hand for the arrays of each
-    # resample instead of returning it every time, which took half of the time. The numbers are the same.
     block = max(1, _BLOCK // pictures)
     for start in range(0, resamples, block):
-        yield from rng.integers(pictures, size=(min(block, resamples - start), pictures))
+        yield rng.integers(pictures, size=(min(block, resamples - start), pictures))
 
 
 def bootstrap(
@@ -231,17 +234,29 @@ def bootstrap(
     """
     confidence, correct = _pictures(confidence, correct)
     brier, nll = _losses("brier", brier, len(correct)), _losses("nll", nll, len(correct))
-    seen = list(_resampled(confidence, correct, brier, nll, draws(len(correct), resamples, seed)))
-    off, (low, high) = ece(confidence, correct), _middle([scores.ece for scores in seen])
-    ranks = [scores.auroc for scores in seen if scores.auroc is not None]
+    value, place = np.unique(confidence, return_inverse=True)
+    levels = len(value)
+    cell = place + levels * correct.astype(np.intp)  # in a table of wrong answers at each level, then right ones
+    losses = (brier, _brier_top_losses(confidence, correct), nll)
+    harmonic, found = _harmonic(len(correct)), list[Floats]()
+    for rows in draws(len(correct), resamples, seed):
+        tables = np.arange(len(rows))[:, None] * (2 * levels)
+        counts = np.bincount((cell[rows] + tables).ravel(), minlength=2 * levels * len(rows))
+        wrong, right = np.moveaxis(counts.reshape(len(rows), 2, levels), 1, 0)
+        drawn = _Levels(value, right, wrong, len(correct))
+        ranks = (_ece(drawn, BINS), _auroc(drawn), _aurc(drawn, harmonic))
+        found.append(np.stack([correct[rows].mean(axis=1), *ranks, *(loss[rows].mean(axis=1) for loss in losses)]))
+    accuracies, eces, aurocs, aurcs, *means = np.concatenate(found, axis=1)
+    off, (low, high) = ece(confidence, correct), _middle(eces)
+    known = aurocs[~np.isnan(aurocs)]
     return Intervals(
-        accuracy=_middle([scores.accuracy for scores in seen]),
+        accuracy=_middle(accuracies),
         ece=(max(0.0, min(off, 2 * off - high)), min(1.0, max(off, 2 * off - low))),
-        auroc=_middle(ranks) if 2 * len(ranks) >= len(seen) else None,
-        aurc=_middle([scores.aurc for scores in seen]),
-        brier=_middle([scores.brier for scores in seen]),
-        brier_top=_middle([scores.brier_top for scores in seen]),
-        nll=_middle([scores.nll for scores in seen]),
+        auroc=_middle(known) if 2 * len(known) >= len(aurocs) else None,
+        aurc=_middle(aurcs),
+        brier=_middle(means[0]),
+        brier_top=_middle(means[1]),
+        nll=_middle(means[2]),
     )
 
 
@@ -252,7 +267,7 @@ def paired_difference(losses_a: Floats, losses_b: Floats, resamples: int = 1000,
     """
     a = _losses("losses_a", losses_a, len(losses_a))
     gaps = a - _losses("losses_b", losses_b, len(a))
-    low, high = _middle([float(gaps[rows].mean()) for rows in draws(len(gaps), resamples, seed)])
+    low, high = _middle(np.concatenate([gaps[rows].mean(axis=1) for rows in draws(len(gaps), resamples, seed)]))
     return Difference(float(gaps.mean()), low, high)
 
 
@@ -372,76 +387,25 @@ def _brier_top_losses(confidence: Floats, correct: Bools) -> Floats:
 
 @dataclass(frozen=True)
 class _Levels:
-    """Answers at each distinct confidence, the lowest first: all that binning and ranking need."""
+    """Answers at each distinct confidence, the lowest first: all that binning and ranking need.
+
+    `right` and `wrong` are (levels,), or (b, levels) of as many resamples, whose figures are then (b,).
+    """
 
     value: Floats
     right: Counts
     wrong: Counts
-    total: Counts
     pictures: int
 
-
-@dataclass(frozen=True)
-class _Mistakes:
-    """The levels that hold wrong answers, the most confident first.
-
-    Each has `wrong` of `total` answers wrong, and stands below `above` pictures, `above_wrong` of them wrong.
-    """
-
-    wrong: Counts
-    total: Counts
-    above: Counts
-    above_wrong: Counts
+    @property
+    def total(self) -> Counts:
+        return self.right + self.wrong
 
 
 def _levels(confidence: Floats, correct: Bools) -> _Levels:
-    return _counted(*_cells(confidence, correct))
-
-
-def _cells(confidence: Floats, correct: Bools) -> tuple[Floats, Counts]:
-    """The distinct confidences, and each picture's place in a table of wrong answers, then right ones."""
     value, place = np.unique(confidence, return_inverse=True)
-    return value, place + len(value) * correct.astype(np.intp)
-
-
-def _counted(value: Floats, cell: Counts) -> _Levels:
-    wrong, right = np.bincount(cell, minlength=2 * len(value)).reshape(2, -1)
-    return _Levels(value, right, wrong, right + wrong, len(cell))
-
-
-def _mistakes(levels: _Levels) -> _Mistakes:
-    place = np.flatnonzero(levels.wrong)[::-1]
-    wrong, total = levels.wrong[place], levels.total[place]
-    above = levels.pictures - np.cumsum(levels.total)[place]
-    return _Mistakes(wrong, total, above, np.cumsum(wrong) - wrong)
-
-
-def _resampled(
-    confidence: Floats, correct: Bools, brier: Floats, nll: Floats, drawn: Iterator[Counts]
-) -> Iterator[Scores]:
-    # Sorting is done once; a resample only counts its answers of each level. One resample at
-    # a time stays in the processor's cache, which is faster than many at once.
-    value, cell = _cells(confidence, correct)
-    losses = (brier, _brier_top_losses(confidence, correct), nll)
-    harmonic = _harmonic(len(cell))
-    for rows in drawn:
-        means = [float(loss[rows].mean()) for loss in losses]
-        yield _scores(_counted(value, cell[rows]), harmonic, means)
-
-
-def _scores(levels: _Levels, harmonic: Floats, means: Sequence[float]) -> Scores:
-    """The figures; `means` are those of brier, brier_top and nll."""
-    mistakes = _mistakes(levels)
-    brier, brier_top, nll = means
-    return Scores(
-        accuracy=int(levels.right.sum()) / levels.pictures,
-        ece=_ece(levels, BINS),
-        auroc=_auroc(mistakes, levels.pictures),
-        aurc=_aurc(mistakes, harmonic),
-        brier=brier,
-        brier_top=brier_top,
-        nll=nll,
-    )
+    right, total = (np.bincount(chosen, minlength=len(value)) for chosen in (place[correct], place))
+    return _Levels(value, right, total - right, len(correct))
 
 
 def _edges(bins: int) -> Floats:
@@ -461,8 +425,8 @@ def _sums(amount: Counts | Floats, ends: Counts) -> Floats:
     """Sum of the levels' amounts in each bin."""
     starts = np.concatenate([[0], ends[:-1]])
     filled = ends > starts
-    sums = np.zeros(len(ends))
-    sums[filled] = np.add.reduceat(amount, starts[filled])
+    sums = np.zeros((*amount.shape[:-1], len(ends)))
+    sums[..., filled] = np.add.reduceat(amount, starts[filled], axis=-1)
     return sums
 
 
@@ -474,30 +438,33 @@ def _binned(levels: _Levels, ends: Counts) -> tuple[Counts, Floats, Floats]:
     return count.astype(np.intp), claimed / some, right / some
 
 
-def _ece(levels: _Levels, bins: int) -> float:
-    ends = _equal_width(levels, bins)
-    gaps = _sums(levels.right, ends) - _sums(levels.value * levels.total, ends)
-    return float(np.abs(gaps).sum()) / levels.pictures
+def _ece(levels: _Levels, bins: int) -> Floats:
+    gaps = _sums(levels.right - levels.value * levels.total, _equal_width(levels, bins))
+    return np.abs(gaps).sum(axis=-1) / levels.pictures
 
 
-def _auroc(mistakes: _Mistakes, pictures: int) -> float | None:
-    wrong = int(mistakes.wrong.sum())
-    pairs = wrong * (pictures - wrong)
-    if not pairs:
-        return None
+def _auroc(levels: _Levels) -> Floats:
+    """NaN where there are no pairs of a right and a wrong answer."""
+    right, wrong = levels.right.sum(axis=-1), levels.wrong.sum(axis=-1)
+    pairs = np.where(right * wrong, right * wrong, np.nan)
     # Right answers above a mistake beat it, those beside it count one half; doubled, all is exact in integers.
-    beaten = 2 * (mistakes.above - mistakes.above_wrong) + (mistakes.total - mistakes.wrong)
-    return int(mistakes.wrong @ beaten) / (2 * pairs)
+    above = right[..., None] - np.cumsum(levels.right, axis=-1)
+    return (levels.wrong * (2 * above + levels.right)).sum(axis=-1) / (2 * pairs)
 
 
-def _aurc(mistakes: _Mistakes, harmonic: Floats) -> float:
+def _aurc(levels: _Levels, harmonic: Floats) -> Floats:
     # The area is the sum of what each wrong answer adds to the risks at 1 … n. One at place i adds 1/i, 1/(i+1),
     # … 1/n, which is H(n) − H(i − 1) with the harmonic numbers H. The mean of that over the places N + 1 … N + m
     # of a level is 1 + H(n) − H(N) − (N + m)/m · (H(N + m) − H(N)).
-    above, total = mistakes.above, mistakes.total
-    start, end = harmonic[above], harmonic[above + total]
-    cost = 1 + harmonic[-1] - start - (above + total) / total * (end - start)
-    return float(mistakes.wrong @ cost) / (len(harmonic) - 1)
+    total = levels.total
+    through = levels.pictures - np.cumsum(total, axis=-1) + total
+    start, end = harmonic[through - total], harmonic[through]
+    cost = 1 + harmonic[-1] - start - through / np.maximum(total, 1) * (end - start)
+    return (levels.wrong * cost).sum(axis=-1) / levels.pictures
+
+
+def _or_none(value: Floats) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _harmonic(pictures: int) -> Floats:
@@ -505,7 +472,7 @@ def _harmonic(pictures: int) -> Floats:
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, pictures + 1))])
 
 
-def _middle(values: Sequence[float]) -> Interval:
+def _middle(values: Floats) -> Interval:
     """The middle 95 % of the values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
