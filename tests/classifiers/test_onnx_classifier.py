@@ -11,6 +11,7 @@ import pytest
 
 from looktwice.classifiers.onnx import Description
 from looktwice.classifiers.registry import connect
+from looktwice.errors import PermanentError
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
 SECTION = GUIDE.partition("## ONNX")[2].partition("\n## ")[0]
@@ -30,3 +31,11 @@ def test_the_guide_names_every_setting() -> None:
         name for line in re.findall(r"^\| (`.*?) \|", SECTION, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)
     }
     assert told == set(Description.model_fields)
+
+
+def test_a_model_without_a_description_beside_it_is_told_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=r"there is no model file '.*mine\.onnx'"):
+        connect(f"onnx:{tmp_path / 'mine.onnx'}")
+    (tmp_path / "mine.onnx").write_bytes(b"")
+    with pytest.raises(PermanentError, match=r"needs '.*mine\.toml' beside it.*size = \[224, 224\]"):
+        connect(f"onnx:{tmp_path / 'mine.onnx'}")

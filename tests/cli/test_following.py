@@ -49,6 +49,7 @@ def test_fit_tells_the_least_error_in_reach_and_the_command_works_as_it_stands(b
     assert f"The strictest of 5 guarantees that the 400 labelled pictures support: at most {least[0]:g} of the" in said
     assert f"It accepts {100 * least[1]:.0f} % of such pictures" in said
     program, *words = following(said)
+    assert f"each was tested at --level {words[words.index('--level') + 1]}." in said
     words[words.index("PICTURES")] = PICTURES
     scored = run(*words, "--take", "400:440", "--price", "0.002", "--ledger", "ledger.db", cwd=folder)
     assert (program, scored.returncode) == ("looktwice", 0), scored.stderr

@@ -137,7 +137,15 @@ def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     """`onnx:model.onnx`, or the settings of a TOML file."""
     if address:
         path = Path(address)
-        settings = {"model": path.name, **read_toml(path.with_suffix(".toml")), "folder": str(path.parent)}
+        beside = path.with_suffix(".toml")
+        if not path.exists():
+            raise PermanentError(f"there is no model file {str(path)!r}")
+        if not beside.exists():
+            raise PermanentError(
+                f"{str(path)!r} needs {str(beside)!r} beside it, which says what the model does not: at least size = "
+                "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one"
+            )
+        settings = {"model": path.name, **read_toml(beside), "folder": str(path.parent)}
     description = described(Description, {key: value for key, value in settings.items() if key != "connector"})
     folder = folder_of(settings)
     return OnnxClassifier(folder / description.model, description, folder)

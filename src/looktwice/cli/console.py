@@ -252,13 +252,14 @@ def say_reach(profile: Profile, path: Path, price: int = 0) -> None:
         say(f"The {labels} are too few to guarantee anything about accepted answers.")
         say_next("see how many it takes", "plan", "--max-error", 0.1)
         return
-    error, accepted = least
+    (error, accepted), level = least, selection_level(0.95)
     cost = cost_of_accepted(1 + len(profile.views()), price, accepted)
     say(
         f"The strictest of {len(LADDER)} guarantees that the {labels} support: at most {error:.3g} of the accepted "
-        f"answers are wrong, with 95 % certainty. It accepts {100 * accepted:.0f} % of such pictures{cost}."
+        f"answers are wrong, with 95 % certainty; because it is chosen among {len(LADDER)}, each was tested at "
+        f"--level {level:g}. It accepts {100 * accepted:.0f} % of such pictures{cost}."
     )
-    tested = guarantee(error, selection_level(0.95))  # each of those guarantees was tested at that level
+    tested = guarantee(error, level)
     say_next("accept answers under that guarantee", "score", PICTURES, "-p", path, *tested, "-o", "verdicts.csv")
 
 
