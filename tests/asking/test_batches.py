@@ -176,6 +176,15 @@ def test_a_batch_is_cut_to_the_money_and_the_money_is_never_overrun(tmp_path: Pa
     assert money * 10**6 - whole.most_micros // 60 < replica.house.bill <= money * 10**6
 
 
+def check_finished_by_the_next_run(replica: BatchReplica, folder: Path) -> None:
+    """A run after one that left ten questions in a batch gets their answers, now that batches end, and sends none."""
+    replica.faults.seconds, replica.hook = 0, lambda reached: None
+    with model(folder) as asked:
+        assert not asked.ask(pictures(10), views="none").unscored
+    assert len(replica.batches) == 1
+    check(replica, folder, 10)
+
+
 def test_questions_in_an_open_batch_are_not_asked_one_by_one_and_are_fetched_by_the_next_run(tmp_path: Path) -> None:
     with served("openai", tmp_path, Faults(seconds=1000)) as replica:
         process, _ = start(asks_in_batches, tmp_path, 10, "none")
@@ -187,10 +196,7 @@ def test_questions_in_an_open_batch_are_not_asked_one_by_one_and_are_fetched_by_
             collected = asked.ask(pictures(10), views="none")
         assert len(collected.unscored) == 10
         assert "run with --batch to fetch" in collected.unscored[0].message
-        replica.faults.seconds = 0
-        with model(tmp_path) as asked:
-            assert not asked.ask(pictures(10), views="none").unscored
-        check(replica, tmp_path, 10)
+        check_finished_by_the_next_run(replica, tmp_path)
 
 
 def test_a_run_that_is_stopped_leaves_the_batch_to_the_next_one(tmp_path: Path) -> None:
@@ -204,11 +210,7 @@ def test_a_run_that_is_stopped_leaves_the_batch_to_the_next_one(tmp_path: Path) 
             replica.hook = stop
             collected = asked.ask(pictures(10), views="none")
         assert {each.cause for each in collected.unscored} == {Cause.STOPPED}
-        replica.faults.seconds, replica.hook = 0, lambda reached: None
-        with model(tmp_path) as asked:
-            assert not asked.ask(pictures(10), views="none").unscored
-        assert len(replica.batches) == 1
-        check(replica, tmp_path, 10)
+        check_finished_by_the_next_run(replica, tmp_path)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["while it is sent", "in the next run"])
@@ -229,11 +231,7 @@ def test_a_run_is_stopped_while_it_looks_for_a_batch_among_those_that_have_not_e
                 replica.hook = break_and_stop
                 collected = asked.ask(pictures(10), views="none")
             assert {each.cause for each in collected.unscored} == {Cause.STOPPED}
-        replica.faults.seconds, replica.hook = 0, lambda reached: None
-        with model(tmp_path) as asked:
-            assert not asked.ask(pictures(10), views="none").unscored
-        assert len(replica.batches) == 1
-        check(replica, tmp_path, 10)
+        check_finished_by_the_next_run(replica, tmp_path)
 
 
 def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from ledger_players import (
     heard,
     intend,
     label,
+    record,
     sends_and_leaves,
     sends_and_stays,
     start,
@@ -533,8 +534,7 @@ def test_threads_can_share_a_ledger(ledger: Ledger) -> None:
     def ask(first: int) -> None:
         for start_at in range(first, first + 300, 30):
             granted = intend(ledger, range(start_at, start_at + 30)).granted
-            for name in granted:
-                ledger.record(name, Answer(label(name)), 0.01, 1)
+            record(ledger, granted)
             ledger.find(granted)
 
     threads = [threading.Thread(target=ask, args=(first,)) for first in range(0, 1200, 300)]
@@ -551,8 +551,7 @@ def test_threads_can_share_a_ledger(ledger: Ledger) -> None:
 def test_closing_saves_what_is_queued_and_closing_twice_is_fine(opened: Opened) -> None:
     ledger = opened()
     granted = intend(ledger, range(20)).granted
-    for name in granted:
-        ledger.record(name, Answer(label(name)), 0.01, 1)
+    record(ledger, granted)
     ledger.close()
     ledger.close()
     assert len(opened().find(granted)) == 20

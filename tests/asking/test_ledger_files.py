@@ -27,6 +27,7 @@ from ledger_players import (
     heard,
     intend,
     label,
+    record,
     sends_and_stays,
     start,
     told,
@@ -66,12 +67,6 @@ def keep(path: Path, numbers: range) -> list[bytes]:
         granted = intend(ledger, numbers).granted
         answer(ledger, granted)
     return granted
-
-
-def record(ledger: SqliteLedger, granted: Iterable[bytes]) -> None:
-    """Queue answers, and do not wait until they are on disk."""
-    for name in granted:
-        ledger.record(name, Answer(label(name)), 0.01, 1)
 
 
 def tamper(path: Path, statement: str) -> None:

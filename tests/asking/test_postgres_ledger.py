@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from faults import fault_server
-from ledger_players import PRICE, WHO, answer, entry, intend, label, told
+from ledger_players import PRICE, WHO, answer, entry, intend, label, record, told
 from workshop import command, write_pictures, write_profile
 
 from looktwice.asking.ledger import Account, Budget
@@ -32,6 +32,12 @@ from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS, Value
 @pytest.fixture
 def address(database: str) -> str:
     return database
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is away is soon no longer waited for."""
+    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
 
 
 # --- lines that break
@@ -139,22 +145,20 @@ def test_a_connection_that_is_cut_during_many_statements_is_reopened(
 def test_a_server_that_crashes_is_waited_for_and_nothing_is_lost(server: Server, address: str) -> None:
     with PostgresLedger(address) as ledger:
         granted = intend(ledger, range(50)).granted
-        for name in granted[:25]:
-            ledger.record(name, Answer(label(name)), 0.01, 1)
+        record(ledger, granted[:25])
         crash = threading.Thread(target=server.restart)
         crash.start()
-        for name in granted[25:]:
-            ledger.record(name, Answer(label(name)), 0.01, 1)
+        record(ledger, granted[25:])
         ledger.flush().result(60)
         crash.join()
         assert len(ledger.find(granted)) == 50
         assert ledger.spent(WHO) == Account(50, 50 * PRICE, 50, 50 * PRICE, 50, 0)
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_answers_wait_for_a_server_that_stays_away_and_who_gives_up_is_told_how_many_are_lost(
-    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
     ledger, impatient = PostgresLedger(server.emptied()), PostgresLedger(server.address)
     [name], [other] = intend(ledger, [1]).granted, intend(impatient, [2]).granted
     server.stop()
@@ -178,12 +182,12 @@ def test_answers_wait_for_a_server_that_stays_away_and_who_gives_up_is_told_how_
         assert ledger.find([name, other]) == {name: Answer("cat")}
 
 
+@pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("lost", [False, True], ids=["committed", "not committed"])
 def test_a_commit_in_doubt_is_looked_up_even_after_a_long_absence_of_the_server(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lost: bool
 ) -> None:
     """The server goes away during a commit and stays away for longer than anybody waits for a line."""
-    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
     original = psycopg.Connection.execute
     gone: list[str] = []
 
@@ -273,17 +277,16 @@ def test_a_server_that_says_nothing_though_its_lines_are_open_is_not_waited_for_
         assert ledger.spent(WHO) == Account(3, 3 * PRICE, 3, 3 * PRICE, 3, 0)
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_answers_wait_for_a_server_that_only_reads_as_one_that_takes_over_does_at_first(
-    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("looktwice.asking.ledger.postgres.PATIENCE", 0.2)
     with PostgresLedger(address) as ledger:
         granted = intend(ledger, range(5)).granted
         told(address, "ALTER DATABASE postgres SET default_transaction_read_only = on")
         try:
             cut_lines(address)
-            for name in granted:
-                ledger.record(name, Answer(label(name)), 0.01, 1)
+            record(ledger, granted)
             flushed = ledger.flush()
             until(lambda: flushed.done() or "5 answers wait in memory" in caplog.text)
             assert not flushed.done()

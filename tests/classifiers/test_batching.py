@@ -8,6 +8,7 @@ import io
 import json
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,9 +18,9 @@ import numpy as np
 import pytest
 from aiohttp import web
 from conformance.batch_replica import BatchReplica, Faults, Handler
-from conformance.vendors import HOUSES, LABELS, description, served
+from conformance.vendors import HOUSES, LABELS, ServiceSettings, description, served
 
-from looktwice.classifiers.chat.batching import BatchApi, Fate, Line, OpenAIBatches, Sought
+from looktwice.classifiers.chat.batching import Fate, Line, OpenAIBatches, Sought
 from looktwice.classifiers.chat.model import ChatClassifier
 from looktwice.classifiers.registry import connect
 from looktwice.errors import ClassifierError, TransientError
@@ -38,11 +39,17 @@ def picture() -> str:
 
 @pytest.fixture
 def replicas() -> Iterator[dict[str, tuple[BatchReplica, str]]]:
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
         made = {vendor: BatchReplica(HOUSES[vendor](), Faults(failing=0.4, expiring=0.2)) for vendor in VENDORS}
         yield {vendor: (each, stack.enter_context(served(each.app()))) for vendor, each in made.items()}
+
+
+def connected(house: ServiceSettings, address: str, folder: Path) -> ChatClassifier:
+    """The model that a vendor's description at this address describes."""
+    (folder / "model.toml").write_text(description(house, address))
+    classifier = connect(folder / "model.toml")
+    assert isinstance(classifier, ChatClassifier)
+    return classifier
 
 
 def test_openais_package_makes_lists_and_reads_batches(
@@ -129,10 +136,7 @@ def test_a_batch_is_sent_found_watched_and_read(
     vendor: str, replicas: dict[str, tuple[BatchReplica, str]], tmp_path: Path
 ) -> None:
     replica, address = replicas[vendor]
-    (tmp_path / "model.toml").write_text(description(replica.house, address))
-    classifier = connect(tmp_path / "model.toml")
-    assert isinstance(classifier, ChatClassifier)
-    name = "looktwice-0000000000000001"
+    classifier, name = connected(replica.house, address, tmp_path), "looktwice-0000000000000001"
 
     async def work() -> list[Line]:
         api = classifier.batches()
@@ -152,7 +156,7 @@ def test_a_batch_is_sent_found_watched_and_read(
             replica.take(f"later {n}", "", []).ended = True
         assert await api.find(sought) == remote
         assert (await api.state(remote)).ended
-        found = [line async for line in api.results(remote)]
+        found = await api.results(remote)
         await api.close()
         return found
 
@@ -203,7 +207,7 @@ def test_lists_and_results_that_make_no_sense_are_a_classifiers_error_or_are_lef
         await api.state(remote)
         honest, told, failed = False, 0, 0
         for _ in range(60):
-            asks = (api.find_file(name), api.find(Sought(name, file, 0.0, 3)), api.state(remote), listed(api, remote))
+            asks = (api.find_file(name), api.find(Sought(name, file, 0.0, 3)), api.state(remote), api.results(remote))
             for ask in asks:
                 try:
                     await asyncio.wait_for(ask, 20)
@@ -217,24 +221,28 @@ def test_lists_and_results_that_make_no_sense_are_a_classifiers_error_or_are_lef
     app.middlewares.insert(0, mangling)
     batching = "looktwice.classifiers.chat.batching"
     with served(app) as address, mock.patch(f"{batching}.WATCH", 0.001):
-        (tmp_path / "model.toml").write_text(description(replica.house, address))
-        classifier = connect(tmp_path / "model.toml")
-        assert isinstance(classifier, ChatClassifier)
-        told, failed = asyncio.run(work(classifier))
+        told, failed = asyncio.run(work(connected(replica.house, address, tmp_path)))
     assert told > 20
     assert failed > 5
 
 
-async def listed(api: BatchApi, remote: str) -> list[Line]:
-    return [line async for line in api.results(remote)]
+@contextmanager
+def repeating(reply: object, vendor: str, folder: Path) -> Iterator[ChatClassifier]:
+    """A model of a vendor whose server has one reply to every GET."""
+
+    async def repeat(_: web.Request) -> web.Response:
+        return web.json_response(reply)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", repeat)
+    with served(app) as address:
+        yield connected(HOUSES[vendor](), address, folder)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_a_list_that_shows_one_page_for_ever_has_an_end(vendor: str, tmp_path: Path) -> None:
-    async def page(_: web.Request) -> web.Response:
-        again = {"id": "batch_1", "name": "files/1", "created_at": 4_000_000_000, "request_counts": {}}
-        lists = {field: [again] for field in ("data", "files", "operations")}
-        return web.json_response({**lists, "has_more": True, "nextPageToken": "x"})
+    again = {"id": "batch_1", "name": "files/1", "created_at": 4_000_000_000, "request_counts": {}}
+    lists = {field: [again] for field in ("data", "files", "operations")}
 
     async def work(classifier: ChatClassifier) -> tuple[str | None, str | None]:
         api = classifier.batches()
@@ -243,12 +251,7 @@ def test_a_list_that_shows_one_page_for_ever_has_an_end(vendor: str, tmp_path: P
         finally:
             await api.close()
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", page)
-    with served(app) as address:
-        (tmp_path / "model.toml").write_text(description(HOUSES[vendor](), address))
-        classifier = connect(tmp_path / "model.toml")
-        assert isinstance(classifier, ChatClassifier)
+    with repeating({**lists, "has_more": True, "nextPageToken": "x"}, vendor, tmp_path) as classifier:
         assert asyncio.run(asyncio.wait_for(work(classifier), 60)) == (None, None)
 
 
@@ -256,36 +259,26 @@ def test_a_list_that_shows_one_page_for_ever_has_an_end(vendor: str, tmp_path: P
 def test_a_batch_that_is_done_and_shows_no_results_is_not_taken_for_lost(vendor: str, tmp_path: Path) -> None:
     done = {"id": "b", "status": "completed", "done": True, "metadata": {"state": "BATCH_STATE_SUCCEEDED"}}
 
-    async def state(_: web.Request) -> web.Response:
-        return web.json_response(done)
-
     async def work(classifier: ChatClassifier) -> list[Line]:
         api = classifier.batches()
         try:
             assert (await api.state("batches/b")).ended
-            return await listed(api, "batches/b")
+            return await api.results("batches/b")
         finally:
             await api.close()
 
-    app = web.Application()
-    app.router.add_get("/{path:.*}", state)
-    with served(app) as address:
-        (tmp_path / "model.toml").write_text(description(HOUSES[vendor](), address))
-        classifier = connect(tmp_path / "model.toml")
-        assert isinstance(classifier, ChatClassifier)
-        with pytest.raises(TransientError, match="names no file with its results"):
-            asyncio.run(work(classifier))
+    with (
+        repeating(done, vendor, tmp_path) as classifier,
+        pytest.raises(TransientError, match="names no file with its results"),
+    ):
+        asyncio.run(work(classifier))
 
 
 def test_a_result_that_is_too_deep_to_be_written_again_holds_no_answer(tmp_path: Path) -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    path = tmp_path / "model.toml"
-    path.write_text(description(HOUSES["openai"](), "http://127.0.0.1:1"))
-    classifier = connect(path)
-    assert isinstance(classifier, ChatClassifier)
-    api = classifier.batches()
+    api = connected(HOUSES["openai"](), "http://127.0.0.1:1", tmp_path).batches()
     assert isinstance(api, OpenAIBatches)
     line = api._result({"custom_id": "a", "response": {"status_code": 200, "body": deep}})
     assert line == Line("a", Fate.ANSWERED, b"")

@@ -229,8 +229,7 @@ class Batches:
             state = await self._retried(lambda: self._api.state(remote))
         left, looks = set(batch.keys), 0
         while True:
-            lines = await self._retried(lambda: self._all_lines(remote))
-            await self._enter(batch, left, lines)
+            await self._enter(batch, left, await self._retried(lambda: self._api.results(remote)))
             looks += 1
             if not left or looks == LOOKS or state.rest is Fate.FAILED:
                 break
@@ -238,9 +237,9 @@ class Batches:
             await self._sender.pause(self._polling.soonest * 1.5**looks)
             if self._sender.halt:
                 return
-        fate = Line("", state.rest, state.message.encode(), 0)
-        outcome = None if state.lost else Outcome.UNSENT
-        await self._settle(batch.id, [Settled(key, self._failed(key, fate, outcome)) for key in left])
+        for key in left:
+            self._note_failure(key, state.rest, state.message.encode())
+        await self._settle(batch.id, [Settled(key, None if state.lost else Outcome.UNSENT) for key in left])
 
     async def _enter(self, batch: OpenBatch, left: set[bytes], lines: Sequence[Line]) -> None:
         """Enter the results of those questions that are left, and take them out of it."""
@@ -256,14 +255,11 @@ class Batches:
                 part = []
         await self._settle(batch.id, part)
 
-    async def _all_lines(self, remote: str) -> list[Line]:
-        return [line async for line in self._api.results(remote)]
-
     def _settled(self, key: bytes, line: Line, phrasing: Phrasing) -> Settled:
         """What a result means for the ledger."""
         if line.fate is not Fate.ANSWERED:
-            waived = Outcome.UNSENT if line.fate is Fate.EXPIRED else Outcome.WAIVED
-            return Settled(key, self._failed(key, line, waived))
+            self._note_failure(key, line.fate, line.body)
+            return Settled(key, Outcome.UNSENT if line.fate is Fate.EXPIRED else Outcome.WAIVED)
         try:
             answer = self._classifier.read(Reply(line.status, {}, line.body), phrasing)
         except ClassifierError:
@@ -272,16 +268,15 @@ class Batches:
         self._sender.progress.answered += 1
         return Settled(key, replace(answer, raw=None), self._sender.meter.bill(answer, self._sender.typical))
 
-    def _failed(self, key: bytes, line: Line, outcome: Outcome | None) -> Outcome | None:
-        """The outcome of a question without an answer; why it is not asked again is kept."""
-        if line.fate is Fate.FAILED:
-            why = f"the vendor refused it in a batch: {self._api.line_of(line.body)}"
+    def _note_failure(self, key: bytes, fate: Fate, words: bytes) -> None:
+        """Note why a question is not asked again, or that it is: one that expired, or failed in a transient way."""
+        if fate is Fate.FAILED:
+            why = f"the vendor refused it in a batch: {self._api.line_of(words)}"
             self.failures[key] = Failure(Cause.CLASSIFIER, why)
-        elif line.fate is Fate.CANCELLED:
+        elif fate is Fate.CANCELLED:
             self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to ask it in another")
         else:
             self._sender.progress.retries += 1
-        return outcome
 
     async def _settle(self, batch: int, results: Sequence[Settled]) -> None:
         self.in_flight -= len(results)

@@ -123,7 +123,7 @@ class BatchApi(ABC):
         """The state of a batch."""
 
     @abstractmethod
-    def results(self, remote: str) -> AsyncIterator[Line]:
+    async def results(self, remote: str) -> list[Line]:
         """The results of a batch that has ended."""
 
     def line_of(self, body: bytes) -> str:
@@ -226,14 +226,13 @@ class OpenAIBatches(BatchApi):
         data = await self._json(f"/batches/{quote(remote)}")
         return _state(str(data.get("status")), data.get("errors"))
 
-    async def results(self, remote: str) -> AsyncIterator[Line]:
+    async def results(self, remote: str) -> list[Line]:
         data = await self._json(f"/batches/{quote(remote)}")
         files = [_text(data, "output_file_id"), _text(data, "error_file_id")]
         if data.get("status") == "completed" and not any(files):
             raise _without_results()
-        for file in filter(None, files):
-            for each in await self._lines(f"/files/{quote(file)}/content"):
-                yield self._result(each)
+        found = [await self._lines(f"/files/{quote(file)}/content") for file in files if file]
+        return [self._result(each) for lines in found for each in lines]
 
     def _result(self, data: Mapping[str, object]) -> Line:
         id, response, error = str(data.get("custom_id")), data.get("response"), data.get("error")
@@ -278,7 +277,7 @@ class MessageBatches(BatchApi):
         while remote not in self._firsts:
             while not (await self.state(remote)).ended:
                 await asyncio.sleep(WATCH)
-            self._firsts[remote] = await anext((line.id async for line in self.results(remote)), "")
+            self._firsts[remote] = next((line.id for line in await self.results(remote)), "")
         return self._firsts[remote].endswith(name.rpartition("-")[2])
 
     async def create(self, name: str, file: str | None, lines: Sequence[bytes]) -> str:
@@ -288,22 +287,23 @@ class MessageBatches(BatchApi):
         data = await self._json(f"/v1/messages/batches/{quote(remote)}")
         return State(data.get("processing_status") == "ended", lost=True)
 
-    async def results(self, remote: str) -> AsyncIterator[Line]:
-        for each in await self._lines(f"/v1/messages/batches/{quote(remote)}/results"):
-            id, result = str(each.get("custom_id")), each.get("result")
-            data = result if isinstance(result, dict) else {}
-            match data.get("type"):
-                case "succeeded":
-                    yield Line(id, Fate.ANSWERED, _packed(data.get("message")))
-                case "expired":
-                    yield Line(id, Fate.EXPIRED, b"", 0)
-                case "canceled":
-                    yield Line(id, Fate.CANCELLED, b"", 0)
-                case _:
-                    error = data.get("error")
-                    inner = error.get("error") if isinstance(error, dict) else None
-                    kind = inner.get("type") if isinstance(inner, dict) else None
-                    yield Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, _packed(error), 0)
+    async def results(self, remote: str) -> list[Line]:
+        return [self._result(each) for each in await self._lines(f"/v1/messages/batches/{quote(remote)}/results")]
+
+    def _result(self, data: Mapping[str, object]) -> Line:
+        id, result = str(data.get("custom_id")), data.get("result")
+        ended = result if isinstance(result, dict) else {}
+        match ended.get("type"):
+            case "succeeded":
+                return Line(id, Fate.ANSWERED, _packed(ended.get("message")))
+            case "expired":
+                return Line(id, Fate.EXPIRED, b"", 0)
+            case "canceled":
+                return Line(id, Fate.CANCELLED, b"", 0)
+        error = ended.get("error")
+        inner = error.get("error") if isinstance(error, dict) else None
+        kind = inner.get("type") if isinstance(inner, dict) else None
+        return Line(id, Fate.TRANSIENT if kind in TRANSIENT else Fate.FAILED, _packed(error), 0)
 
 
 class GeminiBatches(BatchApi):
@@ -356,20 +356,22 @@ class GeminiBatches(BatchApi):
         word = str(metadata.get("state") if isinstance(metadata, dict) else "").rpartition("_")[2]
         return _state(word.lower(), data.get("error"))
 
-    async def results(self, remote: str) -> AsyncIterator[Line]:
+    async def results(self, remote: str) -> list[Line]:
         data = await self._json(f"/v1beta/{quote(remote)}")
         metadata = data.get("metadata")
         output = data.get("response") or (metadata.get("output") if isinstance(metadata, dict) else None)
         file = _text(output, "responsesFile") if isinstance(output, dict) else ""
         if not file and data.get("done") and not data.get("error"):
             raise _without_results()
-        for each in await self._lines(f"/download/v1beta/{quote(file)}:download?alt=media") if file else ():
-            id, error = str(each.get("key")), each.get("error")
-            if isinstance(error, dict):
-                code = _whole(error.get("code"))
-                yield Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, _packed(error), code)
-            else:
-                yield Line(id, Fate.ANSWERED, _packed(each.get("response")))
+        lines = await self._lines(f"/download/v1beta/{quote(file)}:download?alt=media") if file else []
+        return [self._result(each) for each in lines]
+
+    def _result(self, data: Mapping[str, object]) -> Line:
+        id, error = str(data.get("key")), data.get("error")
+        if not isinstance(error, dict):
+            return Line(id, Fate.ANSWERED, _packed(data.get("response")))
+        code = _whole(error.get("code"))
+        return Line(id, Fate.TRANSIENT if _passes(code) else Fate.FAILED, _packed(error), code)
 
     async def _listed(self, path: str, field: str) -> AsyncIterator[dict[str, object]]:
         seen = [""]
