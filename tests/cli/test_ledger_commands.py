@@ -238,3 +238,26 @@ def test_an_unreachable_classifier_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "address", ["postgresql://me:{}@127.0.0.1:1/db", "mysql://me:{}@host/db", "host=x password={}"]
+)
+@pytest.mark.parametrize("words", [("stats",), ("export", "x.csv"), ("verify",), ("forget", "http"), ("merge", "x.db")])
+def test_the_address_of_a_database_is_no_file_and_its_password_is_neither_shown_nor_the_name_of_a_folder(
+    words: tuple[str, ...], address: str, filled: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "x.db").write_bytes(filled.read_bytes())
+    place = address.format("hunter2hunter2")
+    told = run("ledger", *words, "--ledger", place, cwd=tmp_path)
+    assert told.returncode == 1
+    assert "is an address and not the path of a file" in told.stderr
+    assert "hunter2" not in told.stdout + told.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"x.db", "x.db-shm", "x.db-wal"}
+
+
+def test_forgetting_makes_no_ledger(tmp_path: Path) -> None:
+    told = run("ledger", "forget", "http", "--ledger", tmp_path / "folder" / "typo.db")
+    assert told.returncode == 1
+    assert "there is no ledger" in told.stderr
+    assert not [*tmp_path.iterdir()]

@@ -13,7 +13,7 @@ from pathlib import Path
 from looktwice import files
 from looktwice.asking.ledger.protocol import RAW_LIMIT, living, place
 from looktwice.asking.ledger.sql import pack, unpack
-from looktwice.asking.ledger.sqlite import SqliteTables, explained, readable, writable
+from looktwice.asking.ledger.sqlite import SqliteTables, explained, inspect, readable, writable
 from looktwice.errors import LedgerError
 
 Field = str | int | float | None
@@ -120,6 +120,7 @@ def forget(path: Path, classifier: str, digests: Sequence[str] | None = None) ->
     The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
     Questions that a living session has in flight stay, and those in a batch.
     """
+    inspect(path)  # one that is not there is not made
     with explained(path), closing(writable(path)) as db:
         with transaction(db):
             number = _classifier(db, path, classifier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -35,6 +36,9 @@ CHECKPOINT = 4000
 """Pages in the write-ahead log before they are moved to the file: 16 MB."""
 
 OLDEST = (3, 35, 0)
+
+ADDRESS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:[/\\]|\bpassword=")
+"""How an address of a database looks, also once a path was made of it; a drive has one letter."""
 
 FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
 """A full disk as SQLite sees it: the last two are a quota, and a disk too full for its shared memory."""
@@ -162,7 +166,7 @@ def writable(path: Path) -> sqlite3.Connection:
         raise LedgerError(f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}")
     with explained(path):
         _make(path)
-        _inspect(path)
+        inspect(path)
         db = _connect(path, "mode=rw")
         with closed_on_error(db):
             _migrate(db, path)
@@ -173,7 +177,7 @@ def writable(path: Path) -> sqlite3.Connection:
 def readable(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing; works in a folder that nobody can write to, too."""
     with explained(path):
-        _inspect(path)
+        inspect(path)
         db = _connect_reader(path)
         with closed_on_error(db):
             version = _version(db)
@@ -291,7 +295,17 @@ def _ballast(path: Path) -> Path:
     return path.with_name(path.name + ".ballast")
 
 
+def _refuse_address(path: Path) -> None:
+    """Refuse the address of a database in place of a path: its password would become the name of a folder."""
+    if ADDRESS.search(str(path)):
+        raise LedgerError(
+            "the ledger's place is an address and not the path of a file; commands that ask take "
+            "postgresql://user@host/database, and the others are for files: use PostgreSQL's own tools there"
+        )
+
+
 def _make(path: Path) -> None:
+    _refuse_address(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.is_dir():
         raise LedgerError(f"{str(path)!r} is a folder; the ledger needs the name of a file")
@@ -301,8 +315,9 @@ def _make(path: Path) -> None:
         raise LedgerError(f"ledger {str(path)!r} or its folder is read-only; change its rights or name another file")
 
 
-def _inspect(path: Path) -> None:
+def inspect(path: Path) -> None:
     """Look at the header before SQLite does, so that a file that is not ours stays as it is to the last byte."""
+    _refuse_address(path)
     try:
         with path.open("rb") as file:
             head = file.read(100)
