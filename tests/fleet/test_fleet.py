@@ -648,7 +648,7 @@ class Stoppable(Run):
 def test_a_signal_stops_a_fleet_gently_and_a_second_one_at_once(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("looktwice.cli.console.heard", [])
+    monkeypatch.setattr("looktwice.cli.console.received", [])
     before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
     try:
         with _interruptible(run) as reasons:

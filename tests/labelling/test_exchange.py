@@ -257,7 +257,7 @@ def test_classifications_for_fiftyone_and_labels_back(scored: Path) -> None:
 
 def test_names_that_fiftyone_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
     twins = [StoredVerdict(name, "cat", 0.5, "cat", (), None) for name in ("a.png", "a.jpg")]
-    with pytest.raises(DataError, match=r"1 picture \(a.jpg\) only told from others by the ending"):
+    with pytest.raises(DataError, match=r"1 picture \(a.jpg\) cannot be told from others without the ending"):
         fiftyone.export(twins, tmp_path / "out.json")
     (tmp_path / "truths.json").write_text('{"labels": {"elsewhere/a": "cat"}}')
     with pytest.raises(DataError, match="rel_dir"):

@@ -209,7 +209,7 @@ class Batches:
             await asyncio.wait([search, stopping], return_when=asyncio.FIRST_COMPLETED)
             if search.done():
                 return search.result()
-            raise TransientError("the run was stopped before the vendor told whether it has a batch; run again")
+            raise TransientError("the run was stopped before the vendor said whether it has a batch; run again")
         finally:
             stopping.cancel()
             search.cancel()

@@ -77,7 +77,3 @@ class Canaries:
             self.asked += 1
             self.flipped += label != canary.label
         return label
-
-    def flip_rate(self) -> float | None:
-        """How often an answer differed from the one before; None if no answer was asked for again."""
-        return self.flipped / self.asked if self.asked else None

@@ -260,7 +260,7 @@ class SharedAdaptiveRate(AdaptiveRate):
     def __init__(self, width: int, paces: LearnedPaces, fingerprint: str) -> None:
         super().__init__(width)
         self._paces, self._fingerprint = paces, fingerprint
-        self._joined = self._told = False
+        self._joined = self._shared = False
         self._due = float("-inf")
 
     def join(self) -> None:
@@ -275,8 +275,8 @@ class SharedAdaptiveRate(AdaptiveRate):
 
     def _count(self, now: float, refusals: int) -> None:
         super()._count(now, refusals)
-        if now >= self._due and (self._told or self.rate is not None):
-            self._due, self._told, rate = now + self.EVERY, self.rate is not None, self.rate
+        if now >= self._due and (self._shared or self.rate is not None):
+            self._due, self._shared, rate = now + self.EVERY, self.rate is not None, self.rate
             with suppress(LedgerError):  # whoever needs the ledger gets the error
                 kept = asyncio.wrap_future(self._paces.keep_pace(self._fingerprint, rate))
                 kept.add_done_callback(partial(self._yield, rate))

@@ -239,11 +239,11 @@ def micros(money: Money) -> int:
     return int(value)
 
 
-def _total(wish: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
+def _total(limit: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
     """The limit that an option means: `500` in total, `+500` more than is spent now."""
-    if wish is None:
+    if limit is None:
         return None
-    text = str(wish)
+    text = str(limit)
     try:
         amount = read(text.removeprefix("+"))
     except ValueError:

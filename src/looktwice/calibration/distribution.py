@@ -221,8 +221,8 @@ def _counted(votes: Votes) -> tuple[str, ...]:
     answers = votes.answers()
     place, column = np.nonzero(answers != MISSING)
     shape = (len(votes), len(votes.vocabulary))
-    said = coo_array((np.ones(len(place)), (place, answers[place, column])), shape=shape).tocsr()
-    found = (said.T @ said).tocoo()
+    answered = coo_array((np.ones(len(place)), (place, answers[place, column])), shape=shape).tocsr()
+    found = (answered.T @ answered).tocoo()
     order = np.lexsort((found.col, -found.data, found.row))
     order = order[found.row[order] != found.col[order]]
     order = order[np.arange(len(order)) - np.searchsorted(found.row[order], found.row[order]) < LISTED]

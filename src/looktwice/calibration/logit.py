@@ -221,8 +221,8 @@ def _options(rows: Places, choice: NDArray[np.bool_], count: Places) -> tuple[Pl
 
 def truth_columns(codes: Codes, truths: Codes) -> Places:
     """(n,): the first column that names the truth, or the one after the last if none does."""
-    said = (codes == truths[:, None]) & (codes != MISSING)
-    return np.where(said.any(axis=1), said.argmax(axis=1), codes.shape[1])
+    hit = (codes == truths[:, None]) & (codes != MISSING)
+    return np.where(hit.any(axis=1), hit.argmax(axis=1), codes.shape[1])
 
 
 def first_named(codes: Codes) -> Places:
@@ -235,9 +235,9 @@ def only_left(codes: Codes, left: Places, votes: Votes) -> Codes:
     """(n,): the only label of a complete vocabulary that no answer named, MISSING if there are more, or none."""
     last = np.full(len(codes), MISSING, np.int32)
     rows = np.flatnonzero(left == 1) if len(votes.vocabulary) == votes.classes else np.empty(0, np.intp)
-    said = np.zeros((len(rows), votes.classes + 1), bool)
-    said[np.arange(len(rows))[:, None], codes[rows]] = True
-    last[rows] = said[:, :-1].argmin(axis=1)
+    named = np.zeros((len(rows), votes.classes + 1), bool)
+    named[np.arange(len(rows))[:, None], codes[rows]] = True
+    last[rows] = named[:, :-1].argmin(axis=1)
     return last
 
 

@@ -359,7 +359,7 @@ def _pictures(confidence: Floats, correct: Bools) -> tuple[Floats, Bools]:
         raise DataError(f"correct has type {correct.dtype}; give true or false, such as answers == truths")
     bad = np.flatnonzero(~((confidence >= 0) & (confidence <= 1)))
     if len(bad):
-        raise DataError(f"confidence {confidence[bad[0]]} in row {bad[0]} is not a number from 0 to 1; mend it")
+        raise DataError(f"confidence {confidence[bad[0]]} in row {bad[0]} is not a number from 0 to 1; correct it")
     return confidence, correct
 
 
@@ -370,7 +370,7 @@ def _losses(name: str, losses: Floats, pictures: int) -> Floats:
         raise DataError(f"{shape}; give one loss for each of at least one picture")
     bad = np.flatnonzero(~np.isfinite(losses))
     if len(bad):
-        raise DataError(f"{name} {losses[bad[0]]} in row {bad[0]} is not a finite number; mend it")
+        raise DataError(f"{name} {losses[bad[0]]} in row {bad[0]} is not a finite number; correct it")
     return losses
 
 

@@ -140,8 +140,8 @@ def common_weight(labelled: LabelledVotes) -> Patterns:
     if labelled.evidence is None:
         return equal_weights(logit.tabulate(labelled))
     table = scored.tabulate_scored(labelled, Layout(Scale.learn(labelled.evidence), (), ("count", "base", "views")))
-    said, views = table.options, 1 + len(labelled.panel)
-    options = np.column_stack([said[:, 0], said[:, 1:views].sum(axis=1), said[:, views:]])
+    features, views = table.options, 1 + len(labelled.panel)
+    options = np.column_stack([features[:, 0], features[:, 1:views].sum(axis=1), features[:, views:]])
     return replace(table, options=options, views=1)
 
 
@@ -152,13 +152,13 @@ def with_useful_scores(labelled: LabelledVotes) -> LabelledVotes:
 
 
 def equal_weights(patterns: Patterns) -> Patterns:
-    """The table of a jury with one weight for all views, to which it does not matter who says a label, but how many do.
+    """The table of a jury with one weight for all views, to which only the number of votes for a label matters.
 
-    Patterns whose labels are said by as many become one, so that a fit takes a fraction of the time.
+    Patterns whose labels have the same numbers of votes become one, so that a fit takes a fraction of the time.
     """
-    said, owner = patterns.options, patterns.owner
-    counts = said[:, 1:-3].sum(axis=1)
-    code = np.where(said[:, -2] == 1.0, 0, 1 + 2 * counts + said[:, 0]).astype(np.int16)
+    features, owner = patterns.options, patterns.owner
+    counts = features[:, 1:-3].sum(axis=1)
+    code = np.where(features[:, -2] == 1.0, 0, 1 + 2 * counts + features[:, 0]).astype(np.int16)
     order = np.lexsort((code, owner))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order)) - patterns.starts[owner]
@@ -171,7 +171,7 @@ def equal_weights(patterns: Patterns) -> Patterns:
     place = starts[kind[owner]] + rank
     return replace(
         patterns,
-        options=np.column_stack([said[:, 0], counts, said[:, -3:]])[option],
+        options=np.column_stack([features[:, 0], counts, features[:, -3:]])[option],
         views=1,
         size=patterns.size[option],
         starts=starts,

@@ -190,11 +190,11 @@ def list_options(
     labels = _option_labels(votes, scale)
     named = labels != MISSING
     count = named.sum(axis=1)
-    said = votes.answers()
-    views = said.shape[1] - 1
+    answers = votes.answers()
+    views = answers.shape[1] - 1
     own = views + 1 + width(columns, knots)
     features = np.zeros((len(votes), labels.shape[1] + 1, own + len(classes) + 2))
-    votes_for = (labels[:, :, None] == said[:, None, :]) & (said != MISSING)[:, None, :]
+    votes_for = (labels[:, :, None] == answers[:, None, :]) & (answers != MISSING)[:, None, :]
     features[:, :-1, : views + 1] = votes_for
     logs = scale.log_shares(votes.evidence, labels, votes.classes)
     place = views + 1
@@ -229,12 +229,12 @@ def _option_labels(votes: Votes, scale: Scale) -> Codes:
     evidence = votes.evidence
     assert evidence is not None  # noqa: S101  # `list_options` has checked it
     n, words = len(votes), max(len(votes.vocabulary), 1)
-    said = votes.answers()
-    width = said.shape[1]
+    answers = votes.answers()
+    width = answers.shape[1]
     listed = evidence.labels.reshape(n, -1)
     shares = scale.shares(evidence).reshape(n, -1)
-    codes = np.column_stack([said, listed])
-    # What was said first comes first, by its place; the others follow by their shares, which are at most 1 a list.
+    codes = np.column_stack([answers, listed])
+    # First labels come first, by their places; the others follow by their shares, which are at most 1 a list.
     worth = np.column_stack([np.tile(np.arange(width, 0, -1) * 2.0 * width, (n, 1)), shares])
     row, column = np.nonzero(codes != UNLISTED)
     key, inverse = np.unique(row * words + codes[row, column], return_inverse=True)
@@ -243,9 +243,9 @@ def _option_labels(votes: Votes, scale: Scale) -> Codes:
     total = np.bincount(inverse, np.where(column < width, 0.0, worth[row, column]), len(key))
     owner = key // words
     order = np.lexsort([-(first + np.where(first > 0, 0.0, total)), owner])
-    owner, key, spoken = owner[order], key[order], first[order] > 0
+    owner, key, is_first = owner[order], key[order], first[order] > 0
     rank = np.arange(len(key)) - np.searchsorted(owner, owner)
-    kept = rank < np.bincount(owner, spoken, n)[owner] + MOST_OTHERS
+    kept = rank < np.bincount(owner, is_first, n)[owner] + MOST_OTHERS
     labels = np.full((n, int(rank[kept].max(initial=0)) + 1), MISSING, np.int32)
     labels[owner[kept], rank[kept]] = key[kept] % words
     return labels

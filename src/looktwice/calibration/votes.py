@@ -291,16 +291,16 @@ class Votes:
     def apart(self, known: int, classes: int) -> Iterator[tuple[Places, Self]]:
         """The places and votes of pictures that name only the first `known` labels, then of each other one alone.
 
-        Each part has its own vocabulary, and `classes` or more of them: what is thought of a picture must not depend on
-        new labels that were said of others.
+        Each part has its own vocabulary, and `classes` or more of them: the verdict on a picture must not depend on
+        new labels among the answers about others.
         """
         lists = (
             np.full((len(self), 0), MISSING) if self.evidence is None else self.evidence.labels.reshape(len(self), -1)
         )
-        said = np.column_stack([self.answers(), lists])
-        new = (said >= known).any(axis=1)
+        codes = np.column_stack([self.answers(), lists])
+        new = (codes >= known).any(axis=1)
         for rows in filter(len, (np.flatnonzero(~new), *np.flatnonzero(new)[:, None])):
-            more = np.unique(said[rows][said[rows] >= known])
+            more = np.unique(codes[rows][codes[rows] >= known])
             place = np.arange(len(self.vocabulary) + 1, dtype=np.int32)
             place[more], place[-1] = known + np.arange(len(more)), MISSING
             part = self.take(rows)
@@ -323,7 +323,7 @@ class Votes:
         words = tuple(dict.fromkeys((*vocabulary, *self.vocabulary)))
         known = {label: code for code, label in enumerate(words)}
         place = np.array([*(known[label] for label in self.vocabulary), OUTSIDE, MISSING], np.int32)
-        told = Votes(
+        recoded = Votes(
             self.names,
             self.panel,
             words,
@@ -334,9 +334,9 @@ class Votes:
             evidence=self.evidence and replace(self.evidence, labels=place[self.evidence.labels]),
         )
         if not isinstance(self, LabelledVotes):
-            return told
+            return recoded
         excluded = [tuple(place[list(codes)].tolist()) for codes in self.excluded]
-        return told.labelled(self.words, excluded, self.probabilities)
+        return recoded.labelled(self.words, excluded, self.probabilities)
 
     def answers(self) -> Codes:
         """(n, S + 1): the base label, then the views'."""
@@ -458,10 +458,10 @@ class LabelledVotes(Votes):
 
 def check_truths(truths: Iterable[str], labels: Iterable[str]) -> None:
     """Refuse truths of which none is among the labels: both mean the same things by other words."""
-    true, said = set(truths), set(labels)
-    if true and said and true.isdisjoint(said):
+    true, known = set(truths), set(labels)
+    if true and known and true.isdisjoint(known):
         raise DataError(
-            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(said)}); rename the "
+            f"none of the truths ({_few(true)}) is among the labels of the classifier ({_few(known)}); rename the "
             "labels in its description (`rename`, or `labels` where it answers with positions), or take the truths "
             "from another column with --truths-column"
         )

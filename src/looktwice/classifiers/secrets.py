@@ -31,8 +31,8 @@ WORDS = 300
 """How much of a server's own words an error repeats, in characters."""
 SEARCHED = 1 << 20
 """How much of them is looked at."""
-HEARD = 1 << 14
-"""How much of them, without needless whitespace, is searched for secrets."""
+MASKED = 1 << 14
+"""How much of them, without needless whitespace, is searched for secrets and masked."""
 KEPT = 1 << 16
 """Bytes of the largest reply that is kept."""
 WORK = 1 << 22
@@ -152,8 +152,8 @@ class Secrets:
         """One short line of a text that came from outside, without secrets and control characters."""
         whole = " ".join(text[:SEARCHED].split())
         # Masked before it is cut, or half a key could be left at the end.
-        line = self.mask(whole[:HEARD])
-        if (len(text) > SEARCHED or len(whole) > HEARD) and len(line) <= WORDS:
+        line = self.mask(whole[:MASKED])
+        if (len(text) > SEARCHED or len(whole) > MASKED) and len(line) <= WORDS:
             line = MASK
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
         return line if len(line) <= WORDS else f"{line[:WORDS]}…"
@@ -246,8 +246,8 @@ def _readings(text: str, least: int, work: _Work, depth: int = DEPTH) -> Iterato
         if work.left < 0:
             raise _Exhausted
         yield reading.lower()
-        for said in _decoded(reading, least) if depth else ():
-            yield from _readings(said, least, work, depth - 1)
+        for decoded in _decoded(reading, least) if depth else ():
+            yield from _readings(decoded, least, work, depth - 1)
 
 
 def _unescaped(text: str) -> Iterator[str]:

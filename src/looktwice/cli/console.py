@@ -114,7 +114,7 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
     loop = asyncio.get_running_loop()
     show = progress.log_json if output.json_log else progress.show_bar if ERR.is_terminal else progress.log_lines
     signals = stopping_signals()
-    loop.set_exception_handler(_tell)
+    loop.set_exception_handler(_report_error)
     try:
         async with model, progress.shown(model.asker, total, show):
             for each in signals:
@@ -125,22 +125,22 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
             loop.remove_signal_handler(each)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Say in one line what went wrong while a run was left at once, such as answers that could not be saved."""
+def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Print in one line what went wrong while a run was left at once, such as answers that could not be saved."""
     if isinstance(error := context.get("exception"), LookTwiceError):
         say(f"[red]error:[/red] {safe(str(error))}")
     else:
         loop.default_exception_handler(context)
 
 
-heard: list[int] = []
-"""The signals that told this process to stop, which its exit code follows from."""
+received: list[int] = []
+"""The signals to stop that came so far; the exit code follows from the first."""
 
 
 def stopping_signals() -> list[signal.Signals]:
     """What ends a run gently: Ctrl-C, and what systemd, Docker, Slurm or a terminal that is closed send.
 
-    One that is ignored on purpose stays so, as under nohup; Ctrl-C is heard also by runs in the background.
+    One that is ignored on purpose stays so, as under nohup; Ctrl-C also reaches runs in the background.
     """
     found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     return [each for each in found if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
@@ -148,8 +148,8 @@ def stopping_signals() -> list[signal.Signals]:
 
 def stop(number: int, halt: Callable[[str], None], give_up: Callable[[], None] | None = None) -> None:
     """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once, after `give_up`."""
-    heard.append(number)
-    if len(heard) > 1:
+    received.append(number)
+    if len(received) > 1:
         if give_up:
             give_up()
         raise SystemExit(128 + number)
@@ -160,7 +160,7 @@ def stop(number: int, halt: Callable[[str], None], give_up: Callable[[], None] |
 
 def exit_code(usual: int) -> int:
     """128 and the signal's number where one other than Ctrl-C stopped the run, as supervisors expect it."""
-    return 128 + heard[0] if heard and heard[0] != signal.SIGINT else usual
+    return 128 + received[0] if received and received[0] != signal.SIGINT else usual
 
 
 def policy_of(model: AsyncModel, decide: DecisionOptions) -> Policy:

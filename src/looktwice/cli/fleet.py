@@ -194,7 +194,7 @@ class Watch:
         self._started = time.monotonic()
 
     def follow(self, run: Run) -> None:
-        """Hear of every unit; returns when there are no more, or after a failure."""
+        """Count the units as they are done; returns when there are no more, or after a failure."""
         with ERR.status("Starting ...") as status:
             for summary in run:
                 if summary:
@@ -216,7 +216,7 @@ class Watch:
             self.began = self._files[max(seen for seen in self._files if seen <= since)]
 
     def _shown(self, underway: Progress) -> Tally:
-        """Where the run stands, with what was asked for units that are not done; told to machines that listen."""
+        """Where the run stands, with what was asked for units that are not done; as a JSON line, too, if wanted."""
         seconds = time.monotonic() - self._started
         tally = replace(self.tally, progress=self.tally.progress + underway, seconds=seconds)
         if self._json_log:

@@ -94,8 +94,8 @@ def _amounts(days: Sequence[DayCost], billed: bool) -> list[str]:
     counts = [sum(getattr(day, name) for day in days) for name in COUNTS.values()]
     amounts = [*map(str, counts), f"{sum(day.micros for day in days) / 1e6:.4f}"]
     if billed:
-        cost, expected, asked, said, cached = (sum(getattr(day, name) for day in days) for name in AMOUNTS)
-        amounts += [f"{expected / 1e6:.4f}", f"{cost / 1e6:.4f}", f"{asked:,} ({cached:,})", f"{said:,}"]
+        cost, expected, question, answer, cached = (sum(getattr(day, name) for day in days) for name in AMOUNTS)
+        amounts += [f"{expected / 1e6:.4f}", f"{cost / 1e6:.4f}", f"{question:,} ({cached:,})", f"{answer:,}"]
     return amounts
 
 
@@ -105,10 +105,8 @@ def export(path: Path | None, out: Path, pictures: Sequence[Picture] = ()) -> No
     names: dict[str, str] = {}
     for picture in track(pictures, "pictures", console=ERR, transient=True, disable=not ERR.is_terminal):
         try:
-            for size in (
-                WorkingSize(long=1),
-                None,
-            ):  # the ledger knows it by its file where it was scaled down, else by its pixels
+            # The ledger knows a picture by its file where it was scaled down, else by its pixels.
+            for size in (WorkingSize(long=1), None):
                 names.setdefault(picture.image(size).digest, picture.name)
         except ImageError as error:
             say(f"[yellow]not read:[/yellow] {safe(picture.name)}: {safe(error.why)}")

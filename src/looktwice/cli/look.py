@@ -88,8 +88,8 @@ class Decided:
         since = self.stream.since
         if since is None:
             return None, []
-        strangest = nsmallest(LABEL_FIRST, range(since, len(self._places)), key=self._familiarity.__getitem__)
-        return self._places[since], [self._places[at] for at in strangest]
+        least_familiar = nsmallest(LABEL_FIRST, range(since, len(self._places)), key=self._familiarity.__getitem__)
+        return self._places[since], [self._places[at] for at in least_familiar]
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ def score(
         file.finish(decided.unscored)
     complain(list(decided.unscored.values()))
     decided.catch_up()
-    stream, (since, strangest) = decided.stream, decided.change()
-    began, first = None if since is None else todo[since].name, [todo[place].name for place in strangest]
+    stream, (since, least_familiar) = decided.stream, decided.change()
+    began, first = None if since is None else todo[since].name, [todo[place].name for place in least_familiar]
     tell_unfamiliar(decided.unfamiliar, len(todo), decide.false_alarms)
     if output.json:
         summary: dict[str, object] = {

@@ -122,7 +122,7 @@ class Run:
                 worker = self._idle.pop()
                 self._working[worker.work.remote(unit)] = worker
                 unit = next(self._todo, None)
-            elif summary := self._heard(max(0.0, tick - time.monotonic())):
+            elif summary := self._next_summary(max(0.0, tick - time.monotonic())):
                 yield summary
             if not unit or self._reason:  # nothing is left for these, and others may be waiting for their processors
                 self._starting.clear()
@@ -150,7 +150,7 @@ class Run:
                 total += ray.get(each)
         return total
 
-    def _heard(self, seconds: float) -> Summary | None:
+    def _next_summary(self, seconds: float) -> Summary | None:
         """The summary of a unit that is done; None if no worker has one within the time."""
         import ray
         from ray.exceptions import RayError

@@ -511,7 +511,9 @@ def named_truths(path: Path, labels: "NDArray[np.generic]", names: Sequence[str]
         texts = [] if strange else [names[label] for label in numbers]
     if strange:
         where, known = shown(str(path)), len(names or ())
-        raise DataError(f"{where}: {few(strange, 'label')} outside the {known} class names; mend labels or class_names")
+        raise DataError(
+            f"{where}: {few(strange, 'label')} outside the {known} class names; correct labels or class_names"
+        )
     return texts
 
 

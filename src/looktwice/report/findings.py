@@ -213,7 +213,7 @@ class ClassRow:
     low: float
     high: float
     """The 95 % interval of that."""
-    said: int
+    predicted: int
     """How many pictures were given this label."""
     precise: float | None
     """The share of those that are right; None if there are none."""

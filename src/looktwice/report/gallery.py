@@ -153,8 +153,8 @@ class Card:
     """Its true label, where that is known."""
     right: bool | None
     base: str
-    said: str
-    """How the views voted."""
+    votes: str
+    """How the views voted, or why the picture is unfamiliar."""
     thumbnail: Thumbnail | None
 
 
@@ -209,7 +209,7 @@ def unfamiliar(
     share, usual = len(reasons) / len(judged.votes), f"where {100 * false_alarms:.1f} % are to be expected"
     about = f"{100 * share:.1f} % of the pictures, {usual}. They are never accepted: their confidence means nothing."
     known = {item.name: item for item in pictures}
-    cards = tuple(replace(_card(judged, known, row), said=why) for row, why in islice(reasons.items(), CARDS))
+    cards = tuple(replace(_card(judged, known, row), votes=why) for row, why in islice(reasons.items(), CARDS))
     return [Gallery("Not the kind of picture it learned from", about, len(reasons), cards)]
 
 
@@ -230,12 +230,12 @@ def _card(judged: Judged, known: dict[str, Picture], row: int) -> Card:
     views = [words[code] for code in votes.views[row].tolist() if code != MISSING]
     truth = None if labelled is None else labelled.words[row]
     right = bool(judged.outcome.correct[row]) if judged.outcome else None
-    said = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]
+    parts = [f"{views.count(label)} of {len(views)} views agree" if views else "no view was asked"]
     for other, times in Counter(view for view in views if view != label).most_common(2):
-        said.append(f"{times} say {other}" if times > 1 else f"one says {other}")
+        parts.append(f"{times} say {other}" if times > 1 else f"one says {other}")
     try:
         seen = thumbnail(known[name].image(PHOTO).pixels) if name in known else None
     except (ImageError, DataError):
         seen = None
     base = words[votes.base[row]]
-    return Card(name, label, float(judged.confidence[row]), truth, right, base, "; ".join(said), seen)
+    return Card(name, label, float(judged.confidence[row]), truth, right, base, "; ".join(parts), seen)

@@ -145,14 +145,14 @@ def _trial(pictures: Sequence[Picture], vocabulary: Sequence[str], count: int) -
         return None
     drawn = np.random.default_rng(0).permutation(len(labelled))[:count].tolist()
 
-    def check(said: Sequence[str]) -> None:
-        if 2 * len(said) < len(drawn):  # most of them failed, of which their messages tell
+    def check(answered: Sequence[str]) -> None:
+        if 2 * len(answered) < len(drawn):  # most of them failed, and their own messages say why
             return
         try:
-            check_truths(truths, said)
+            check_truths(truths, answered)
         except DataError as error:
             raise DataError(
-                f"{error}; only the first {len(said)} pictures were asked about, and their answers are kept in the "
+                f"{error}; only the first {len(answered)} pictures were asked about, and their answers are kept in the "
                 "ledger, if there is one; --label-check 0 (label_check=0) goes on regardless"
             ) from None
 
@@ -231,9 +231,9 @@ def learn(
     in the order that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims
     at the Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
 
-    Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: what is
-    said of a picture decided that, and it learns the truth given what was said. Figures, guarantees, sets, familiarity
-    and drift are about pictures as they come, so they rest on an even sample of them (`LabelledVotes.even`).
+    Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: the answers
+    about a picture decided that, and it learns the truth given the answers. Figures, guarantees, sets, familiarity and
+    drift are about pictures as they come, so they rest on an even sample of them (`LabelledVotes.even`).
     """
     labelled = collected.labelled()
     even = labelled.even()[n_selection:]

@@ -241,7 +241,7 @@ class Batch:
         self.refuse(error)
         for learned in self.learned:
             learned.future.set_exception(LedgerError(*error.args))
-        for future in self._told():
+        for future in self._waiting():
             future.set_exception(LedgerError(*error.args))
 
     def resolve(self) -> None:
@@ -252,11 +252,11 @@ class Batch:
             intent.future.set_result(intent.grant)
         for booking in self.bookings:
             booking.future.set_result(booking.booked)
-        for future in self._told():
+        for future in self._waiting():
             future.set_result(None)
 
-    def _told(self) -> list[Future[None]]:
-        """Those who only wait for it to be on disk."""
+    def _waiting(self) -> list[Future[None]]:
+        """The futures of those who only wait for it to be on disk."""
         notes, settlements, flushes = self.notes, self.settlements, self.flushes
         return [*(n.future for n in notes), *(s.future for s in settlements), *(f.future for f in flushes)]
 

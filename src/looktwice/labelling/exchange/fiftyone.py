@@ -41,23 +41,23 @@ def export(verdicts: Iterable[Judged], out: Path) -> None:
 def read(path: Path, names: Iterable[str]) -> dict[str, Click]:
     """The labels that FiftyOne exported, for pictures of these names; a picture without a label has none."""
     try:
-        told = _Classifications.model_validate_json(path.read_bytes())
+        exported = _Classifications.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(f"{str(path)!r} cannot be read ({error.strerror}); name what FiftyOne exported") from None
     except ValidationError:
         what = f"{str(path)!r} is no labels file that FiftyOne exported"
         raise DataError(f"{what}; export with dataset_type=fiftyone.types.FiftyOneImageClassificationDataset") from None
     named = _keys(names)
-    lost = sorted(told.labels.keys() - named.keys())
+    lost = sorted(exported.labels.keys() - named.keys())
     if lost:
         raise DataError(f"{few(lost, 'label')} without a picture; export with rel_dir= the folder of the pictures")
     known = {}
-    for key, said in told.labels.items():
+    for key, value in exported.labels.items():
         label: str | None
-        if isinstance(said, int):
-            label = told.classes[said] if told.classes and 0 <= said < len(told.classes) else str(said)
+        if isinstance(value, int):
+            label = exported.classes[value] if exported.classes and 0 <= value < len(exported.classes) else str(value)
         else:
-            label = said.label if isinstance(said, _Classification) else said
+            label = value.label if isinstance(value, _Classification) else value
         if label is not None:
             known[named[key]] = click("fiftyone", named[key], "label", (label,))
     return known
@@ -70,5 +70,7 @@ def _keys(names: Iterable[str]) -> dict[str, str]:
         if found.setdefault(PurePosixPath(name).with_suffix("").as_posix(), name) != name:
             twice.append(name)
     if twice:
-        raise DataError(f"{few(twice, 'picture')} only told from others by the ending, which FiftyOne drops; rename")
+        raise DataError(
+            f"{few(twice, 'picture')} cannot be told from others without the ending, which FiftyOne drops; rename"
+        )
     return found
