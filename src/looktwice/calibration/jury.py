@@ -19,31 +19,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from looktwice.calibration.base import Ballot
 from looktwice.calibration.distribution import Companions, Distribution
 from looktwice.calibration.logit import (
     SHRINKAGE,
     Offsets,
     Patterns,
+    Utilities,
     choose_offsets,
     descend,
     first_named,
-    log_odds,
     only_left,
     pooling,
     posterior_covariance,
+    softmax,
     tabulate,
     widen,
 )
-from looktwice.calibration.scored import Layout, Scored, ScoredUtilities, choose_layout, fit_scored
+from looktwice.calibration.scored import Layout, Scored, choose_layout, fit_scored
 from looktwice.calibration.votes import MISSING, Codes, Floats, LabelledVotes, Places, Votes
 from looktwice.errors import DataError, FitError
-
-Ballot = Literal["base", "vote"]
 
 Z95 = 1.959963984540054
 FEWEST_FOR_OFFSETS = 3
@@ -192,7 +192,7 @@ class Jury:
             covariance=tuple(map(tuple, posterior_covariance(patterns, self.shrinkage, theta).tolist())),
         )
 
-    def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, _Utilities | ScoredUtilities]]:
+    def _by_evidence(self, votes: Votes) -> Iterator[tuple[Places, Utilities]]:
         """The rows judged by labels alone, then those judged by scores too, with the utilities of their options."""
         scored = self.judged_by_scores(votes)
         for rows in filter(len, (np.flatnonzero(~scored), np.flatnonzero(scored))):
@@ -200,7 +200,7 @@ class Jury:
             with_scores = self.scored if scored[rows[0]] else None
             yield rows, with_scores.utilities(part) if with_scores else self._utilities(part)
 
-    def _utilities(self, votes: Votes) -> _Utilities:
+    def _utilities(self, votes: Votes) -> Utilities:
         if not self.weights:
             raise FitError("the calibrator jury has not been fitted; call fit(labelled_votes) first")
         if len(votes.panel) != len(self.weights) - 1:
@@ -209,7 +209,7 @@ class Jury:
             raise DataError("the jury has other numbers of offsets and of their classes; fit again")
         return _weigh(votes, self)
 
-    def _believed(self, utilities: _Utilities | ScoredUtilities) -> Places:
+    def _believed(self, utilities: Utilities) -> Places:
         """(n,): the column of the believed label among base and views; the base label wins a tie."""
         best = utilities.eligible().argmax(axis=1)
         return best if self.ballot == "vote" else np.zeros_like(best)
@@ -326,41 +326,22 @@ def _other_panel(fitted: int, given: int) -> DataError:
 
 
 @dataclass(frozen=True, eq=False)
-class _Utilities:
-    """The options of n pictures and the utility of each; column 0 is the base label, the last is the unnamed class."""
+class _LabelUtilities(Utilities):
+    """The utilities of the labels that base and views name."""
 
     codes: Codes
     first: Places
+    """(n, S + 1): the first column that names the same label."""
     log_votes: Floats
     """(n, S + 1): the log of a label's number of votes in the first column that names it, 0 in the others."""
-    scores: Floats
-    covariance: Floats
-    last: Codes
-    """(n,): the only label that no answer named, MISSING if there are more, or none."""
     groups: Places
     """(n,): the place of the base label among the classes with an offset, otherwise −1."""
 
     def labels(self) -> Codes:
-        """(n, S + 2): each named label in the first column that names it, and the only unnamed one; others MISSING."""
         return np.column_stack([np.where(self._named(), self.codes, np.int32(MISSING)), self.last])
 
-    def named(self) -> Floats:
-        """(n, S + 2): their probabilities."""
-        return np.where(np.isfinite(self.eligible()), _softmax(self.scores), 0.0)
-
-    def eligible(self) -> Floats:
-        """(n, S + 2): the scores of options that are labels."""
-        scores = self.scores.copy()
-        scores[self.last == MISSING, -1] = -np.inf
-        return scores
-
-    def odds(self, believed: Places) -> Floats:
-        """(n,): log odds of the label in the believed column."""
-        return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))
-
     def slope(self, believed: Places) -> Floats:
-        """(n, p): how those log odds change with each parameter."""
-        share = _softmax(self._others(believed))
+        share = softmax(self.rivals(believed))
         asked = self.codes != MISSING
         rivals = np.take_along_axis(share, np.where(asked, self.first, 0), axis=1) * asked
         none, count = (believed == self.first.shape[1]) - share[:, -1], self._named().sum(axis=1)
@@ -374,13 +355,8 @@ class _Utilities:
     def _named(self) -> NDArray[np.bool_]:
         return self.first == np.arange(self.first.shape[1])
 
-    def _others(self, believed: Places) -> Floats:
-        rest = self.scores.copy()
-        rest[np.arange(len(rest)), believed] = -np.inf
-        return rest
 
-
-def _weigh(votes: Votes, jury: Jury) -> _Utilities:
+def _weigh(votes: Votes, jury: Jury) -> _LabelUtilities:
     codes = votes.answers()
     first = first_named(codes)
     n, width = first.shape
@@ -397,7 +373,8 @@ def _weigh(votes: Votes, jury: Jury) -> _Utilities:
     groups = Offsets(jury.classes).of(votes.base)
     sums[:, 0] += np.array([*jury.offsets, 0.0])[groups]
     scores = np.column_stack([np.where(named, sums + jury.log_votes * log_votes, -np.inf), none])
-    return _Utilities(codes, first, log_votes, scores, np.array(jury.covariance), only_left(codes, left, votes), groups)
+    last = only_left(codes, left, votes)
+    return _LabelUtilities(scores, np.array(jury.covariance), last, codes, first, log_votes, groups)
 
 
 def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures: int, classes: int) -> Distribution:
@@ -410,11 +387,6 @@ def joined_distribution(parts: Sequence[tuple[Places, Codes, Floats]], pictures:
         labels[rows, : codes.shape[1]] = codes
         named[rows, : codes.shape[1]] = probabilities
     return Distribution(labels, named, classes)
-
-
-def _softmax(scores: Floats) -> Floats:
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def _sigmoid(odds: Floats) -> Floats:

@@ -7,6 +7,7 @@ number of classes. The parameters are always in the order w₀, w_1 … w_S, γ,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -326,11 +327,55 @@ def chances(patterns: Patterns, theta: Floats) -> Floats:
     return np.exp(scores - _log_totals(patterns, scores)[patterns.owner])
 
 
-def log_odds(own: Floats, rest: Floats) -> Floats:
-    """(n,): log odds of an option with the score `own`, (n,), against the other options' scores `rest`, (n, c)."""
-    top = rest.max(axis=1)
-    odds: Floats = own - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
-    return odds
+@dataclass(frozen=True, eq=False)
+class Utilities(ABC):
+    """The utility of each option of n pictures; column 0 is the base label, the last is the unnamed class."""
+
+    scores: Floats
+    """(n, c + 1): the utilities, −∞ where a picture has no such option."""
+    covariance: Floats
+    """(p, p): that of the parameters they depend on."""
+    last: Codes
+    """(n,): the only label that no answer named, MISSING if there are more, or none."""
+
+    @abstractmethod
+    def labels(self) -> Codes:
+        """(n, c + 1): each named label in one column, and the only unnamed one in the last; others are MISSING."""
+
+    @abstractmethod
+    def slope(self, believed: Places) -> Floats:
+        """(n, p): how the log odds of the label in the believed column change with each parameter."""
+
+    def named(self) -> Floats:
+        """(n, c + 1): the probabilities of the labels."""
+        return np.where(np.isfinite(self.eligible()), softmax(self.scores), 0.0)
+
+    def eligible(self) -> Floats:
+        """(n, c + 1): the utilities of options that are labels."""
+        scores = self.scores.copy()
+        scores[self.last == MISSING, -1] = -np.inf
+        return scores
+
+    def odds(self, believed: Places) -> Floats:
+        """(n,): log odds of the label in the believed column."""
+        rest = self.rivals(believed)
+        top = rest.max(axis=1)
+        odds: Floats = (
+            self.scores[np.arange(len(rest)), believed] - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
+        )
+        return odds
+
+    def rivals(self, believed: Places) -> Floats:
+        """(n, c + 1): the utilities of all other options."""
+        rest = self.scores.copy()
+        rest[np.arange(len(rest)), believed] = -np.inf
+        return rest
+
+
+def softmax(scores: Floats) -> Floats:
+    """(n, c): exp of the scores, each row divided by its sum."""
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def widen(theta: Floats, offsets: int = 0) -> Floats:

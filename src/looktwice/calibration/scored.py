@@ -26,18 +26,19 @@ from numpy.typing import NDArray
 from looktwice.calibration.logit import (
     STRENGTHS,
     Patterns,
+    Utilities,
     briers,
     descend,
     folds,
     frequent_classes,
     held_out_fits,
-    log_odds,
     losses,
     only_left,
     pays,
     pooling,
     posterior_covariance,
     resolve_truths,
+    softmax,
     tabulate,
     truth_columns,
 )
@@ -104,7 +105,7 @@ class Scored:
         options = list_options(votes, self.scale, self.columns, self.knots, self.classes)
         scores = np.where(options.possible, options.features @ np.array(self.theta) + options.left, -np.inf)
         left = votes.classes - (options.labels != MISSING).sum(axis=1)
-        return ScoredUtilities(options, scores, np.array(self.covariance), only_left(options.labels, left, votes))
+        return ScoredUtilities(scores, np.array(self.covariance), only_left(options.labels, left, votes), options)
 
     def pooled(self, views: int) -> Self:
         """The same for views that are not the panel's, each with the mean weight of the panel's."""
@@ -115,46 +116,17 @@ class Scored:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredUtilities:
-    """The options of n pictures and the utility of each; column 0 is the base label, the last is the unnamed class."""
+class ScoredUtilities(Utilities):
+    """The utilities of the options that labels and lists name."""
 
     options: ScoredOptions
-    scores: Floats
-    covariance: Floats
-    last: Codes
-    """(n,): the only label that nobody named, MISSING where there are more, or none."""
 
     def labels(self) -> Codes:
-        """(n, c + 1): the named labels, and the only one that nobody named; MISSING where a picture has fewer."""
         return np.column_stack([self.options.labels, self.last])
 
-    def named(self) -> Floats:
-        """(n, c + 1): their probabilities."""
-        powers = np.exp(self.scores - self.scores.max(axis=1, keepdims=True))
-        return np.where(np.isfinite(self.eligible()), powers / powers.sum(axis=1, keepdims=True), 0.0)
-
-    def eligible(self) -> Floats:
-        """(n, c + 1): the scores of options that are labels."""
-        scores = self.scores.copy()
-        scores[self.last == MISSING, -1] = -np.inf
-        return scores
-
-    def odds(self, believed: Places) -> Floats:
-        """(n,): log odds of the label in the believed column."""
-        return log_odds(self.scores[np.arange(len(believed)), believed], self._others(believed))
-
     def slope(self, believed: Places) -> Floats:
-        """(n, p): how those log odds change with each parameter."""
-        rest = self._others(believed)
-        share = np.exp(rest - rest.max(axis=1, keepdims=True))
-        share /= share.sum(axis=1, keepdims=True)
         own = self.options.features[np.arange(len(believed)), believed]
-        return own - np.einsum("nc,ncp->np", share, self.options.features)
-
-    def _others(self, believed: Places) -> Floats:
-        rest = self.scores.copy()
-        rest[np.arange(len(rest)), believed] = -np.inf
-        return rest
+        return own - np.einsum("nc,ncp->np", softmax(self.rivals(believed)), self.options.features)
 
 
 def width(columns: Sequence[Column], knots: Sequence[float]) -> int:
