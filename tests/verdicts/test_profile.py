@@ -10,9 +10,12 @@ import pytest
 from workshop import brightest, write_pictures
 
 from looktwice.asking.asker import Asker
+from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import FAMILIES
+from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Cumulative, Transfer
+from looktwice.calibration.votes import Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts import learn
@@ -121,3 +124,17 @@ def test_another_classifier_is_refused(collected: Collected) -> None:
 def test_a_profile_of_the_former_name_says_so() -> None:
     with pytest.raises(ProfileError, match=r"secondlook, as looktwice was called before.*fit again"):
         Profile.of({"schema_version": 1, "secondlook": "0.1.0"}, "old.json")
+
+
+def test_the_row_of_a_jury_is_labelled_by_what_the_jury_of_all_pictures_uses() -> None:
+    rng = np.random.default_rng(2)  # scores help on some of the folds, and not on all pictures
+    truths = rng.choice(list("abc"), 60)
+    base = np.where(rng.random(60) < 0.75, truths, "a")
+    votes = Votes.from_labels(base, np.where(rng.random((60, 2)) < 0.7, truths[:, None], "b"), truths)
+    scores = np.clip(rng.normal(0.6 + 0.12 * (base == truths), 0.15), 0.05, 0.99)
+    evidence = Evidence(votes.answers()[:, :, None], np.tile(scores[:, None, None], (1, 3, 1)).astype(np.float32))
+    votes = replace(votes, panel=("mirror", "turn:8"), evidence=evidence)
+    assert crossfit.cross_fit(Jury(), votes).evidence == "scores"
+    profile = learn.learn(Collected(votes, (), Panel.parse("mirror turn:8"), "python:x", 0), Jury(), "x")
+    assert profile.scores == "they did not help on held-out folds: not used"
+    assert [result.evidence for result in profile.results if result.calibrator == "jury"] == ["labels"]

@@ -301,6 +301,9 @@ def _profile(
         single = calibrator.fit(labelled.under([]))
         judged += [crossfit.one_query(calibrator, labelled, n_selection).of_rows(even)] if labelled.panel else []
     fitted = calibrator.fit(labelled)
+    # On some folds scores may have helped; the row is that of the calibrator that is used.
+    uses_scores = isinstance(fitted, Jury) and fitted.scored is not None
+    held_out = replace(held_out, evidence="scores" if uses_scores else "labels")
     return Profile(
         looktwice=__version__,
         classifier=description,
