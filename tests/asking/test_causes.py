@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import signal
 import subprocess
@@ -169,8 +170,19 @@ def test_a_command_that_could_not_score_a_picture_exits_with_3(
         said = " ".join(done.stderr.split())
         assert (tmp_path / "new.json").exists() == (cause is not Cause.STOPPED)
         assert ("nothing was learned because the run was stopped" in said) == (cause is Cause.STOPPED)
-        assert (f"The profile knows only the first {GOOD} of {GOOD + 1} pictures" in said) == (cause is Cause.BUDGET)
+        assert (f"The profile knows only {GOOD} of {GOOD + 1} pictures" in said) == (cause is Cause.BUDGET)
         assert ("Next, " in said) == (cause not in (Cause.STOPPED, Cause.BUDGET))
+
+
+def test_a_fit_that_could_ask_about_too_few_names_the_reason(place: Place, tmp_path: Path) -> None:
+    write_good(tmp_path / "pictures")
+    words = place.words("fit", tmp_path, tmp_path / "pictures")
+    done = run(*words, "--ledger", tmp_path / "ledger.db", "--budget", 16, "--label-check", 0)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 3
+    assert "the budget of 16 queries is spent" in said
+    assert re.search(rf"nothing was learned: \d of {GOOD} pictures have all their answers, and it takes 10;", said)
+    assert "give at least 10" not in said
 
 
 def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subprocess.CompletedProcess[str]:

@@ -71,7 +71,7 @@ def show_estimate(total: Estimate, ledger: str | None, as_json: bool) -> None:
         f", {total.hits:,} of them already in the ledger. "
         f"The other {total.queries:,} cost {total.micros / 1e6:.4f}{most}{tokens}{hours}."
     )
-    say(f"Largest query: {total.width} x {total.height} px{taking(total.question_bytes)}.")
+    say(f"Query about the largest picture: {total.width} x {total.height} px{taking(total.question_bytes)}.")
     say(f"Nothing was sent. Ledger: {safe(ledger or 'none')}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from looktwice.asking.outcome import Cause
 from looktwice.asking.progress import say
 from looktwice.asking.session import run
-from looktwice.calibration import calibrators, paper, storage
+from looktwice.calibration import calibrators, crossfit, paper, storage
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.options import check_places
@@ -64,6 +64,12 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     if options.votes:
         storage.save(options.votes, collected.votes)
     labelled = collected.labelled()
+    least = 2 * crossfit.FOLDS
+    if len(labelled) < least:
+        raise UnscoredError(
+            f"nothing was learned: {len(labelled)} of {len(pictures):,} pictures have all their answers, and it takes "
+            f"{least}; mend what is said above and run the same command again, stored answers cost nothing"
+        )
     tell_mismatch(labelled)
     tell_duplicates(collected)
     fixed = len(panel) if options.views else len(GENERAL)
@@ -83,10 +89,8 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
             say(safe(line))
         say(f"Profile: {options.out}")
         if Cause.BUDGET in causes:
-            first = f"the first {len(pictures) - len(collected.unscored):,} of {len(pictures):,} pictures"
-            say(
-                f"[yellow]The profile knows only {first}[/yellow], and perhaps not all classes: raise the budget first."
-            )
+            known = f"{len(labelled):,} of {len(pictures):,} pictures"
+            say(f"[yellow]The profile knows only {known}[/yellow]: raise the budget.")
         else:
             say_reach(profile, options.out, model.typical_price())
     return not collected.unscored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -109,7 +110,9 @@ async def collect(
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
     trial = None if known else _trial(pictures, vocabulary, asker.label_check)
     screen = replace(screen, descriptors=True, thumbnails=True)
-    found = [row async for row in asker.ask(pictures, panel, rounds, screen, trial)]
+    order = _taking_turns(pictures)
+    in_turn = [row async for row in asker.ask([pictures[place] for place in order], panel, rounds, screen, trial)]
+    found = [row for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
     rows = [row for row in found if isinstance(row, Row)]
     unscored = [row for row in found if isinstance(row, Unscored)]
     # By their order and not by name, which pictures of two folders may share.
@@ -132,6 +135,16 @@ async def collect(
         descriptors=descriptors,
         working_size=size.long if size != asker.classifier.terms.working_size else None,
     )
+
+
+def _taking_turns(pictures: Sequence[Picture]) -> list[int]:
+    """The places of the pictures, one of each class after the other: a budget that ends early has seen all classes."""
+    seen: Counter[str | None] = Counter()
+    turns = []
+    for place, picture in enumerate(pictures):
+        turns.append((seen[picture.truth], place))
+        seen[picture.truth] += 1
+    return [place for _, place in sorted(turns)]
 
 
 def _trial(pictures: Sequence[Picture], vocabulary: Sequence[str], count: int) -> Trial | None:
