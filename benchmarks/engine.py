@@ -70,14 +70,14 @@ class RawPixels:
         self.terms = manners.terms(WorkingSize())
         self.fingerprint = "benchmark:raw"
         self._transport = Transport(manners, Secrets())
-        self._door = self._transport.door("POST", url, {"content-type": "application/octet-stream"})
+        self._endpoint = self._transport.endpoint("POST", url, {"content-type": "application/octet-stream"})
 
     def prepare(self, pixels: Pixels) -> bytes:
         return pixels.tobytes()
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         (body,) = batch
-        reply = await self._door.send(body)
+        reply = await self._endpoint.send(body)
         return [Answer(json.loads(reply.body)["label"], status=reply.status)]
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ from looktwice.classifiers.http import presets
 from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Door, HttpSettings, Reply, Transport
+from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.exchange import fiftyone, label_studio
 from looktwice.pictures import collection, datasets
@@ -445,7 +445,7 @@ def replying(*replies: Reply) -> Iterator[None]:
     async def send(*_: object) -> Reply:
         return left.pop(0) if len(left) > 1 else left[0]
 
-    with mock.patch.object(Door, "_exchange", send):
+    with mock.patch.object(Endpoint, "_exchange", send):
         yield
 
 
@@ -466,7 +466,7 @@ def heard(data: bytes) -> None:
         transport = Transport(HttpSettings(timeout=5.0, max_reply_bytes=10_000), Secrets())
         try:
             port = server.sockets[0].getsockname()[1]
-            reply = await transport.door("GET", f"http://127.0.0.1:{port}/", {}).send()
+            reply = await transport.endpoint("GET", f"http://127.0.0.1:{port}/", {}).send()
             assert len(reply.body) <= 10_000
         finally:
             await transport.close()

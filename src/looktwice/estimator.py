@@ -1,4 +1,4 @@
-"""The scikit-learn door (extra `sklearn`): a closed classifier with `fit`, `predict` and `predict_proba`."""
+"""The scikit-learn estimator (extra `sklearn`): a closed classifier with `fit`, `predict` and `predict_proba`."""
 
 from __future__ import annotations
 

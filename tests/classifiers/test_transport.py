@@ -33,7 +33,7 @@ from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Door, HttpSettings, Reply, Transport
+from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
 from looktwice.errors import ClassifierError, PermanentError, TransientError
 from looktwice.pictures.image import Image
 
@@ -94,17 +94,17 @@ async def listening(handler: Handler, tls: ssl.SSLContext | None = None, port: i
 
 
 @asynccontextmanager
-async def opened(url: str, method: str = "POST", manners: HttpSettings = MANNERS) -> AsyncIterator[Door]:
+async def opened(url: str, method: str = "POST", manners: HttpSettings = MANNERS) -> AsyncIterator[Endpoint]:
     transport = Transport(manners, Secrets())
     try:
-        yield transport.door(method, url, {"X-Key": "a"})
+        yield transport.endpoint(method, url, {"X-Key": "a"})
     finally:
         await transport.close()
 
 
 async def ask(url: str, body: bytes | None = b"picture", trust_env: bool = False) -> Reply:
-    async with opened(url, manners=MANNERS.model_copy(update={"trust_env": trust_env})) as door:
-        return await door.send(body)
+    async with opened(url, manners=MANNERS.model_copy(update={"trust_env": trust_env})) as endpoint:
+        return await endpoint.send(body)
 
 
 async def refusal(url: str, trust_env: bool = False) -> ClassifierError:
@@ -198,9 +198,9 @@ async def test_a_packed_reply_is_unpacked_up_to_the_cap_though_it_was_not_asked_
 
 async def test_no_cookie_is_kept() -> None:
     played = Played(b"HTTP/1.1 200 OK\r\nset-cookie: a=b\r\ncontent-length: 0\r\n\r\n")
-    async with listening(played) as port, opened(f"http://localhost:{port}/") as door:
-        await door.send(b"x")
-        await door.send(b"x")
+    async with listening(played) as port, opened(f"http://localhost:{port}/") as endpoint:
+        await endpoint.send(b"x")
+        await endpoint.send(b"x")
     assert "cookie" not in "".join(played.heads).lower()
 
 
@@ -209,15 +209,15 @@ async def test_no_cookie_is_kept() -> None:
 
 async def test_a_connection_is_used_again_and_dropped_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played()
-    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
+    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as endpoint:
         for _ in range(5):
-            await door.send(b"x")
+            await endpoint.send(b"x")
         assert played.connections == 1
     monkeypatch.setattr(transports, "IDLE", 0.01)
     before = sockets()
-    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
+    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as endpoint:
         for connections in (2, 3):
-            await door.send(b"x")
+            await endpoint.send(b"x")
             assert played.connections == connections
             await until_async(lambda: sockets() == before + 1)  # that of the server which listens
 
@@ -238,11 +238,11 @@ async def test_what_nobody_asked_for_is_not_taken_for_the_next_reply() -> None:
             await writer.drain()
             written.set()
 
-    async with listening(speaks_twice) as port, opened(f"http://127.0.0.1:{port}/", "GET") as door:
+    async with listening(speaks_twice) as port, opened(f"http://127.0.0.1:{port}/", "GET") as endpoint:
         for _ in range(3):
             taken.clear()
             written.clear()
-            assert (await door.send()).body == b"ok"
+            assert (await endpoint.send()).body == b"ok"
             taken.set()
             await written.wait()
             await until_async(lambda: all(protocol.should_close for protocol in idle()))
@@ -258,10 +258,10 @@ async def test_a_request_whose_connection_breaks_is_sent_once_and_counts(method:
         writer.write(OK)
         asked.append(await reader.readuntil(b"\r\n\r\n"))
 
-    async with listening(once) as port, opened(f"http://127.0.0.1:{port}/", method) as door:
-        await door.send()
+    async with listening(once) as port, opened(f"http://127.0.0.1:{port}/", method) as endpoint:
+        await endpoint.send()
         with pytest.raises(TransientError, match="broke off") as caught:
-            await door.send()
+            await endpoint.send()
     assert caught.value.sent
     assert len(asked) == 2
 
@@ -275,8 +275,8 @@ async def test_more_requests_than_any_pool_holds_are_under_way_at_once() -> None
         writer.write(OK)
         await writer.drain()
 
-    async with listening(meet) as port, opened(f"http://127.0.0.1:{port}/") as door:
-        replies = await asyncio.gather(*(door.send() for _ in range(150)))
+    async with listening(meet) as port, opened(f"http://127.0.0.1:{port}/") as endpoint:
+        replies = await asyncio.gather(*(endpoint.send() for _ in range(150)))
     assert {reply.body for reply in replies} == {b"ok"}
 
 
@@ -298,9 +298,9 @@ async def test_a_request_that_is_cancelled_leaves_no_connection_though_the_serve
         lines.append(writer.transport)
         await asyncio.Event().wait()
 
-    async with listening(stuck) as port, opened(f"http://127.0.0.1:{port}/") as door:
+    async with listening(stuck) as port, opened(f"http://127.0.0.1:{port}/") as endpoint:
         before = sockets()
-        request = asyncio.create_task(door.send(bytes(50_000_000)))
+        request = asyncio.create_task(endpoint.send(bytes(50_000_000)))
         # The server takes no more, so nothing more can be written.
         await until_async(lambda: bool(lines) and not lines[0].is_reading())  # type: ignore[attr-defined]
         assert sockets() == before + 2
@@ -318,8 +318,8 @@ def test_a_transport_serves_one_event_loop_after_another_closed_or_not(
 
     async def twice(closing: bool) -> None:
         async with listening(Played()) as port:
-            door = transport.door("POST", f"http://127.0.0.1:{port}/", {})
-            assert [(await door.send(b"x")).body for _ in range(2)] == [b"ok", b"ok"]
+            endpoint = transport.endpoint("POST", f"http://127.0.0.1:{port}/", {})
+            assert [(await endpoint.send(b"x")).body for _ in range(2)] == [b"ok", b"ok"]
         if closing:
             await transport.close()
 
@@ -337,9 +337,9 @@ async def test_an_absent_server_was_surely_not_asked_and_a_slow_one_may_have_bee
     assert not absent.sent
     played = Played(OK[:10])
     hasty = MANNERS.model_copy(update={"timeout": 0.2})
-    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/", manners=hasty) as door:
+    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/", manners=hasty) as endpoint:
         with pytest.raises(TransientError, match=r"did not reply within 0\.2 s") as slow:
-            await door.send(b"x")
+            await endpoint.send(b"x")
     assert slow.value.sent
 
 
@@ -353,11 +353,11 @@ async def test_a_host_without_an_address_was_surely_not_asked(host: str) -> None
 )
 async def test_no_header_can_smuggle_another(header: dict[str, str]) -> None:
     played = Played()
-    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as door:
+    async with listening(played) as port, opened(f"http://127.0.0.1:{port}/") as endpoint:
         with pytest.raises(PermanentError, match="cannot be sent") as caught:
-            await door.send(b"x", header)
+            await endpoint.send(b"x", header)
         with pytest.raises(PermanentError, match="cannot be sent"):
-            Transport(MANNERS, Secrets()).door("POST", "http://localhost/", header)
+            Transport(MANNERS, Secrets()).endpoint("POST", "http://localhost/", header)
     assert not caught.value.sent
     assert not played.connections
 
@@ -365,7 +365,7 @@ async def test_no_header_can_smuggle_another(header: dict[str, str]) -> None:
 @pytest.mark.parametrize("url", ["http://a b/", "http://h/\r\nx-evil: 1", "ftp://h/", "http://", "http://h:99999/"])
 def test_an_address_that_is_none_is_refused_before_anything_is_sent(url: str) -> None:
     with pytest.raises(PermanentError, match="not an address"):
-        Transport(MANNERS, Secrets()).door("POST", url, {})
+        Transport(MANNERS, Secrets()).endpoint("POST", url, {})
 
 
 async def test_name_and_password_in_an_address_become_a_header() -> None:
@@ -564,7 +564,7 @@ def test_a_proxy_of_another_kind_is_refused_without_its_password(
 ) -> None:
     environment("all_proxy", proxy)
     with pytest.raises(PermanentError, match="ALL_PROXY") as caught:
-        Transport(HttpSettings(trust_env=True), Secrets()).door("POST", "http://far.example/", {})
+        Transport(HttpSettings(trust_env=True), Secrets()).endpoint("POST", "http://far.example/", {})
     assert PASSWORD not in f"{caught.value!r}{caught.value.__context__!r}"
 
 

@@ -153,7 +153,7 @@ class HttpClassifier:
         typed = {"content-type": content_type} if content_type else {}
         self._untyped = "content-type" not in typed | headers
         """Whether the content type is that of each file."""
-        self._door = self._transport.door(description.method, url, typed | headers)
+        self._endpoint = self._transport.endpoint(description.method, url, typed | headers)
         self._description = description
         # A text is the label itself, wherever JSON would hold it.
         plain = {"label": "@", "score": "", "error": ""} if description.reply == "text" else {}
@@ -168,21 +168,21 @@ class HttpClassifier:
 
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         kinds = [{"content-type": f"image/{kind_of(body)}"} if self._untyped else None for body in batch]
-        return [self._answer(await self._door.send(body, kind)) for body, kind in zip(batch, kinds, strict=True)]
+        return [self._answer(await self._endpoint.send(body, kind)) for body, kind in zip(batch, kinds, strict=True)]
 
     async def close(self) -> None:
         await self._transport.close()
 
     def _answer(self, reply: Reply) -> Answer:
         text = self._description.reply == "text"
-        content = reply.body.decode("utf-8", "replace").strip() if text else self._door.parse(reply)
+        content = reply.body.decode("utf-8", "replace").strip() if text else self._endpoint.parse(reply)
         try:
             found = self._reader.read(content)
         except Garbled as why:
             problem = str(why)
         else:
             return self._secrets.answer(found.word, found.score, reply.status, reply.body, found.options)
-        raise self._door.garbled(problem, reply)
+        raise self._endpoint.garbled(problem, reply)
 
 
 def connect(address: str, settings: Settings) -> Classifier[bytes]:

@@ -144,7 +144,7 @@ class OipClassifier:
         self._secrets = Secrets()
         self._headers = {name.lower(): self._secrets.fill(value) for name, value in description.headers.items()}
         self._transport = Transport(description, self._secrets)
-        self._door = self._transport.door("POST", f"{self._address.model}/infer", self._headers)
+        self._endpoint = self._transport.endpoint("POST", f"{self._address.model}/infer", self._headers)
         self._lock = threading.Lock()
         self._learned: Model | None = None
         self.labels = labels
@@ -185,12 +185,12 @@ class OipClassifier:
     async def label(self, batch: Sequence[Tensor]) -> list[Answer]:
         model = self.model
         headers, body = _request(batch, model)
-        reply = await self._door.send(body, headers)
+        reply = await self._endpoint.send(body, headers)
         try:
             return Reading(model, self.labels, len(batch)).answers(reply, self._secrets)
         except Garbled as why:
             problem = str(why)
-        raise self._door.garbled(problem, reply)
+        raise self._endpoint.garbled(problem, reply)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -208,14 +208,14 @@ class OipClassifier:
             return thread.submit(lambda: asyncio.run(learn())).result()
 
     async def _ask(self, transport: Transport) -> Model:
-        door = transport.door("GET", self._address.model, self._headers)
-        reply = await door.send()
+        endpoint = transport.endpoint("GET", self._address.model, self._headers)
+        reply = await endpoint.send()
         try:
             metadata = Metadata.model_validate_json(reply.body)
         except ValidationError:
             metadata = None
         if metadata is None:
-            raise door.garbled("does not tell of a model's inputs and outputs", reply)
+            raise endpoint.garbled("does not tell of a model's inputs and outputs", reply)
         for tensor in (*metadata.inputs, *metadata.outputs):  # which errors repeat
             self._secrets.refuse(f"{tensor.name} {tensor.datatype}")
         extensions = await self._extensions(transport)
@@ -225,7 +225,7 @@ class OipClassifier:
     async def _extensions(self, transport: Transport) -> tuple[str, ...]:
         """What the server can do beyond the protocol; nothing where a gateway shows the model alone."""
         try:
-            reply = await transport.door("GET", self._address.server, self._headers).send_json()
+            reply = await transport.endpoint("GET", self._address.server, self._headers).send_json()
         except PermanentError:
             return ()
         names = reply.get("extensions") if isinstance(reply, dict) else None
@@ -234,7 +234,7 @@ class OipClassifier:
     async def _most(self, transport: Transport) -> int:
         """Pictures that Triton takes in one call, which its metadata does not include."""
         try:
-            reply = await transport.door("GET", f"{self._address.model}/config", self._headers).send_json()
+            reply = await transport.endpoint("GET", f"{self._address.model}/config", self._headers).send_json()
         except PermanentError:
             return BATCH
         most = reply.get("max_batch_size") if isinstance(reply, dict) else None

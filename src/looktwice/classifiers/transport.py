@@ -2,8 +2,9 @@
 
     secrets = Secrets()
     transport = Transport(HttpSettings(), secrets)
-    door = transport.door("POST", "https://host/v1/classify", {"authorization": secrets.fill("Bearer ${API_KEY}")})
-    reply = await door.send(body)
+    headers = {"authorization": secrets.fill("Bearer ${API_KEY}")}
+    endpoint = transport.endpoint("POST", "https://host/v1/classify", headers)
+    reply = await endpoint.send(body)
 
 HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
 paid for; and caps on the size of replies. `Secrets` takes keys out of every text that leaves this file. Redirects are
@@ -202,9 +203,9 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def door(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Door:
-        """A place to send bodies to; build it once, since all that requests share is made here."""
-        return Door(self, method, _url(url, self.secrets), headers)
+    def endpoint(self, method: str, url: str | URL, headers: Mapping[str, str]) -> Endpoint:
+        """An endpoint to send bodies to; build it once, since all that requests share is made here."""
+        return Endpoint(self, method, _url(url, self.secrets), headers)
 
     async def session(self) -> aiohttp.ClientSession:
         """The session of the running event loop."""
@@ -233,7 +234,7 @@ class Transport:
             await session.close()
 
 
-class Door:
+class Endpoint:
     """One address of a server, with the method and headers that each request to it shares."""
 
     def __init__(self, transport: Transport, method: str, url: URL, headers: Mapping[str, str]) -> None:

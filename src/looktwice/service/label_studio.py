@@ -113,7 +113,7 @@ class Studio:
         """A reply of Label Studio; what it says of an error is not repeated, as it may hold the key."""
         headers = {"content-type": bodies.JSON} if body else await self._authorization()
         try:
-            return (await self._transport.door(method, url, headers).send(body)).body
+            return (await self._transport.endpoint(method, url, headers).send(body)).body
         except ClassifierError as error:
             why = f"it answered {error.status}" if error.status else "it did not send it, or not in time and size"
         raise Refusal(

@@ -1,4 +1,4 @@
-"""The door of the Open Inference Protocol, version 2: pictures in, verdicts out.
+"""The Open Inference Protocol, version 2: pictures in, verdicts out.
 
 A client that spoke to the classifier through this protocol only changes its address. Pictures come as BYTES (the
 file; in JSON as base64) or as UINT8 (height x width x channels, one or a batch of them), in JSON or as binary tensors.

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from yarl import URL
 
 from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import Door, HttpSettings, Transport
+from looktwice.classifiers.transport import Endpoint, HttpSettings, Transport
 from looktwice.errors import PermanentError, TransientError
 
 if TYPE_CHECKING:
@@ -134,28 +134,28 @@ class BatchApi(ABC):
         """Close every connection."""
         await self._transport.close()
 
-    def _door(self, method: str, path: str) -> Door:
-        return self._transport.door(method, f"{self._vendor.base()}{path}", self._headers)
+    def _endpoint(self, method: str, path: str) -> Endpoint:
+        return self._transport.endpoint(method, f"{self._vendor.base()}{path}", self._headers)
 
     async def _json(self, path: str) -> dict[str, object]:
         """The JSON object at a place."""
-        door = self._door("GET", path)
-        reply = await door.send()
-        data = door.parse(reply)
+        endpoint = self._endpoint("GET", path)
+        reply = await endpoint.send()
+        data = endpoint.parse(reply)
         if isinstance(data, dict):
             return data
-        raise door.garbled("is not what a batch interface says", reply)
+        raise endpoint.garbled("is not what a batch interface says", reply)
 
     async def _made(self, path: str, body: bytes, field: str = "id", headers: Mapping[str, str] | None = None) -> str:
         """The vendor's id of a file or batch that was created; `file.name` is a path in its reply."""
-        door = self._door("POST", path)
-        reply = await door.send(body, headers)
-        data = door.parse(reply)
+        endpoint = self._endpoint("POST", path)
+        reply = await endpoint.send(body, headers)
+        data = endpoint.parse(reply)
         for name in field.split("."):
             data = data.get(name) if isinstance(data, dict) else None
         if isinstance(data, str):
             return data
-        raise door.garbled(f"has no {field}", reply)
+        raise endpoint.garbled(f"has no {field}", reply)
 
     async def _newest(self, path: str, after: str, since: float) -> AsyncIterator[dict[str, object]]:
         """The batches since a moment, of a list that has the newest first and names the page by the last one before."""
@@ -175,7 +175,7 @@ class BatchApi(ABC):
 
     async def _lines(self, path: str) -> list[dict[str, object]]:
         """The values of a file with one JSON value a line; lines that are damaged or cut off are left out."""
-        reply = await self._door("GET", path).send()
+        reply = await self._endpoint("GET", path).send()
         found = []
         for line in reply.body.splitlines():
             with suppress(ValueError, RecursionError):
@@ -329,7 +329,7 @@ class GeminiBatches(BatchApi):
             "x-goog-upload-header-content-type": "application/jsonl",
         }
         data = json.dumps({"file": {"displayName": name, "mimeType": "application/jsonl"}}).encode()
-        reply = await self._door("POST", "/upload/v1beta/files").send(data, start)
+        reply = await self._endpoint("POST", "/upload/v1beta/files").send(data, start)
         place, ours = URL(reply.headers.get("x-goog-upload-url", "")), URL(self._vendor.base())
         if place.host != ours.host:
             raise PermanentError(

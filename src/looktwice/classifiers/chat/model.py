@@ -199,7 +199,7 @@ class ChatClassifier:
         self._prompts = prompts
         self._secrets = secrets
         self._transport = Transport(vendor, secrets)
-        self._door = self._transport.door("POST", vendor.base() + vendor.path(), headers)
+        self._endpoint = self._transport.endpoint("POST", vendor.base() + vendor.path(), headers)
         self._frame = lru_cache(maxsize=32)(self._framed)
         self.labels = lexicon.labels
         self.model = vendor.model
@@ -237,7 +237,7 @@ class ChatClassifier:
         )
 
     async def label(self, batch: Sequence[Asked]) -> list[Answer]:
-        return [self.read(await self._door.send(asked.body), asked.phrasing) for asked in batch]
+        return [self.read(await self._endpoint.send(asked.body), asked.phrasing) for asked in batch]
 
     def read(self, reply: Reply, phrasing: Phrasing) -> Answer:
         """The answer that a reply to a question in these words holds."""
@@ -251,7 +251,7 @@ class ChatClassifier:
             score = None if options else probability_of(words[0], completion.tokens)
             answer = self._secrets.answer(words[0], score, reply.status, reply.body, options)
             return replace(answer, usage=completion.usage)
-        raise self._door.garbled("is not the answer of a chat model", reply)
+        raise self._endpoint.garbled("is not the answer of a chat model", reply)
 
     def batches(self) -> BatchApi:
         """The vendor's batches; a PermanentError where it has none."""
