@@ -156,7 +156,7 @@ async def test_after_a_failure_it_rests_and_then_asks_again(tmp_path: Path, monk
             await dispatcher.look(grey(2))
         classifier.failure = None
         await until_async(lambda: 900 < (dispatcher.state().retry_after or 0) <= 1000)
-        monkeypatch.setattr(dispatcher, "_rested_at", time.monotonic())
+        monkeypatch.setattr(dispatcher, "_resume_at", time.monotonic())
         await until_async(lambda: dispatcher.state().ready)
         assert (await dispatcher.look(grey(3))).label == "dark"
 

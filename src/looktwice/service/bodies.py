@@ -132,7 +132,7 @@ async def one(request: Request, limits: Limits) -> Upload:
 
 async def several(request: Request, limits: Limits) -> list[Upload]:
     """The pictures of a request that holds some, in their order."""
-    return await _some(request, limits, PicturesBody, 1)
+    return await _some(request, limits, PicturesBody)
 
 
 async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Upload]:
@@ -140,7 +140,7 @@ async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Up
     if _kind(request).startswith((*RAW, "video/")):
         uploads = [Upload("video", await read(request, limits))]
     else:
-        uploads = await _some(request, limits, BurstBody, 1)
+        uploads = await _some(request, limits, BurstBody)
     if len(uploads) > 1:
         return uploads
     if not is_video(uploads[0].data):
@@ -161,15 +161,13 @@ def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> li
     return [Upload(name, encode_png(image.pixels)) for name, image in zip(named, found, strict=True)]
 
 
-async def _some(
-    request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody], least: int
-) -> list[Upload]:
+async def _some(request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody]) -> list[Upload]:
     if _kind(request) == JSON:
         uploads = [_decoded(body) for body in (await parsed(model, await read(request, limits))).images]
     else:
         uploads = await _form(request, limits)
-    if not least <= len(uploads) <= limits.pictures:
-        raise Refusal("request", f"there are {len(uploads)} pictures; send {least} to {limits.pictures} in one request")
+    if not 1 <= len(uploads) <= limits.pictures:
+        raise Refusal("request", f"there are {len(uploads)} pictures; send 1 to {limits.pictures} in one request")
     return uploads
 
 

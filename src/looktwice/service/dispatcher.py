@@ -94,7 +94,7 @@ class Dispatcher:
         self._width = 1 if terms.local else terms.concurrency
         self._listeners: dict[str, OnAnswer] = {}
         self._trouble: Exception | None = None
-        self._rested_at = 0.0
+        self._resume_at = 0.0
         self._closing = False
 
     @property
@@ -105,12 +105,7 @@ class Dispatcher:
     @property
     def stream(self) -> Stream:
         """The live pictures so far, beside those that the profile was made from."""
-        if self._observations:
-            if self._stream.since is None:
-                self._moments[self._stream.seen] = time.time()
-            self._stream, self._observations = self._stream.update(self._observations), []
-            if len(self._moments) > MOMENTS:
-                self._moments = dict(list(self._moments.items())[::2])
+        self._catch_up()
         return self._stream
 
     @property
@@ -118,6 +113,16 @@ class Dispatcher:
         """When the pictures began to differ from the profile's, in seconds since 1970, to the minute or so."""
         since = self.stream.since
         return None if since is None else max(moment for seen, moment in self._moments.items() if seen <= since)
+
+    def _catch_up(self) -> None:
+        """Let the drift tests see the verdicts that they have not seen, and remember when that was."""
+        if not self._observations:
+            return
+        if self._stream.since is None:
+            self._moments[self._stream.seen] = time.time()
+        self._stream, self._observations = self._stream.update(self._observations), []
+        if len(self._moments) > MOMENTS:
+            self._moments = dict(list(self._moments.items())[::2])
 
     def state(self) -> State:
         """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
@@ -127,7 +132,7 @@ class Dispatcher:
             return State(True)
         if isinstance(self._trouble, ChangedError):
             return State(False, str(self._trouble))
-        left = self._rested_at - time.monotonic()
+        left = self._resume_at - time.monotonic()
         if left > 0 or self._running:
             return State(False, str(self._trouble), max(left, 1.0))
         self.asker.resume()
@@ -152,7 +157,7 @@ class Dispatcher:
         self._waiting.append(caller)
         self._start_soon()
         try:
-            return await self._in_time(caller.verdict)
+            return await self._wait(caller.verdict)
         finally:
             self._unlisten([caller.picture])
             if caller in self._waiting:
@@ -167,7 +172,7 @@ class Dispatcher:
         verdict: Waiting = asyncio.get_running_loop().create_future()
         self._go(self._burst(pictures, verdict), len(pictures))
         try:
-            return await self._in_time(verdict)
+            return await self._wait(verdict)
         finally:
             self._unlisten(pictures)
 
@@ -208,11 +213,11 @@ class Dispatcher:
                 if isinstance(verdict, Verdict):
                     self._observations.append(Observation.at(verdict, self.policy))
         except Exception as error:  # whatever it is, somebody waits for it
-            self._rest(error)
+            self._pause(error)
         for name, waiting in left.items():
             self._answer(waiting, Unscored(name, Cause.STOPPED, str(self._trouble or CLOSING)), 1)
         if len(self._observations) >= MANY:  # what they mean is worked out for many at a time
-            _ = self.stream
+            self._catch_up()
 
     async def _burst(self, pictures: Sequence[Picture], waiting: Waiting) -> None:
         verdict: Verdict | Unscored
@@ -222,17 +227,17 @@ class Dispatcher:
                 photos = tuple((f"photo {place}", label) for place, (_, label) in enumerate(verdict.votes, 2))
                 verdict = replace(verdict, votes=photos)
         except Exception as error:  # as above
-            self._rest(error)
+            self._pause(error)
             verdict = Unscored(pictures[0].name, Cause.STOPPED, str(error))
         self._answer(waiting, verdict, len(pictures))
 
-    def _rest(self, error: Exception) -> None:
-        """Ask nothing for a while."""
+    def _pause(self, error: Exception) -> None:
+        """Ask nothing for a while after the classifier failed."""
         if not isinstance(error, LookTwiceError):
             LOG.error("a look failed for a reason that is not foreseen", exc_info=error)
         self._trouble = error
         pause = error.retry_after or LONG_PAUSE if isinstance(error, QuotaError) else PAUSE
-        self._rested_at = time.monotonic() + pause
+        self._resume_at = time.monotonic() + pause
 
     def _listen(self, listeners: dict[str, OnAnswer]) -> None:
         self._listeners |= listeners
@@ -255,7 +260,7 @@ class Dispatcher:
         if not waiting.done():
             waiting.set_result(verdict)
 
-    async def _in_time(self, waiting: Waiting) -> Verdict:
+    async def _wait(self, waiting: Waiting) -> Verdict:
         seconds = self.limits.seconds
         try:
             async with asyncio.timeout(seconds):

@@ -105,12 +105,12 @@ _ONE = {
 }
 
 
-def _some(model: str, least: int) -> Route:
-    form = _form("images", {"type": "array", "items": FILE["schema"], "minItems": least})
+def _some(model: str) -> Route:
+    form = _form("images", {"type": "array", "items": FILE["schema"], "minItems": 1})
     return {**form, JSON: {**_schema(model), "example": {"images": [{"image": EXAMPLE}, {"image": EXAMPLE}]}}}
 
 
-_SEVERAL, _PHOTOS = _some("PicturesBody", 1), _some("BurstBody", 1)
+_SEVERAL, _PHOTOS = _some("PicturesBody"), _some("BurstBody")
 _VERDICT = _good("the verdict", JSON, {**_schema("VerdictReply"), "example": VERDICT})
 _EVENTS = _good("events; one of them is `verdict` or `problem`", "text/event-stream", {"example": EVENTS})
 _INFERENCE = {JSON: _schema("InferenceBody"), "application/octet-stream": FILE}

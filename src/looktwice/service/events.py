@@ -13,7 +13,7 @@ from looktwice.service.replies import Refusal, caption
 from looktwice.views import Panel, Question, questions, render
 
 Emit = Callable[[str, dict[str, object]], None]
-"""Sends an event: its name and what it says."""
+"""Sends an event: its name and its data."""
 
 MOST_DRAWN = 24
 """Views of a panel that are drawn."""
@@ -25,17 +25,17 @@ HEARTBEAT = 15.0
 """Seconds after which a silent stream says that it is alive."""
 
 
-def event(name: str, says: dict[str, object]) -> bytes:
+def event(name: str, data: dict[str, object]) -> bytes:
     """One event as it goes over the wire."""
-    return f"event: {name}\ndata: {json.dumps(says)}\n\n".encode()
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes]:
     """The events of some work, with the problem that ended it as the last one if there was one."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    def emit(name: str, says: dict[str, object]) -> None:
-        queue.put_nowait(event(name, says))
+    def emit(name: str, data: dict[str, object]) -> None:
+        queue.put_nowait(event(name, data))
 
     async def run() -> None:
         try:

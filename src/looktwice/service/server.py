@@ -48,11 +48,11 @@ class Patient(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._within(self.limits.headers)
+        self._set_deadline(self.limits.headers)
         self._head = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_time()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -60,43 +60,43 @@ class Patient(HttpToolsProtocol):
         if self._head is not None:
             self._head += len(data)
             if self._head > self.limits.head:
-                self._leave()
+                self._close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._within(self.limits.headers)
+        self._set_deadline(self.limits.headers)
         self._head = self._head or 0
 
     def on_headers_complete(self) -> None:
-        self._in_time()
+        self._cancel_deadline()
         self._head = None
         super().on_headers_complete()
         self._last = not self.cycle.keep_alive
         self.cycle.keep_alive = True
 
     def on_message_complete(self) -> None:
-        self._in_time()
+        self._cancel_deadline()
         super().on_message_complete()
         if self._last and self.cycle.response_complete:
-            self._leave()
+            self._close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.more_body:
-            self._within(self.limits.upload)
+            self._set_deadline(self.limits.upload)
         elif self._last:
-            self._leave()
+            self._close()
 
-    def _within(self, seconds: float) -> None:
-        self._in_time()
-        self._deadline = self.loop.call_later(seconds, self._leave)
+    def _set_deadline(self, seconds: float) -> None:
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(seconds, self._close)
 
-    def _in_time(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline:
             self._deadline.cancel()
             self._deadline = None
 
-    def _leave(self) -> None:
+    def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
 
