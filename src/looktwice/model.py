@@ -284,6 +284,7 @@ class AsyncModel:
         for size in dict.fromkeys(sizes):
             async with AsyncModel(self.classifier, options=replace(options, working_size=size)) as model:
                 model._progress, model._on_answer = self._progress, self._on_answer
+                self.asker.lead(model.asker)
                 selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
                 price = await model.asker.price(found) or 1.0
             choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]

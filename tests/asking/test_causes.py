@@ -185,13 +185,27 @@ def test_a_fit_that_could_ask_about_too_few_names_the_reason(place: Place, tmp_p
     assert "give at least 10" not in said
 
 
+def test_ctrl_c_leaves_no_profile_of_the_first_pictures(place: Place, tmp_path: Path) -> None:
+    classifier, pictures = ("-c", place.folder / "grey.toml"), tmp_path / "pictures"
+    jury = ("fit", place.folder / "good", *classifier, "--views", "mirror", "-o", tmp_path / "jury.json")
+    assert run(*jury, *place.asking).returncode == 0
+    write_good(pictures)
+    (pictures / "bright" / "slow.png").write_bytes(picture(Cause.STOPPED))
+    words = ("borrow", tmp_path / "jury.json", "--pictures", pictures, *classifier, "-o", tmp_path / "new.json")
+    done = interrupted(place, tmp_path, (*words, *place.asking))
+    assert done.returncode == 3, done.stderr
+    assert "error: nothing was learned because the run was stopped" in done.stderr
+    assert not (tmp_path / "new.json").exists()
+
+
 def interrupted(place: Place, tmp_path: Path, words: Sequence[object]) -> subprocess.CompletedProcess[str]:
     """A run with a ledger of its own that is stopped by Ctrl-C while its first question is on its way."""
     place.classifier.slow.clear()
     place.classifier.release.clear()
     shutil.copy(place.folder / "ledger.db", tmp_path / "ledger.db")
+    trial = ("--label-check", "0") if words[0] in ("fit", "borrow") else ()
     # Of the ledgers the last one counts; without a trial the other pictures are answered from it, and only one is not.
-    own = (*words, "--ledger", tmp_path / "ledger.db", *(("--label-check", "0") if words[0] == "fit" else ()))
+    own = (*words, "--ledger", tmp_path / "ledger.db", *trial)
     said = tmp_path / "said"
     with said.open("w") as stderr, start(*own, err=stderr.fileno()) as process:
         assert place.classifier.slow.wait(60)

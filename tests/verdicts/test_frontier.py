@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from workshop import run
 
+from looktwice.asking.jobs import AnswerEvent
 from looktwice.classifiers.base import Terms, Weight
 from looktwice.classifiers.registry import connect
-from looktwice.model import Model
+from looktwice.errors import UnscoredError
+from looktwice.model import AsyncModel, Model
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import labelled
 from looktwice.verdicts.pilot import Choice, frontier, taken
@@ -85,3 +89,22 @@ def test_the_command_shows_the_frontier_and_draws_it(tmp_path: Path) -> None:
     assert "Worth their cost" in done.stdout
     assert "◀ chosen" in done.stdout
     assert "28 px" in (tmp_path / "p.svg").read_text()
+
+
+def test_tuning_over_sizes_stops_where_it_is_told_to_and_counts_what_it_asked(tmp_path: Path) -> None:
+    answers = list[AnswerEvent]()
+
+    def stop(event: AnswerEvent) -> None:
+        answers.append(event)
+        if len(answers) == 50:
+            model.asker.stop("the person said so")
+
+    async def tune() -> None:
+        async with model:
+            await model.tune_sizes(labelled(DEMO / "pictures.npz")[:200], sizes=[14, 28], max_queries=2)
+
+    model = AsyncModel(DEMO / "fashion.toml", ledger=str(tmp_path / "ledger.db"), on_answer=stop, concurrency=1)
+    counted = model.asker.progress
+    with pytest.raises(UnscoredError, match=r"no views were chosen.*the person said so"):
+        asyncio.run(tune())
+    assert 50 <= counted.answered < 500

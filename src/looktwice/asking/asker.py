@@ -148,6 +148,7 @@ class Asker:
         self._batches = batches_of(self._sender, polling) if polling else None
         self._opener = Opener(classifier.fingerprint, self.terms, seed, self.names, scores)
         self._asking: dict[bytes, Job] = {}
+        self._led: list[Asker] = []
         self._tried: dict[bytes, Answer] = {}
         """The answers of the last trial, which a ledger need not keep."""
         self._runs = 0
@@ -164,17 +165,27 @@ class Asker:
     @property
     def in_flight(self) -> int:
         """Calls in flight, or questions in batches."""
-        return self._batches.in_flight if self._batches else self._sender.gate.busy
+        own = self._batches.in_flight if self._batches else self._sender.gate.busy
+        return own + sum(other.in_flight for other in self._led)
+
+    def lead(self, other: Asker) -> None:
+        """Have another asker, which asks in the place of this one, stop with it and count into its progress."""
+        other.progress = other._sender.progress = self.progress
+        self._led.append(other)
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
         self._stop_requested = True
         self._sender.stop(Failure(Cause.STOPPED, message))
+        for other in self._led:
+            other.stop(message)
 
     def give_up(self) -> None:
         """Wait no longer for a ledger that cannot be written: the answers that wait for it are lost."""
         if isinstance(self._ledger, QueuedLedger):
             self._ledger.stop_waiting()
+        for other in self._led:
+            other.give_up()
 
     def resume(self) -> None:
         """Send again, now that what stopped it has passed."""

@@ -58,9 +58,8 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
 
     collected = run(work)
     complain(collected.unscored)
+    check_not_stopped(collected)
     causes = {item.cause for item in collected.unscored}
-    if Cause.STOPPED in causes:
-        raise UnscoredError("nothing was learned because the run was stopped; run the same command again to resume")
     if options.votes:
         storage.save(options.votes, collected.votes)
     labelled = collected.labelled()
@@ -94,6 +93,12 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
         else:
             say_reach(profile, options.out, model.typical_price())
     return not collected.unscored
+
+
+def check_not_stopped(collected: Collected) -> None:
+    """Refuse to learn from the first pictures of a run that a signal ended: they would take the place of a profile."""
+    if any(item.cause is Cause.STOPPED for item in collected.unscored):
+        raise UnscoredError("nothing was learned because the run was stopped; run the same command again to resume")
 
 
 def tell_mismatch(labelled: LabelledVotes) -> None:

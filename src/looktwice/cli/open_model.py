@@ -24,7 +24,7 @@ from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.classifiers.base import names_of
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
-from looktwice.cli.fit import tell_duplicates
+from looktwice.cli.fit import check_not_stopped, tell_duplicates
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
@@ -112,6 +112,8 @@ def transfer(
 
     drawn, jury = run(work)
     complain(drawn.unscored)
+    check_not_stopped(drawn)
+    check_not_stopped(jury)
     tell_duplicates(drawn)
     found = compare(chosen, drawn, jury)
     profile = model.learn(drawn, Transfer(noise=chosen.noise.cumulative))
@@ -157,6 +159,7 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         collected = run(work)
         unscored = collected.unscored
         complain(unscored)
+        check_not_stopped(collected)
         tell_duplicates(collected)
         profile = taught(prior, collected, model.description)
     else:

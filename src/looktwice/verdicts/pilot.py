@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from looktwice.asking.asker import Asker
+from looktwice.asking.outcome import Cause
 from looktwice.calibration import crossfit, panels
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.panels import Gain, Loss, Plan
 from looktwice.calibration.paper import Gaussian
 from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
-from looktwice.errors import ViewError
+from looktwice.errors import UnscoredError, ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import learn, stopping
 from looktwice.verdicts.learn import Collected
@@ -60,7 +61,7 @@ async def choose(
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     losses = tuple(float(step.brier.mean()) for step in steps)
-    rest = await learn.collect(asker, mixed[plan.pilot() :], chosen.panel, chosen.votes.vocabulary)
+    rest = await _collected(asker, mixed[plan.pilot() :], chosen.panel, chosen.votes.vocabulary)
     whole = joined([chosen, rest], chosen.panel).distinct()
     alone, *asked = steps
     best = asked[int(np.argmin(losses[1:]))]
@@ -78,18 +79,29 @@ def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Pro
     return collected, profile.model_copy(update={"curve": points})
 
 
+async def _collected(
+    asker: Asker, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
+) -> Collected:
+    """The answers about some pictures; nothing is chosen on those that a spent budget or a signal left over."""
+    collected = await learn.collect(asker, pictures, panel, vocabulary)
+    cut = [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]
+    if cut:
+        raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
+    return collected
+
+
 async def _climb(
     asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel, loss: Loss
 ) -> Collected:
     """The answers about all pilot pictures under the candidates of the last rung."""
     first, *others = plan.rungs
-    collected = await learn.collect(asker, mixed[: first.pictures], Panel(candidates))
+    collected = await _collected(asker, mixed[: first.pictures], Panel(candidates))
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(collected.panel) if view in general.views[: plan.longest]]
         columns = panels.survivors(panels.with_useful_scores(collected.labelled()), keep, rung.views, loss)
         panel = Panel(tuple(collected.panel.views[column] for column in columns))
-        more = await learn.collect(asker, mixed[asked : asked + rung.pictures], panel, collected.votes.vocabulary)
+        more = await _collected(asker, mixed[asked : asked + rung.pictures], panel, collected.votes.vocabulary)
         collected, asked = joined([collected, more], panel), asked + rung.pictures
     return collected
 
@@ -115,11 +127,11 @@ async def search(
     """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
-    asked = [await learn.collect(asker, pilot, Panel((view,) * draws)) for view in grid]
+    asked = [await _collected(asker, pilot, Panel((view,) * draws)) for view in grid]
     fitted = [crossfit.cross_fit(Gaussian(), collected.labelled()) for collected in asked]
     settings = [Setting(view, float(found.brier.mean())) for view, found in zip(grid, fitted, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
-    rest = await learn.collect(asker, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
+    rest = await _collected(asker, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
     best = best.distinct()
     whole = joined([best, rest], best.panel).distinct()
     return Selection(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings
