@@ -50,7 +50,7 @@ from looktwice.asking.ledger import (
     stats,
     verify,
 )
-from looktwice.asking.ledger.protocol import CUT, RAW_LIMIT
+from looktwice.asking.ledger.protocol import CUT, DEAD, RAW_LIMIT
 from looktwice.asking.ledger.sql import BATCHES, BILLS, TOKENS
 from looktwice.classifiers.base import Answer, Tokens
 from looktwice.errors import DataError, LedgerError
@@ -881,3 +881,32 @@ def test_damage_in_the_other_ledger_is_told_as_its_own(tmp_path: Path) -> None:
     damage(two, two.stat().st_size // 4096 // 2)
     with pytest.raises(LedgerError, match=r"two\.db' is damaged"):
         merge(one, two)
+
+
+@pytest.mark.parametrize("jump", [3600, -3600, 40])
+def test_what_another_process_has_in_flight_is_not_bought_again_when_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    path = tmp_path / "ledger.db"
+    with SqliteLedger(path) as theirs, SqliteLedger(path) as ours:
+        granted = intend(theirs, range(3)).granted
+        now, since = time.time, time.monotonic
+        monkeypatch.setattr(time, "time", lambda: now() + jump)
+        assert intend(ours, range(3)).held == granted
+        theirs.renew(granted)
+        theirs.flush().result(30)
+        monkeypatch.setattr(time, "monotonic", lambda: since() + 100)
+        assert intend(ours, range(3)).held == granted, "it was renewed"
+
+
+def test_a_process_that_renews_nothing_once_the_clock_is_set_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.db"
+    with SqliteLedger(path) as theirs, SqliteLedger(path) as ours:
+        granted = intend(theirs, range(3)).granted
+        now, since = time.time, time.monotonic
+        monkeypatch.setattr(time, "time", lambda: now() + 3600)
+        assert intend(ours, range(3)).held == granted
+        monkeypatch.setattr(time, "monotonic", lambda: since() + DEAD)
+        assert intend(ours, range(3)).granted == granted

@@ -679,10 +679,26 @@ def test_a_process_that_was_asleep_enters_its_questions_again_before_it_sends_th
 
     assert timeless(work()) == [CAT, CAT]
     if asleep > STALL:
-        assert ledger.notes[0] == ("release", "a", "b")
+        assert ("release", "a", "b") in ledger.notes
         assert ledger.intents == [(0, 2), (10, 2)]
     assert classifier.calls == [(30 if asleep > STALL else 10, ("a", "b"))]
     assert ledger.spent(Scripted.fingerprint).queries == 2
+
+
+@pytest.mark.parametrize("jump", [3600, -3600, STALL])
+def test_leases_are_renewed_at_once_when_the_clock_is_set(jump: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, now = Noting(), [10_000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+
+    async def work() -> list[Answer | Failure]:
+        sender = made(Scripted(seconds=20), ledger, ONE)
+        sender.send([asked := job("a")])
+        await asyncio.sleep(1)
+        now[0] += jump
+        return await settled(asked)
+
+    assert timeless(work()) == [CAT]
+    assert [note for note in ledger.notes if note[0] != "record"] == ([(5, "a")] if abs(jump) > STALL else [])
 
 
 def test_all_that_is_in_flight_is_renewed_together() -> None:

@@ -281,10 +281,15 @@ class Sender:
                 self.ledger.renew([key for key, since in self._held.items() if loop.time() - since < LONGEST_HOLD])
 
     def _notice_stall(self) -> None:
-        """Notice that this process was stopped or asleep: the leases that it had until then may be lost."""
+        """Notice that this process was stopped or asleep: the leases that it had until then may be lost.
+
+        Where the clock was set, in either direction, they look as if they had ended, and are renewed.
+        """
         before, self._awake_at = self._awake_at, time.time()
         if self._awake_at - before > STALL:
             self._woke_at = asyncio.get_running_loop().time()
+        if abs(self._awake_at - before) > STALL:
+            self._renew_at = asyncio.get_running_loop().time()
 
     async def _requeue_after(self, jobs: list[Job], seconds: float) -> None:
         """Put questions back in the queue after a while."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ from looktwice.asking.ledger.operations import Batch, Intent, Learned, Record, S
 from looktwice.asking.ledger.protocol import (
     BEAT,
     CUT,
+    DEAD,
     FADE,
     LEASE,
     MICRO,
@@ -23,6 +25,7 @@ from looktwice.asking.ledger.protocol import (
     Session,
     Spend,
     living,
+    running,
 )
 from looktwice.asking.ledger.sql import BatchRow, Known, Row, Tables, pack, pack_options
 from looktwice.classifiers.base import Answer
@@ -98,6 +101,8 @@ class Accounting:
         """The pace that was last written for each classifier."""
         self._sending: set[int] = set()
         """The batches that this session is about to send."""
+        self._old: dict[tuple[bytes, int], float] = {}
+        """Since when leases of processes that run on this machine look as if they had ended, by the monotonic clock."""
         self._in_doubt: Batch | None = None
         """The batch whose commit was begun and not confirmed: the line may have broken before it, or after."""
         self._day = -1
@@ -323,13 +328,24 @@ class Accounting:
 
     def _held(self, known: dict[bytes, Known], at: int, now: float) -> set[bytes]:
         """The questions that another live session has in flight, with a lease that has not ended."""
-        leased = {
-            key: row.session
-            for key, row in known.items()
-            if row.label is None and row.session not in (None, self._session.id) and abs(at - row.at) < LEASE * 1000
+        others = {
+            key: row for key, row in known.items() if row.label is None and row.session not in (None, self._session.id)
         }
-        alive = living(self.tables.sessions(), now) if leased else set()
-        return {key for key, session in leased.items() if session in alive}
+        sessions = self.tables.sessions() if others else []
+        alive, here = living(sessions, now), running(sessions)
+        return {
+            key
+            for key, row in others.items()
+            if (row.session in alive and abs(at - row.at) < LEASE * 1000)
+            or (row.session in here and self._may_be_renewed(key, row.at))
+        }
+
+    def _may_be_renewed(self, key: bytes, at: int) -> bool:
+        """Whether to wait for a process that runs though its lease looks old: when a clock is set, all of them do.
+
+        It notices that within a heartbeat and renews them; one that does not is not waited for any longer.
+        """
+        return time.monotonic() - self._old.setdefault((key, at), time.monotonic()) < DEAD
 
     def _decide(self, intent: Intent, known: dict[bytes, Known], in_flight: set[bytes]) -> None:
         intent.classifier = self._classifier(intent.fingerprint)

@@ -387,6 +387,12 @@ def living(sessions: Iterable[tuple[Session, float]], now: float) -> set[int]:
     }
 
 
+def running(sessions: Iterable[tuple[Session, float]]) -> set[int]:
+    """The ids of the sessions whose processes run on this machine, whatever their heartbeats say."""
+    here = host()
+    return {each.id for each, _ in sessions if each.host == here and _runs(each.pid, each.born)}
+
+
 def _runs(pid: int, born: str) -> bool:
     """Whether a process of this machine is still the one that was started then."""
     if sys.platform == "win32":  # signal 0 ends a process there
