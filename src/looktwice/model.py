@@ -282,8 +282,13 @@ class AsyncModel:
         selections: dict[int, Selection] = {}
         choices: list[Choice] = []
         for size in dict.fromkeys(sizes):
-            async with AsyncModel(self.classifier, options=replace(options, working_size=size)) as model:
-                model._progress, model._on_answer = self._progress, self._on_answer
+            model = AsyncModel(
+                self.classifier,
+                options=replace(options, working_size=size),
+                progress=self._progress,
+                on_answer=self._on_answer,
+            )
+            async with model:
                 self.asker.lead(model.asker)
                 selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
                 price = await model.asker.price(found) or 1.0

@@ -32,8 +32,7 @@ from looktwice.calibration.shares import Constant, Probit
 from looktwice.cli import console
 from looktwice.files import make_folder
 from looktwice.model import AsyncModel
-from looktwice.pictures import collection as picture
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Picture, labelled
 from looktwice.verdicts import evaluate
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.learn import Collected
@@ -111,7 +110,7 @@ def run(folder: Path) -> Demo:
     """Ask, fit on one half, test on the other, and save what came out."""
     make_folder(folder)
     assets = Path(str(files("looktwice") / "demo"))
-    pictures = picture.labelled(assets / "pictures.npz")
+    pictures = labelled(assets / "pictures.npz")
     clothes = pictures[::2] + pictures[1::2]
     description = str(assets / "fashion.toml")
     text = (assets / "fashion.toml").read_text("utf-8")

@@ -31,9 +31,8 @@ from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.options import check_places
 from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
-from looktwice.pictures import collection as picture
 from looktwice.pictures import datasets
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Picture, find
 from looktwice.pictures.descriptor import descriptor
 from looktwice.pictures.image import PHOTO, WorkingSize
 from looktwice.report import MAX_ERROR, ReportInputs, write
@@ -125,7 +124,7 @@ def _shown(path: Path) -> Sequence[Picture]:
     try:
         return datasets.open_labelled(path)
     except DataError:
-        return picture.find([path])
+        return find([path])
 
 
 def _described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from looktwice.service import PARTS, Place
 from looktwice.verdicts import review as reviewing
 from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.profile import Profile
-from looktwice.verdicts.review import StoredVerdict
 
 
 @dataclass(frozen=True)
@@ -114,14 +113,15 @@ def _print_share(audited: Audit, labels: Labels) -> None:
         say(share.line())
 
 
-def _pictures(verdicts: Path, pictures: Path | None, names: Sequence[str]) -> tuple[Path, dict[str, Picture]]:
+def _pictures(
+    verdicts: Path, pictures: Path | None, names: Sequence[str], advice: str = "name the scored folder after them"
+) -> tuple[Path, dict[str, Picture]]:
     """The folder of the pictures, and the pictures with these names, in this order."""
     folder = pictures or (verdicts if verdicts.is_dir() else None)
     if folder is None:
-        raise DataError("where are the pictures of these verdicts? name the scored folder after the verdicts")
+        raise DataError(f"where are the pictures of these verdicts? {advice}")
     found = {picture.name: picture for picture in find([folder])}
-    lost = [name for name in names if name not in found]
-    if lost:
+    if lost := [name for name in names if name not in found]:
         raise DataError(f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder")
     return folder, {name: found[name] for name in names}
 
@@ -168,7 +168,12 @@ def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions)
         fiftyone.export(found, options.out)
         say(f"{len(found)} classifications are in {safe(str(options.out))}.")
         return
-    address = _address(found, folder or (verdicts if verdicts.is_dir() else None), options.prefix)
+    if options.prefix is None:
+        names = [verdict.name for verdict in found]
+        advice = "name the scored folder after them, or an address with --prefix"
+        address = label_studio.embedded(_pictures(verdicts, folder, names, advice)[1])
+    else:
+        address = label_studio.linked(options.prefix)
     labels = Profile.load(options.profile).vocabulary if options.profile else ()
     config = label_studio.export(found, address, labels, options.out)
     say(f"{len(found)} tasks are in {safe(str(options.out))}; configure the project with {safe(str(config))}.")
@@ -193,16 +198,3 @@ def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> 
         raise DataError(f"{str(result)!r} holds no label; label some pictures there and export again")
     write_labels(out, known)
     say(f"Labels of {len(known)} pictures are in {safe(str(out))}.")
-
-
-def _address(found: Sequence[StoredVerdict], folder: Path | None, prefix: str | None) -> Callable[[str], str]:
-    """Maps a name to the picture's URL for Label Studio: below the prefix, or a data URL."""
-    if prefix is not None:
-        return label_studio.linked(prefix)
-    if folder is None:
-        raise DataError("where are the pictures? name their folder after the verdicts, or an address with --prefix")
-    pictures = {picture.name: picture for picture in find([folder])}
-    lost = [verdict.name for verdict in found if verdict.name not in pictures]
-    if lost:
-        raise DataError(f"{few(lost, 'verdict')} about a picture that is not in {str(folder)!r}; name its folder")
-    return label_studio.embedded(pictures)

@@ -78,7 +78,7 @@ class Shards:
         with self._writing():
             self._files.create_dir(self._folder, recursive=True)
             names = self._names()
-            if HEADER not in names and not names:
+            if not names:
                 with self._whole(HEADER) as file:
                     file.write(text)
                 return

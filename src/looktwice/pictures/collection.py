@@ -374,11 +374,8 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     useful = {name: each for name, each in truths.items() if each.truth or each.excluded}
     if not useful:
         raise DataError(f"{where}: holds no label; label some pictures with: looktwice label")
-    names = sorted(useful) if path.is_dir() else [name for name in sources if name in useful]
-    return [
-        Picture(name, each.truth, sources[name], each.excluded, each.probability)
-        for name, each in ((name, useful[name]) for name in names)
-    ]
+    known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}
+    return [Picture(name, t.truth, sources[name], t.excluded, t.probability) for name, t in known.items()]
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:

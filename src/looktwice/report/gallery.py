@@ -16,8 +16,7 @@ from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Codes, Votes
 from looktwice.errors import DataError, ImageError
-from looktwice.pictures import collection as picture
-from looktwice.pictures.collection import Picture
+from looktwice.pictures.collection import Picture, find
 from looktwice.pictures.image import PHOTO, SMALL, Image, data_url, shrunk
 from looktwice.report.inputs import Judged
 from looktwice.verdicts.policy import Policy
@@ -220,7 +219,7 @@ def sample(pictures: Iterable[Picture]) -> Image:
             return item.image(PHOTO)
         except (ImageError, DataError):
             continue
-    clothes = picture.find([Path(str(files("looktwice") / "demo" / "pictures.npz"))])
+    clothes = find([Path(str(files("looktwice") / "demo" / "pictures.npz"))])
     return clothes[SAMPLE].image()
 
 

@@ -128,7 +128,7 @@ def weigh(inputs: ReportInputs, judged: Judged | None) -> Evidence:
     profile, name = inputs.profile, inputs.using().calibrator.name
     if judged is None or judged.outcome is None:
         held_out, results = inputs.using().held_out, tuple(inputs.results) or profile.results
-        confidence, correct = np.array(held_out.confidence, float), np.array(held_out.correct, bool)
+        confidence, correct = held_out.arrays()
         source = _held_out(len(confidence))
     else:
         outcome, results = judged.outcome, tuple(inputs.results) or _results(profile, judged, judged.outcome)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from pydantic import BaseModel, Field
 
 from looktwice.calibration import metrics
@@ -105,5 +104,5 @@ def reliability(policy: Policy) -> str:
     held_out = policy.held_out
     if not held_out.correct:
         return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
-    curve = metrics.reliability(np.array(held_out.confidence), np.array(held_out.correct, bool))
+    curve = metrics.reliability(*held_out.arrays())
     return figures.reliability_svg(curve, title="Confidence and how often it was right")

@@ -172,12 +172,10 @@ def _probe(model: OpenModel, views: Sequence[View], draws: int, seed: int, pictu
 # The file -----------------------------------------------------------------------------------------------------------
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NoiseFile(_Part):
+class NoiseFile(BaseModel):
     """Noise that was measured on an open model, and how: plain JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
     looktwice: str = __version__

@@ -101,7 +101,7 @@ def _need(max_error: float, level: float, accepted: float, error: float) -> Need
 
 def _errors(held_out: HeldOut) -> list[tuple[float, float]]:
     """How often the answers of each share are wrong, as far as the held-out ones tell: never exactly 0."""
-    confidence, correct = np.array(held_out.confidence), np.array(held_out.correct, bool)
+    confidence, correct = held_out.arrays()
     found = []
     for share in ACCEPTED:
         kept = share * len(correct)

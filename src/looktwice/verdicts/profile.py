@@ -148,7 +148,7 @@ class HeldOut(_Part):
 
     def threshold(self, max_error: float, level: float = 0.95) -> float | None:
         """The least confidence to accept, so that accepted answers are wrong at most `max_error` of the time."""
-        return risk.threshold(np.array(self.confidence), np.array(self.correct, bool), max_error, level)
+        return risk.threshold(*self.arrays(), max_error, level)
 
     def conformal(self, coverage: float = 0.9, kind: SetKind = "adaptive") -> SetMaker:
         """What makes sets of labels that hold the truth so often."""

@@ -42,7 +42,7 @@ def export(verdicts: Iterable[StoredVerdict], address: Callable[[str], str], lab
     `address` maps a name to the picture's URL; `labels` are offered as well as those in the verdicts.
     """
     found = list(verdicts)
-    words = sorted({*labels, *(label for verdict in found for label in _named(verdict))})
+    words = sorted({*labels, *(label for verdict in found for label in verdict.named())})
     config = out.with_suffix(".xml")
     files.write(config, configuration(words))
     with files.atomic(out) as part, part.open("w", encoding="utf-8") as file:
@@ -59,7 +59,7 @@ def task(verdict: StoredVerdict, address: str) -> dict[str, object]:
         "file": verdict.name,
         "confidence": verdict.confidence,
         "decision": verdict.decision,
-        "named": _named(verdict),
+        "named": verdict.named(),
     }
     return {"data": data, "predictions": [INTERFACE.prediction(verdict.label, verdict.confidence, VERSION)]}
 
@@ -72,10 +72,6 @@ def linked(prefix: str) -> Callable[[str], str]:
 def embedded(pictures: Mapping[str, Picture]) -> Callable[[str], str]:
     """Data URLs with the picture itself, scaled down to `SIDE`; small ones are lossless."""
     return lambda name: data_url(pictures[name].image(WorkingSize(long=SIDE)).pixels)
-
-
-def _named(verdict: StoredVerdict) -> list[str]:
-    return list(dict.fromkeys((verdict.label, verdict.base, *verdict.votes)))
 
 
 # Import ------------------------------------------------------------------------------------------------------------
