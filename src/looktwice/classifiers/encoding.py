@@ -6,7 +6,6 @@ Every limit of the server is checked here, before a question is paid for.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.classifiers.base import Pixels
 from looktwice.errors import ImageError
-from looktwice.pictures.image import PHOTO, WorkingSize
+from looktwice.pictures.image import PHOTO, WorkingSize, encode_jpeg, encode_png
 
 LOWEST_QUALITY = 30
 QUALITY_STEP = 10
@@ -99,11 +98,12 @@ class Encoding(BaseModel):
         return data
 
     def _chosen(self, pixels: Pixels) -> bytes:
-        quality, kind = self.quality, self.format or "png"
-        data = _file(pixels, kind, quality)
+        if self.format != "jpeg":
+            return encode_png(pixels)
+        quality, data = self.quality, encode_jpeg(pixels, self.quality)
         while self.shrink and len(data) > (self.max_bytes or 0) and quality > LOWEST_QUALITY:
             quality = max(LOWEST_QUALITY, quality - QUALITY_STEP)
-            data = _file(pixels, kind, quality)
+            data = encode_jpeg(pixels, quality)
         return data
 
     def target(self, height: int, width: int) -> tuple[int, int]:
@@ -144,22 +144,9 @@ def kind_of(file: bytes) -> str:
 
 def _photo(pixels: Pixels) -> bytes:
     """JPEG that keeps all colours, of the best quality that takes few bytes."""
-    import cv2
-
-    whole_colour = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
     most = PHOTO_BYTES * pixels.shape[0] * pixels.shape[1]
     for quality in PHOTO_QUALITIES:
-        data = _file(pixels, "jpeg", quality, whole_colour)
+        data = encode_jpeg(pixels, quality, full_colour=True)
         if len(data) <= most:
             break
     return data
-
-
-def _file(pixels: Pixels, kind: str, quality: int, more: Sequence[int] = ()) -> bytes:
-    import cv2
-
-    options = [cv2.IMWRITE_JPEG_QUALITY, quality, *more] if kind == "jpeg" else []
-    done, data = cv2.imencode(".jpg" if kind == "jpeg" else ".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)
-    if not done:
-        raise ImageError(f"a picture of shape {pixels.shape} cannot be written as {kind}")
-    return data.tobytes()

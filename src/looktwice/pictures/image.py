@@ -120,13 +120,14 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     return _encoded(".png", pixels, [])
 
 
-def encode_jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
-    """JPEG of an RGB array; `quality` from 1 to 100."""
+def encode_jpeg(pixels: NDArray[np.uint8], quality: int, *, full_colour: bool = False) -> bytes:
+    """JPEG of an RGB array; `quality` from 1 to 100. `full_colour` keeps the colour of every pixel (4:4:4)."""
     import cv2
 
     if not 1 <= quality <= 100:
         raise ImageError(f"JPEG quality is {quality}; give a number from 1 to 100")
-    return _encoded(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    sampling = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444] if full_colour else []
+    return _encoded(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality, *sampling])
 
 
 def file_digest(data: bytes) -> str:
