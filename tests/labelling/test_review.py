@@ -200,3 +200,22 @@ def test_an_audit_tells_how_often_accepted_verdicts_are_wrong(browser: Browser, 
     process.send_signal(signal.SIGINT)
     said = " ".join(process.communicate()[1].split())
     assert found.line() in said
+
+
+@pytest.mark.parametrize("labelled_one", [True, False])
+def test_ctrl_c_ends_a_page_as_it_should_end_and_names_the_next_command_if_there_is_a_label(
+    scored: Path, tmp_path: Path, labelled_one: bool
+) -> None:
+    out = tmp_path / "corrections.csv"
+    if labelled_one:
+        doubtful = next(doubt.name for doubt in read(scored / "verdicts.csv") if doubt.decision != "accept")
+        out.write_text(f"file,label,not\n{doubtful},Bag,\n")
+    words = ("review", scored / "verdicts.csv", scored / "photos", "-o", out, "--port", 0)
+    process = subprocess.Popen(command(*words), stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    while "Serving at" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert ("Next, evaluate the reviewed ones, which are no sample of all: looktwice evaluate" in said) == labelled_one

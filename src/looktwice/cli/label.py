@@ -66,7 +66,7 @@ def label(
     )
     say(f"Labels are saved to {safe(str(out))} click by click.")
     try:
-        serve(session, f"Label {folder.name or folder}", shlex.join(command), place)
+        serve(session, f"Label {folder.name or folder}", "use the labels", command, place)
     finally:
         labels.close()
 
@@ -86,7 +86,7 @@ def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Pat
     say(f"Corrections of {len(shown)} verdicts are saved to {safe(str(out))} click by click.")
     try:
         session = LabellingSession(shown, list(shown), labels, verdicts=doubtful, predictions=predictions)
-        serve(session, "Review verdicts", shlex.join(command), place)
+        serve(session, "Review verdicts", "evaluate the reviewed ones, which are no sample of all", command, place)
     finally:
         labels.close()
 
@@ -101,7 +101,8 @@ def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, pl
     _print_share(audited, labels)
     session = LabellingSession(shown, list(shown), labels, verdicts=found, audit=audited)
     try:
-        serve(session, "Audit", shlex.join(["looktwice", "audit", str(verdicts), str(folder)]), place)
+        command = ["looktwice", "audit", str(verdicts), str(folder)]
+        serve(session, "Audit", "label more of them", command, place)
     finally:
         _print_share(audited, labels)
         labels.close()
@@ -134,16 +135,17 @@ def _cost(text: str) -> tuple[str, float]:
         raise DataError(f"--cost {text!r} is not a label and a number; write for example melanoma=20") from None
 
 
-def serve(session: LabellingSession, title: str, following: str, place: Place) -> None:
-    """Serve the page until the process gets a signal, then print what to do with the labels."""
+def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
+    """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
     try:
         from looktwice.labelling import app
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
-    app.run(session, app.Work(title, following), place)
-    say(f"Next, use the labels: {safe(following)}")
+    app.run(session, app.Work(title, shlex.join(command)), place)
+    if session.labels.known():
+        say(f"Next, {purpose}: {safe(shlex.join(command))}")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,8 @@ def run(session: LabellingSession, work: Work, place: Place) -> None:
     async def serve() -> None:
         await answer(build(session, work, tokens, place.names), LIMITS, place, listening)
 
-    with listen(place.host, place.port) as listening:
+    # Ctrl-C is how it ends: uvicorn raises the signal again when everything is saved.
+    with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
         asking_session.run(serve)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,7 +129,8 @@ def run(
         model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept, studio
     )
     try:
-        with listen(place.host, place.port) as listening:
+        # Ctrl-C is how it ends: uvicorn raises the signal again when everything is saved.
+        with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
             session.run(lambda: serve(settings, place, listening))
     finally:
         if kept:
