@@ -192,5 +192,6 @@ def test_useless_scores_are_told_and_not_used() -> None:
     truths = np.where(images.mean(axis=(1, 2, 3)) + rng.normal(size=200) * 4 > 127.5, "bright", "dark")
     with Model(classify) as model:
         profile = model.fit(images, truths.tolist(), views="mirror")
+        assert model.look(images[0]).score == 0.95
     assert profile.evidence == "labels"
     assert profile.advice() == ["Scores: all scores are 0.95: not used."]

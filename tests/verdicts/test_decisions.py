@@ -446,3 +446,8 @@ def test_a_plan_for_an_error_out_of_reach_names_the_least_one_that_is() -> None:
 def test_options_that_no_decision_can_be_made_by_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         DecisionOptions(**options)
+
+
+def test_a_need_that_nobody_will_label_is_not_told_to_the_last_picture() -> None:
+    assert planning.Need(1506, 0.75, 0.0306).line().startswith("    1,506 labelled pictures to accept 75 %")
+    assert planning.Need(41_081_564, 0.9, 0.0499).line().startswith("> million labelled pictures to accept 90 %")

@@ -216,7 +216,7 @@ def score(
         print_json({"out": str(out), "pictures": len(pictures), **summary})
     tell_drift(stream, began, first)
     if stream.seen < decided.verdicts:
-        say(f"Only {stream.seen:,} verdicts were compared; those after the run was cut off are no fair sample.")
+        say(f"Compared so far: {stream.seen:,}; verdicts after the run was cut off are no fair sample.")
     bad = decided.unscored and all(item.cause is Cause.UNREADABLE for item in decided.unscored.values())
     again = f"{'replace the bad files and ' if bad else ''}run the same command again to complete it"
     say(f"Verdicts: {out}" + (f"; not scored: {file.missing():,}; {again}" if file.missing() else ""))

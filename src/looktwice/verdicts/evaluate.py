@@ -215,7 +215,8 @@ class Evaluation:
     def title(self) -> str:
         """Which pictures the figures are about."""
         overlap = f", {self.fitted} of which took part in fitting" if self.fitted else " that took no part in fitting"
-        return f"On {len(self.outcome.label)} pictures{overlap}"
+        count = len(self.outcome.label)
+        return f"On {count} picture{'s' * (count != 1)}{overlap}"
 
     def lines(self) -> list[str]:
         """How the guarantees turned out and how many verdicts are right, in words."""

@@ -185,7 +185,7 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
             1 + int((views != MISSING).sum()),
             digest=digest,
             evidence="scores" if by_scores else "labels",
-            score=float(claim) if np.isfinite(claim) else None,
+            score=float(str(np.float32(claim))) if np.isfinite(claim) else None,  # 0.882, as it came, not 0.88200003
         )
         for (name, label, confidence, least, most), base, views, digest, by_scores, claim in columns
     ]

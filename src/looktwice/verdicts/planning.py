@@ -30,6 +30,10 @@ def selection_level(level: float) -> float:
     return 1.0 - (1.0 - level) / len(LADDER)
 
 
+MOST_LABELS = 1_000_000
+"""A need beyond this is not told by its number, which nobody will label."""
+
+
 @dataclass(frozen=True)
 class Need:
     """So many labelled pictures are needed, if this share is accepted and is really wrong so often."""
@@ -41,7 +45,8 @@ class Need:
     def line(self) -> str:
         """The need in words."""
         share = "every picture" if self.accepted == 1.0 else f"{100 * self.accepted:.0f} % of the pictures"
-        return f"{self.labels:>9,} labelled pictures to accept {share}, if {100 * self.error:.2f} % of those are wrong"
+        count = f"{self.labels:,}" if self.labels <= MOST_LABELS else "> million"  # the error is almost the one allowed
+        return f"{count:>9} labelled pictures to accept {share}, if {100 * self.error:.2f} % of those are wrong"
 
 
 def needs(max_error: float, level: float = 0.95, held_out: HeldOut | None = None) -> list[Need]:
