@@ -586,7 +586,7 @@ def _waiting(
 
     @wraps(method)
     def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._model, *args, **kwargs))
+        return self._opened().run(method(self._model, *args, **kwargs), self._model.stop, self._model.resume)
 
     return call
 
@@ -716,9 +716,6 @@ class Model:
         for leave in [*self._streams]:
             await leave()
         await self._model.close()
-
-    def _run(self, work: Awaitable[T]) -> T:
-        return self._opened().run(work, self._model.stop, self._model.resume)
 
     def _opened(self) -> _Loop:
         with self._opening:

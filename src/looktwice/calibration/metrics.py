@@ -196,9 +196,10 @@ def reliability(confidence: Floats, correct: Bools, bins: int = BINS) -> Reliabi
     """Claimed against real accuracy in equal-width bins (lo, hi], with 95 % Wilson intervals."""
     levels = _levels(*_pictures(confidence, correct))
     ends = _equal_width(levels, bins)
-    count, claimed, real = _binned(levels, ends)
-    low, high = wilson(_sums(levels.right, ends), count)
-    return Reliability(_edges(bins), claimed, real, count, low, high)
+    count, right, claimed = (_sums(each, ends) for each in (levels.total, levels.right, levels.value * levels.total))
+    some = np.where(count > 0, count, np.nan)
+    low, high = wilson(right, count)
+    return Reliability(_edges(bins), claimed / some, right / some, count.astype(np.intp), low, high)
 
 
 def risk_coverage(confidence: Floats, correct: Bools) -> RiskCoverage:
@@ -428,14 +429,6 @@ def _sums(amount: Counts | Floats, ends: Counts) -> Floats:
     sums = np.zeros((*amount.shape[:-1], len(ends)))
     sums[..., filled] = np.add.reduceat(amount, starts[filled], axis=-1)
     return sums
-
-
-def _binned(levels: _Levels, ends: Counts) -> tuple[Counts, Floats, Floats]:
-    """Pictures, mean confidence and accuracy of each bin; the means are NaN where there are no pictures."""
-    count = _sums(levels.total, ends)
-    some = np.where(count > 0, count, np.nan)
-    claimed, right = _sums(levels.value * levels.total, ends), _sums(levels.right, ends)
-    return count.astype(np.intp), claimed / some, right / some
 
 
 def _ece(levels: _Levels, bins: int) -> Floats:

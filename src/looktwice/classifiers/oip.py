@@ -332,19 +332,23 @@ def _file(pixels: Pixels, encoding: Encoding, model: Model) -> Tensor:
 
 
 def _numbers(pixels: Pixels, description: Description, model: Model) -> Tensor:
+    """A picture as numbers in the shape and type that the model takes."""
     height, width, count, first = _dimensions(model, description.layout)
-    look = _coloured(description, count)
-    size = description.size or _size(model, description.layout)
-    array = _typed(look.fit(pixels, size), look, model.datatype)
+    look: Preprocessing = description
+    if count == 1 and "channels" not in description.model_fields_set:
+        look = description.model_copy(update={"channels": "grey"})
+    fitted = look.fit(pixels, description.size or _size(model, description.layout))
+    array: NDArray[np.generic] = fitted
+    if model.datatype != "UINT8":
+        array = look.normalise(fitted).astype(NUMBERS[model.datatype])
+    elif (look.scale, *look.mean, *look.std) != (1.0, 0.0, 1.0):
+        raise PermanentError("the model takes whole numbers (UINT8), so scale, mean and std must be left out")
     if any(wanted not in (-1, made) for wanted, made in zip((count, height, width), array.shape, strict=True)):
         raise PermanentError(
             f"the model takes {count} × {height} × {width} (channels, height, width), but the description makes "
             f"{' × '.join(map(str, array.shape))} of a picture; check size, channels, mean and std"
         )
-    return _tensor(array if first else array.transpose(1, 2, 0), model)
-
-
-def _tensor(array: NDArray[np.generic], model: Model) -> Tensor:
+    array = array if first else array.transpose(1, 2, 0)
     if model.binary:
         return Tensor(array.shape, array.tobytes())
     # Row by row: a number takes thirty bytes as an object, and a large picture has many.
@@ -375,21 +379,6 @@ def _size(model: Model, layout: str | None) -> tuple[int, int] | None:
     return (height, width) if min(height, width) > 0 else None
 
 
-def _coloured(description: Description, count: int) -> Preprocessing:
-    """The settings, with grey as the default for a model that takes one channel."""
-    if count == 1 and "channels" not in description.model_fields_set:
-        return description.model_copy(update={"channels": "grey"})
-    return description
-
-
-def _typed(fitted: Pixels, look: Preprocessing, datatype: str) -> NDArray[np.generic]:
-    if datatype != "UINT8":
-        return look.normalise(fitted).astype(NUMBERS[datatype])
-    if (look.scale, *look.mean, *look.std) != (1.0, 0.0, 1.0):
-        raise PermanentError("the model takes whole numbers (UINT8), so scale, mean and std must be left out")
-    return fitted
-
-
 def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], bytes]:
     """Headers and body of one call."""
     batched = model.datatype == "BYTES" or len(model.shape) == 4
@@ -398,18 +387,11 @@ def _request(batch: Sequence[Tensor], model: Model) -> tuple[dict[str, str], byt
         raise PermanentError("these pictures cannot share a call; set batch = 1, or size if they differ in it")
     shape = [len(batch), *first.shape] if batched else list(first.shape)
     tensor: dict[str, object] = {"name": model.input, "shape": shape, "datatype": model.datatype}
-    return _with_bytes(batch, model, tensor) if model.binary else _with_json(batch, model, tensor)
-
-
-def _with_bytes(batch: Sequence[Tensor], model: Model, tensor: dict[str, object]) -> tuple[dict[str, str], bytes]:
-    data = b"".join(one.data for one in batch)
-    tensor["parameters"] = {"binary_data_size": len(data)}
-    head = json.dumps({"inputs": [tensor], **_outputs(model)}).encode()
-    headers = {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
-    return headers, head + data
-
-
-def _with_json(batch: Sequence[Tensor], model: Model, tensor: dict[str, object]) -> tuple[dict[str, str], bytes]:
+    if model.binary:
+        data = b"".join(one.data for one in batch)
+        tensor["parameters"] = {"binary_data_size": len(data)}
+        head = json.dumps({"inputs": [tensor], **_outputs(model)}).encode()
+        return {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}, head + data
     if model.datatype == "FP16":
         raise PermanentError("the model takes FP16, which JSON cannot hold, and its server takes no binary tensors")
     if model.datatype == "BYTES":

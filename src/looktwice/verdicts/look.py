@@ -13,7 +13,6 @@ import numpy as np
 from looktwice.asking.asker import Asker
 from looktwice.asking.jobs import Screen
 from looktwice.asking.outcome import Cause, Unscored
-from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Evidence
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Row, Votes
@@ -28,6 +27,7 @@ from looktwice.views import Panel, parse
 if TYPE_CHECKING:
     import pandas as pd
 
+Decision = Literal["accept", "review"]
 TOGETHER = 256
 """Pictures whose verdicts are computed at once."""
 MOST_LABELS = 3
@@ -50,7 +50,7 @@ class Verdict:
     votes: tuple[tuple[str, str | None], ...]
     """Each view and its label."""
     queries: int
-    decision: Literal["accept", "review"] | None = None
+    decision: Decision | None = None
     """What to do with the answer, where a guarantee was asked for or the picture is unfamiliar."""
     prediction_set: tuple[str | None, ...] | None = None
     """The labels that it may have, the most probable first, where sets were asked for; None is any other label."""
@@ -136,14 +136,12 @@ async def burst(asker: Asker, pictures: Sequence[Picture], profile: Profile) -> 
         lists=lists if any(lists) else (),
         descriptor=first.descriptor,
     )
-    policy = replace(Policy.full_panel(profile), calibrator=_burst_calibrator(profile, len(others)), answers=None)
+    calibrator = (profile.adaptive or profile).restored_calibrator()
+    if isinstance(calibrator, Jury | Prefixes):
+        calibrator = calibrator.pooled(len(others))
+    policy = replace(Policy.full_panel(profile), calibrator=calibrator, answers=None)
     (verdict,) = judge([together], tuple(row.name for row in others), profile, policy)
     return verdict if isinstance(verdict, Unscored) else replace(verdict, queries=len(pictures))
-
-
-def _burst_calibrator(profile: Profile, photos: int) -> Calibrator:
-    calibrator = profile.adaptive.restored_calibrator() if profile.adaptive else profile.restored_calibrator()
-    return calibrator.pooled(photos) if isinstance(calibrator, Jury | Prefixes) else calibrator
 
 
 def judge(
@@ -171,8 +169,11 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
         calibrator.judged_by_scores(votes) if isinstance(calibrator, Jury | Prefixes) else np.zeros(len(votes), bool)
     )
     claims = votes.evidence.claims() if votes.evidence else np.full(len(votes), np.nan)
+    decisions: list[Decision | None] = [None] * len(votes)
+    if policy.accept is not None:
+        decisions = ["accept" if accepted else "review" for accepted in policy.accepts(confidence, scored)]
     figures = zip(votes.names, label, confidence, low, high, strict=True)
-    columns = zip(figures, votes.base, votes.views, digests, scored, claims, strict=True)
+    columns = zip(figures, votes.base, votes.views, digests, scored, claims, decisions, strict=True)
     verdicts = [
         Verdict(
             name,
@@ -183,20 +184,14 @@ def _verdicts(votes: Votes, policy: Policy) -> list[Verdict]:
             words[base],
             tuple((v, None if c == MISSING else words[c]) for v, c in zip(votes.panel, views, strict=True)),
             1 + int((views != MISSING).sum()),
+            decision,
             digest=digest,
             evidence="scores" if by_scores else "labels",
             score=float(str(np.float32(claim))) if np.isfinite(claim) else None,  # 0.882, as it came, not 0.88200003
         )
-        for (name, label, confidence, least, most), base, views, digest, by_scores, claim in columns
+        for (name, label, confidence, least, most), base, views, digest, by_scores, claim, decision in columns
     ]
-    return _with_sets([_decided(verdict, policy) for verdict in verdicts], votes, policy)
-
-
-def _decided(verdict: Verdict, policy: Policy) -> Verdict:
-    if policy.accept is None:
-        return verdict
-    (accepted,) = policy.accepts(np.array([verdict.confidence]), np.array([verdict.evidence == "scores"]))
-    return replace(verdict, decision="accept" if accepted else "review")
+    return _with_sets(verdicts, votes, policy)
 
 
 def _with_familiarity(verdicts: list[Verdict], votes: Votes, rows: Sequence[Row], policy: Policy) -> list[Verdict]:
