@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,39 @@ def test_labels_that_are_there_already_are_taken_over(tmp_path: Path) -> None:
     labels.add(click("1", "c.png", "label", "cat"))
     assert out.read_text() == "file,label,not\na.png,cat,\nb.png,dog,\nc.png,cat,\n"
     labels.close()
+
+
+def test_a_table_with_columns_that_would_be_lost_stays_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "labels.csv"
+    text = "filename,label,probability,source\na.png,cat,0.2,ann\n"
+    out.write_text(text)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"columns that would be lost \(probability, source\); .* --out"):
+            Labels(out)
+    assert out.read_text() == text
+    out.write_text("filename,label\na.png,cat\n")
+    Labels(out).close()
+    assert out.read_text() == "file,label,not\na.png,cat,\n"
+
+
+def test_a_table_that_cannot_be_written_for_a_while_is_caught_up_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "labels.csv"
+    labels = Labels(out)
+    labels.add(click("1", "a.png", "label", "cat"))
+    with monkeypatch.context() as full:
+        full.setattr("looktwice.files.atomic", lambda _: nullcontext(tmp_path / "nowhere" / "part"))
+        for number in (2, 3, 4):
+            with pytest.raises(OSError, match="nowhere"):
+                labels.add(click(str(number), f"{number}.png", "label", "dog"))
+    labels.add(click("4", "4.png", "label", "dog"))  # which the page sends again
+    whole = out.read_text()
+    assert whole == "file,label,not\n2.png,dog,\n3.png,dog,\n4.png,dog,\na.png,cat,\n"
+    labels.close()
+    out.write_text("file,label,not\na.png,cat,\n")  # as it would be had the process ended before
+    Labels(out).close()
+    assert out.read_text() == whole
 
 
 def test_a_table_that_was_changed_by_hand_is_not_overwritten(tmp_path: Path) -> None:

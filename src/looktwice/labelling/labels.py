@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -20,10 +20,13 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 
 from looktwice import files
 from looktwice.errors import DataError
-from looktwice.pictures.collection import read_truths
+from looktwice.pictures.collection import FILE_COLUMNS, read_header, read_truths
+from looktwice.pictures.image import shown
 
 COLUMNS = ("file", "label", "not")
 JOURNAL = ".journal"
+BEHIND = 100
+"""Events by which the table may be behind the journal."""
 Says = Literal["label", "not", "unsure", "skip"]
 """The true label is this; it is none of these; can't tell; show it again later."""
 LABELS = {"label": (1, 1), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
@@ -99,6 +102,8 @@ class Labels:
         files.check_writable(out, (".csv",))
         self.out, self._journal = out, out.with_suffix(JOURNAL)
         self._lock = Lock()
+        self._events: list[Click | Undo] = []
+        """Every line of the journal."""
         self._clicks: dict[str, Click] = {}
         self._undone: dict[str, str] = {}
         """The click that each undo undid, by id."""
@@ -118,11 +123,13 @@ class Labels:
             files.write(out, table(self.known()))
         except BaseException:
             self.close()
+            if not began:
+                self._journal.unlink()
             raise
 
     def known(self) -> dict[str, Click]:
         """The last click about each picture that was not undone; may be called while another thread saves one."""
-        return _standing(list(self._clicks.values()), list(self._undone.values()))
+        return _standing(list(self._events))
 
     def last(self, window: str) -> Click | None:
         """The window's last click that was not undone."""
@@ -130,12 +137,11 @@ class Labels:
         return next((click for click in reversed(clicks) if click.window == window and click.id not in gone), None)
 
     def add(self, click: Click) -> None:
-        """Save a click to disk; one whose id is known changes nothing."""
+        """Save a click to disk; one whose id is known changes nothing but a table that could not be written then."""
         with self._lock:
             if click.id not in self._clicks:
                 self._append(click)
-                self._clicks[click.id] = click
-                files.write(self.out, table(self.known()))
+            files.write(self.out, table(self.known()))
 
     def undo(self, identity: str, window: str) -> str | None:
         """Undo the window's last click, and return its picture; None if there is no click."""
@@ -145,8 +151,7 @@ class Labels:
                 if click is None:
                     return None
                 self._append(Undo(id=identity, window=window, undoes=click.id))
-                self._undone[identity] = click.id
-                files.write(self.out, table(self.known()))
+            files.write(self.out, table(self.known()))
             return self._clicks[self._undone[identity]].file
 
     def close(self) -> None:
@@ -164,6 +169,14 @@ class Labels:
             self._file.truncate(end)
             what = f"{str(self._journal)!r} cannot be written ({error.strerror})"
             raise DataError(f"{what}; this click was not saved: free some space and click again") from None
+        self._keep(event)
+
+    def _keep(self, event: Click | Undo) -> None:
+        self._events.append(event)
+        if isinstance(event, Click):
+            self._clicks[event.id] = event
+        else:
+            self._undone[event.id] = event.undoes
 
     def _read(self) -> None:
         self._file.seek(0)
@@ -173,36 +186,35 @@ class Labels:
             lines.pop()
         for number, line in enumerate(lines, 1):
             try:
-                event = _Line.model_validate_json(line).event
+                self._keep(_Line.model_validate_json(line).event)
             except ValidationError:
                 what = f"{str(self._journal)!r}: line {number} was not written by looktwice"
                 raise DataError(
                     f"{what}; repair it, or move the journal away to continue from {self.out.name}"
                 ) from None
-            if isinstance(event, Click):
-                self._clicks[event.id] = event
-            else:
-                self._undone[event.id] = event.undoes
 
     def _check_table(self) -> None:
-        """Refuse a table that was edited; after a crash it may be one event behind the journal."""
+        """Refuse a table that was edited; it may be behind the journal after a crash, or if it could not be written."""
         if not self.out.exists():
             return
-        clicks, undone = list(self._clicks.values()), list(self._undone.values())
-        found = self.out.read_text("utf-8", "replace")
-        before = (_standing(clicks[:-1], undone), _standing(clicks, undone[:-1]))
-        if found not in map(table, (_standing(clicks, undone), *before)):
+        found, last = self.out.read_text("utf-8", "replace"), len(self._events)
+        earlier = (_standing(self._events[:end]) for end in range(last, max(-1, last - 1 - BEHIND), -1))
+        if found not in map(table, earlier):
             what = f"{str(self.out)!r} was edited outside `looktwice label`"
             raise DataError(f"{what}; move {self._journal.name} away to continue from the table as it is")
 
     def _take_over(self) -> None:
         """Write the labels of an existing table to the journal, each as a click."""
+        header = read_header(self.out) if self.out.exists() else []
+        files_column = next((name for name in FILE_COLUMNS if name in header), None)
+        if more := [name for name in header if name not in (files_column, *COLUMNS)]:
+            what = f"{str(self.out)!r} has columns that would be lost ({', '.join(map(shown, more))})"
+            raise DataError(f"{what}; write the labels to another file with --out, or take these columns out")
         for number, (file, row) in enumerate(read_truths(self.out).items() if self.out.exists() else ()):
             says: Says = "label" if row.truth else "not" if row.excluded else "unsure"
             labels = (row.truth,) if row.truth else row.excluded
             click = Click(id=f"table-{number}", window="table", file=file, says=says, labels=labels)
             self._append(click)
-            self._clicks[click.id] = click
 
 
 def table(known: Mapping[str, Click]) -> str:
@@ -222,7 +234,7 @@ def table(known: Mapping[str, Click]) -> str:
     return out.getvalue().encode("utf-8", "backslashreplace").decode()
 
 
-def _standing(clicks: Iterable[Click], undone: Iterable[str]) -> dict[str, Click]:
-    """The last of these clicks about each picture, without those that were undone."""
-    gone = set(undone)
-    return {click.file: click for click in clicks if click.id not in gone}
+def _standing(events: Sequence[Click | Undo]) -> dict[str, Click]:
+    """The last click about each picture, without those that were undone."""
+    gone = {event.undoes for event in events if isinstance(event, Undo)}
+    return {event.file: event for event in events if isinstance(event, Click) and event.id not in gone}

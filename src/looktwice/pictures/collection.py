@@ -358,7 +358,7 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
     aliases = {name: others.get(normalize("NFC", name), name) for name in truths.keys() - sources.keys()}
     truths = {aliases.get(name, name): each for name, each in truths.items()}
     bare = sorted(sources.keys() - truths.keys())
-    growing = column == COLUMN and NOT in next(_rows(table), [])  # a table that people still label with
+    growing = column == COLUMN and NOT in read_header(table)  # a table that people still label with
     if bare and not growing:
         raise DataError(
             f"{where}: {few(bare, 'picture')} without a truth; add a row for each, move them "
@@ -376,6 +376,11 @@ def _with_table(path: Path, table: Path, max_pixels: int, column: str) -> list[P
         raise DataError(f"{where}: holds no label; label some pictures with: looktwice label")
     known = {name: useful[name] for name in (sorted(useful) if path.is_dir() else sources) if name in useful}
     return [Picture(name, t.truth, sources[name], t.excluded, t.probability) for name, t in known.items()]
+
+
+def read_header(path: Path) -> list[str]:
+    """The names of the columns of a CSV."""
+    return next(_rows(path), [])
 
 
 def read_truths(path: Path, column: str = COLUMN) -> dict[str, KnownTruth]:
