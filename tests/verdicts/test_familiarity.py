@@ -380,3 +380,11 @@ def test_the_estimator_tells_without_a_query(place: Path) -> None:
     assert len(asked) == before
     assert (familiarity[:3] > 0.01).all()
     assert familiarity[3] <= 0.01
+
+
+def test_the_sentence_about_an_unfamiliar_picture_claims_no_share_of_right_answers(place: Path) -> None:
+    with Model.load(place / "profile.json", ledger="off") as model:
+        strange = model.look(photo())
+    assert strange.unfamiliar_because
+    assert "how often such answers are right is not known" in strange.sentence()
+    assert "%" not in strange.sentence()

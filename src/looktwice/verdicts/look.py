@@ -79,7 +79,7 @@ class Verdict:
     def sentence(self) -> str:
         """Why, in words that a person understands."""
         score = self.score if self.evidence == "scores" else None
-        return sentence(self.label, self.base, self.confidence, self.votes, score)
+        return sentence(self.label, self.base, self.confidence, self.votes, score, self.unfamiliar_because is None)
 
     def to_frame(self) -> pd.DataFrame:
         """Each view and its label, as a frame of pandas."""
@@ -226,7 +226,12 @@ def _with_sets(verdicts: list[Verdict], votes: Votes, policy: Policy) -> list[Ve
 
 
 def sentence(
-    label: str, base: str, confidence: float, votes: Sequence[tuple[str, str | None]], score: float | None = None
+    label: str,
+    base: str,
+    confidence: float,
+    votes: Sequence[tuple[str, str | None]],
+    score: float | None = None,
+    familiar: bool = True,
 ) -> str:
     """How many views agree, who says what else, the classifier's own score, and how often such answers are right.
 
@@ -238,6 +243,8 @@ def sentence(
     '2 of 2 other photos agree; such answers are right 93 % of the time.'
     >>> sentence("coat", "coat", 0.71, [], score=0.95)
     'No view was asked; the classifier itself gave coat a score of 0.95; such answers are right 71 % of the time.'
+    >>> sentence("coat", "coat", 0.93, [("turn:8", "coat")], familiar=False)
+    '1 of 1 views agree; how often such answers are right is not known, the picture is unlike the labelled ones.'
     """
     answered = [(view, answer) for view, answer in votes if answer is not None]
     agree = sum(answer == label for _, answer in answered)
@@ -251,7 +258,11 @@ def sentence(
         parts.append(f"the {first} was called {base}")
     if score is not None:
         parts.append(f"the classifier itself gave {base} a score of {score:.3g}")
-    text = "; ".join([*parts, f"such answers are right {percent(confidence)} of the time."])
+    if familiar:
+        parts.append(f"such answers are right {percent(confidence)} of the time.")
+    else:
+        parts.append("how often such answers are right is not known, the picture is unlike the labelled ones.")
+    text = "; ".join(parts)
     return text[0].upper() + text[1:]
 
 
