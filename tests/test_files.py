@@ -1,6 +1,7 @@
 """Results on disk as the command line leaves them: two runs at a time, ended by a signal, sent to bad places."""
 
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -234,6 +235,35 @@ def test_links_and_devices_stay_what_they_are(tmp_path: Path) -> None:
     assert Path(os.devnull).is_char_device()
 
 
+def test_a_pipe_takes_a_result_and_a_device_that_is_full_is_one_line(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with open(reading) as pipe, open(writing, "w") as end:
+        place = Path(f"/dev/fd/{end.fileno()}")
+        files.check_writable(place)
+        files.write(place, "text")
+        end.close()
+        assert pipe.read() == "text"
+    with pytest.raises(DataError, match="'/dev/full' could not be written"):
+        files.write(Path("/dev/full"), "text")
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "told"),
+    [(">&-", 0, ""), ("2>&-", 0, ""), ("<&- >&- 2>&-", 0, ""), (">/dev/full", 1, "no space is left")],
+)
+def test_streams_that_are_closed_or_full_end_no_run_in_a_crash(
+    server: Running, tmp_path: Path, streams: str, code: int, told: str
+) -> None:
+    write_pictures(tmp_path / "pictures.npz", 5)
+    write_profile(tmp_path / "profile.json", server.describe(tmp_path))
+    words = command("look", tmp_path / "pictures.npz", "-p", tmp_path / "profile.json", "--ledger", tmp_path / "l.db")
+    done = subprocess.run(["sh", "-c", f"{shlex.join(words)} --json {streams}"], capture_output=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert told.encode() in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert bool(done.stdout) == (streams == "2>&-")
+
+
 # --- checked before anything is asked
 
 
@@ -253,6 +283,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
     write_labelled(folder / "alike.npz", 40, classes=1)
     (folder / "file").write_text("no folder")
     (folder / "full").mkdir()
+    (folder / "nowhere.csv").symlink_to("missing/x.csv")
+    (folder / "other-name.npz").hardlink_to(folder / "some.npz")
     without = folder / "without" / "pyarrow"
     without.mkdir(parents=True)
     (without / "__init__.py").write_text("raise ImportError")
@@ -276,7 +308,10 @@ BAD = [
     ((*TUNE, "--paper", "mirror"), "the paper has no transformation 'mirror'"),
     (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "few.npz"), "too few"),
     (("borrow", "teacher.json", "-c", "api.toml", "--pictures", "some.npz", "-o", "missing/x.json"), "no folder"),
-    (("borrow", "profile.json", "-c", "api.toml", "--pictures", "some.npz"), "only a jury can be borrowed"),
+    (
+        ("borrow", "profile.json", "-c", "api.toml", "--pictures", "some.npz", "-o", "x.json"),
+        "only a jury can be borrowed",
+    ),
     ((*FIT, "-o", "missing/x.json"), "there is no folder 'missing'"),
     ((*FIT, "-o", "file/x.json"), "there is no folder 'file'"),
     ((*FIT, "-o", "full"), "'full' is a folder"),
@@ -297,6 +332,13 @@ BAD = [
     ((*SCORE, "-o", "missing/x.csv"), "there is no folder 'missing'"),
     ((*SCORE, "-o", "x.xlsx"), "must end in .csv, .jsonl, .parquet"),
     ((*SCORE, "-o", "/proc/x.csv"), "cannot be written"),
+    ((*SCORE, "-o", "nowhere.csv"), "there is no folder"),
+    ((*FIT, "-o", "some.npz"), "'some.npz' is read by this command"),
+    ((*FIT, "-o", "api.toml"), "'api.toml' is read by this command"),
+    ((*FIT, "--votes", "other-name.npz"), "'other-name.npz' is read by this command"),
+    ((*TUNE, "-o", "some.npz"), "'some.npz' is read by this command"),
+    ((*EVALUATE, "--votes", "some.npz"), "'some.npz' is read by this command"),
+    (("borrow", "teacher.json", "-c", "api.toml", "-o", "teacher.json"), "'teacher.json' is read by this command"),
 ]
 NO_PARQUET = [
     (*FIT, "--votes", "x.parquet"),

@@ -60,13 +60,14 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe takes what comes
         return
     _spare_databases(path)
-    if not path.parent.is_dir():
-        raise DataError(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}; make it first")
+    folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
+    if not folder.is_dir():
+        raise DataError(f"{str(path)!r} cannot be written: there is no folder {str(folder)!r}; make it first")
     try:
         if path.exists():
             path.open("ab").close()
-        with tempfile.TemporaryFile(dir=path.parent):
-            free = shutil.disk_usage(path.parent).free
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DataError(
             f"{str(path)!r} cannot be written ({error.strerror}); change its rights or name another"
@@ -104,10 +105,13 @@ def _spare_databases(path: Path) -> None:
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Where to write a file that is moved into place once it is complete (atomic replacement)."""
-    place = Path(os.path.realpath(path))
-    if place.exists() and not place.is_file():
-        yield place
+    if path.exists() and not path.is_file():  # a pipe has no real path
+        try:
+            yield path
+        except OSError as error:
+            raise _unwritten(path, error) from None
         return
+    place = Path(os.path.realpath(path))
     _spare_databases(place)
     part = place.with_name(f".{place.name[:40]}.{uuid4().hex[:12]}.part")
     try:
@@ -118,12 +122,16 @@ def atomic(path: Path) -> Iterator[Path]:
             shutil.copymode(place, part)
         os.replace(part, place)
     except OSError as error:
-        why = error.strerror or " ".join(str(error).split())
-        what = f"{str(path)!r} could not be written ({why})"
-        raise DataError(f"{what}; name another place, or free some space and run the same command again") from None
+        raise _unwritten(path, error) from None
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def _unwritten(path: Path, error: OSError) -> DataError:
+    why = error.strerror or " ".join(str(error).split())
+    what = f"{str(path)!r} could not be written ({why})"
+    return DataError(f"{what}; name another place, or free some space and run the same command again")
 
 
 def write(path: Path, text: str) -> None:

@@ -3,6 +3,8 @@
 Nothing heavy is imported here, so that `looktwice --help` answers at once; each command imports what it needs.
 """
 
+import errno
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -52,6 +54,7 @@ from looktwice.cli.options import (
     find_pictures,
     prints,
     serves,
+    spare_inputs,
     spreads,
 )
 
@@ -210,6 +213,7 @@ def fit(
     from looktwice.cli.fit import FitOptions, fit
     from looktwice.model import AsyncModel
 
+    spare_inputs((out, votes), (pictures, truths, classifier, noise))
     labelled = find_labelled(pictures, truths, truths_column, take)
     options = FitOptions(views, calibrator, noise, adaptive, max_error, out, votes)
     _exit(fit(AsyncModel(classifier, options=ask), labelled, options, output))
@@ -251,6 +255,7 @@ def tune(
     from looktwice.cli import tune
     from looktwice.model import AsyncModel
 
+    spare_inputs((out, report), (pictures, truths, classifier))
     labelled, model = find_labelled(pictures, truths, truths_column, take), AsyncModel(classifier, options=ask)
     if paper:
         _exit(tune.search(model, labelled, paper, draws, out, report, output))
@@ -310,6 +315,7 @@ def evaluate(
     from looktwice.cli.evaluate import evaluate
     from looktwice.model import AsyncModel
 
+    spare_inputs((votes, report), (pictures, truths, classifier, profile, unlabelled))
     labelled = find_labelled(pictures, truths, truths_column, take)
     model = AsyncModel.load(profile, classifier, options=ask)
     _exit(evaluate(model, labelled, profile, votes, report, unlabelled, decide, output))
@@ -387,6 +393,7 @@ def score(
 
     from looktwice.model import AsyncModel
 
+    spare_inputs((Path(out),), (*pictures, profile, classifier))
     found = find_pictures([Path(path) for path in pictures], take)
     following = Following(profile, pictures, Path(out))
     model = AsyncModel.load(profile, classifier, options=ask)
@@ -712,6 +719,7 @@ def transfer(
     from looktwice.cli import open_model
     from looktwice.model import AsyncModel
 
+    spare_inputs((out,), (*open_pictures, pictures, truths, closed, open_))
     opened = open_model.Opened(open_, find_pictures(open_pictures, open_take), views)
     labelled = find_labelled(pictures, truths, truths_column, take)
     _exit(open_model.transfer(opened, AsyncModel(closed, options=ask), labelled, draws, out, output))
@@ -744,6 +752,7 @@ def borrow(
     from looktwice.cli import open_model
     from looktwice.model import AsyncModel
 
+    spare_inputs((out,), (teacher, pictures, truths, classifier))
     labelled = find_labelled(pictures, truths, truths_column, take) if pictures else []
     _exit(open_model.borrow(teacher, AsyncModel(classifier, options=ask), labelled, out, output))
 
@@ -752,6 +761,7 @@ def main() -> None:
     """Run the command line; an expected error is one line and an exit code, never a traceback."""
     from looktwice.errors import LookTwiceError, UnscoredError
 
+    _open_streams()
     command = typer.main.get_command(app)
     # Drawn with rich, the list of commands takes as long as all the rest of a start; each command's own help is drawn.
     command.rich_markup_mode = None  # type: ignore[attr-defined]
@@ -765,6 +775,26 @@ def main() -> None:
         sys.exit(exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        from looktwice.asking.progress import say
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or what waits to be printed fails again
+        say("[red]error:[/red] no space is left where this is printed; free some and run the same command again")
+        sys.exit(1)
+
+
+def _open_streams() -> None:
+    """Let streams that were closed by whoever started this lead nowhere, so that no other file gets their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 if __name__ == "__main__":

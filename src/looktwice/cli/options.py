@@ -253,3 +253,11 @@ def check_places(profile: Path | None, votes: Path | None = None, report: Path |
     for path, endings in ((profile, ()), (votes, ENDINGS), (report, REPORTS)):
         if path:
             check_writable(path, endings)
+
+
+def spare_inputs(outputs: Sequence[Path | None], inputs: Sequence[Path | str | None]) -> None:
+    """Refuse to write a result over what the same command reads."""
+    for out in filter(None, outputs):
+        for path in (Path(given) for given in inputs if given):
+            if out.is_file() and path.is_file() and out.samefile(path):
+                raise DataError(f"{str(out)!r} is read by this command, and its result would replace it; name another")
