@@ -716,6 +716,13 @@ def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher
     assert "Classes" in Read((dispatcher / "bare.html").read_text("utf-8")).tables
 
 
+def test_votes_about_no_picture_are_no_report_without_votes(dispatcher: Path) -> None:
+    storage.save(dispatcher / "empty.npz", storage.load(dispatcher / "taught.npz").take(slice(0, 0)))
+    done = run("report", "--votes", "empty.npz", "-o", "empty.html", cwd=dispatcher)
+    assert "the votes are about no picture" in done.stderr
+    assert not (dispatcher / "empty.html").exists()
+
+
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [

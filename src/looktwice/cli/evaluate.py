@@ -102,10 +102,10 @@ def report(
     shown = _shown(pictures) if pictures else []
     inputs = ReportInputs(
         profile,
-        _labelled(saved, shown) if saved else None,
+        None if saved is None else _labelled(saved, shown),
         shown,
         replace(decide, max_error=None).of(profile),
-        _described(saved, shown, profile) if saved else {},
+        {} if saved is None else _described(saved, shown, profile),
         noise=NoiseFile.load(noise) if noise else None,
         days=ledger.stats(ledger_path) if ledger_path else (),
         price_micros=micros(price) if price else 0,
