@@ -27,10 +27,12 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Isotonic, Probit
 from looktwice.calibration.votes import MISSING, Evidence, Votes
-from looktwice.cli.evaluate import report
+from looktwice.classifiers.python import PythonClassifier
+from looktwice.cli.evaluate import _described, report
 from looktwice.errors import DataError, ImageError, LookTwiceError
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import Image, WorkingSize
+from looktwice.model import Model
+from looktwice.pictures.collection import Picture, find
+from looktwice.pictures.image import Image, WorkingSize, encode_png
 from looktwice.report import ReportInputs, findings, gallery, page, write
 from looktwice.report.inputs import judge, weigh
 from looktwice.report.page import roughly
@@ -714,6 +716,22 @@ def test_truths_are_taken_from_the_pictures_where_the_votes_have_none(dispatcher
     done = run("report", "--votes", "bare.npz", "--pictures", "clothes.npz", "-o", "bare.html", cwd=dispatcher)
     assert done.returncode == 0, done.stderr
     assert "Classes" in Read((dispatcher / "bare.html").read_text("utf-8")).tables
+
+
+@pytest.mark.parametrize("side", [32, 1024], ids=["scaled down", "as they are"])
+def test_pictures_are_described_at_the_size_at_which_they_were_asked_about(tmp_path: Path, side: int) -> None:
+    rng, labels = np.random.default_rng(0), ["dark", "bright"] * 20
+    for name, label in enumerate(labels):
+        pixels = rng.integers(0, 256, (48, 64, 3)) // 2 + 127 * (label == "bright")
+        (tmp_path / f"{name:02}.png").write_bytes(encode_png(pixels.astype(np.uint8)))
+    pictures = find([tmp_path])
+    classifier = PythonClassifier(lambda image: "bright" if image.mean() > 127 else "dark", size=WorkingSize(long=side))
+    with Model(classifier) as model:
+        profile = model.fit(pictures, labels, views="mirror")
+        asked = model.ask(pictures)
+    described = _described(asked.votes, pictures, profile)
+    assert described.keys() == asked.descriptors.keys()
+    assert all((described[digest] == asked.descriptors[digest]).all() for digest in described)
 
 
 def test_votes_about_no_picture_are_no_report_without_votes(dispatcher: Path) -> None:

@@ -34,7 +34,6 @@ from looktwice.model import AsyncModel
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture, find
 from looktwice.pictures.descriptor import descriptor
-from looktwice.pictures.image import PHOTO, WorkingSize
 from looktwice.report import MAX_ERROR, ReportInputs, write
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import planning
@@ -129,14 +128,14 @@ def _shown(path: Path) -> Sequence[Picture]:
 
 def _described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> dict[str, Floats]:
     """What kind of picture each of the votes' pictures is, by its digest, where the same pixels are shown here."""
-    wanted, found = dict(zip(votes.names, votes.digests, strict=False)), {}
-    size = PHOTO if profile.working_size is None else WorkingSize(profile.working_size)
-    for item in pictures if profile.familiarity else ():
-        if item.name in wanted:
-            with suppress(ImageError, DataError):
-                image = item.image(size)
+    names, digests, found = set(votes.names), set(votes.digests), dict[str, Floats]()
+    size = profile.familiarity.size if profile.familiarity else None
+    for item in (item for item in pictures if size and item.name in names):
+        with suppress(ImageError, DataError):
+            image = item.image(size)
+            if image.digest in digests:
                 found[image.digest] = descriptor(image.pixels, image.came)
-    return {digest: row for digest, row in found.items() if digest in wanted.values()}
+    return found
 
 
 def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVotes:

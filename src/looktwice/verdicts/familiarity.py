@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from looktwice.calibration.votes import MISSING, Counts, Floats, Votes, base_tally
 from looktwice.pictures.descriptor import NAMES, PLACES
+from looktwice.pictures.image import WorkingSize
 from looktwice.verdicts.drift import Drift
 
 LEAST = 20
@@ -87,12 +88,15 @@ class Familiarity(BaseModel):
     """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
     distances: tuple[float, ...]
     """How far each of the other labelled pictures is from its nearest neighbour, in increasing order."""
+    size: WorkingSize | None = None
+    """The working size at which they were described, and others must be; None where it is not known."""
 
     @classmethod
-    def fit(cls, descriptors: Floats) -> Self | None:
+    def fit(cls, descriptors: Floats, size: WorkingSize | None = None) -> Self | None:
         """Learn from the descriptors of distinct labelled pictures, (n, len(NAMES)); None where they are too few.
 
-        One half are the neighbours, which also set the scale; the other half took no part in it and is ranked.
+        `size` is the working size at which they were described. One half are the neighbours, which also set the scale;
+        the other half took no part in it and is ranked.
         """
         if len(descriptors) < LEAST:
             return None
@@ -101,7 +105,7 @@ class Familiarity(BaseModel):
         packed = base64.b64encode(descriptors[mixed[:half]].astype("<f4").tobytes()).decode()
         ranked = descriptors[mixed[half : half + RANKED]]
         distances = np.sort(cls.model_construct(neighbours=packed).distance(ranked))
-        return cls(scale=2, neighbours=packed, distances=tuple(distances.tolist()))
+        return cls(scale=2, neighbours=packed, distances=tuple(distances.tolist()), size=size)
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same fields; what is derived from them does not count."""

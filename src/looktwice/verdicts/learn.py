@@ -21,6 +21,7 @@ from looktwice.calibration.scales import useless
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import WorkingSize
 from looktwice.verdicts import risk, stopping
 from looktwice.verdicts.familiarity import AnswerKinds, Familiarity
 from looktwice.verdicts.policy import NEVER, Policy, agreement_bin
@@ -54,6 +55,8 @@ class Collected:
     """What kind of picture each is, by its digest, where that is known."""
     working_size: int | None = None
     """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""
+    described_at: WorkingSize | None = None
+    """The working size at which the pictures were described and asked about."""
 
     def distinct(self) -> Collected:
         """The same with each picture once: a copy of a picture says nothing new, and would count as evidence."""
@@ -134,6 +137,7 @@ async def collect(
         similar=_similar(rows),
         descriptors=descriptors,
         working_size=size.long if size != asker.classifier.terms.working_size else None,
+        described_at=size,
     )
 
 
@@ -338,7 +342,7 @@ def _profile(
         ),
         one_query=dump(single) if single else None,
         scores=_scores(labelled, fitted) if single else "",
-        familiarity=None if described is None else Familiarity.fit(described),
+        familiarity=None if described is None else Familiarity.fit(described, collected.described_at),
         answers=AnswerKinds.fit(labelled.evenly()),
     )
 
