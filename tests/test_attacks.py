@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -222,6 +223,43 @@ def test_bombs_take_less_than_a_gigabyte(tmp_path: Path) -> None:
         command = [sys.executable, "-c", DECODE, str(tmp_path / kind)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert int(done.stdout) < 1_000_000, kind
+
+
+def scan_bomb(scans: int) -> bytes:
+    """A JPEG of 25 megapixels with so many scans, of a few bytes each."""
+    whole = _saved((5_000, 5_000), "JPEG", progressive=True)
+    last = whole[whole.rindex(b"\xff\xda") : -2]
+    return whole[:-2] + last * (scans - whole.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_at_once() -> None:
+    bomb = scan_bomb(5_000)
+    assert len(bomb) < 500_000
+    started = time.process_time()
+    with pytest.raises(ImageError, match="more than 100 scans"):
+        decode(bomb, "bomb.jpg")
+    assert time.process_time() - started < 5
+
+
+def test_what_follows_or_is_inside_a_segment_of_a_jpeg_is_no_scan() -> None:
+    plain = _saved((16, 16), "JPEG", progressive=True)
+    noise = b"\xff\xda" * 5_000
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(noise)) + noise
+    expected = decode(plain, "plain.jpg").pixels
+    for data in (plain + noise, plain[:2] + comment + plain[2:]):
+        assert np.array_equal(decode(data, "photo.jpg").pixels, expected)
+
+
+def test_a_picture_too_long_to_be_drawn_stops_no_other(odd: Path, profile: Path) -> None:
+    folder = odd.parent / "long"
+    folder.mkdir()
+    for name, size in (("a.png", (1, 40_000)), ("b.png", (40_000, 1)), ("c.png", (8, 8))):
+        (folder / name).write_bytes(_saved(size, "PNG"))
+    done = run("score", folder, "-p", profile, "-o", odd.parent / "long.jsonl")
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("is too long; scale it to") == 2
+    lines = [json.loads(line) for line in (odd.parent / "long.jsonl").read_text().splitlines()]
+    assert [line["label"] for line in lines] == [None, None, EVIL]
 
 
 def test_a_drawing_in_words_is_no_png() -> None:

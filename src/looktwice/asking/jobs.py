@@ -32,6 +32,7 @@ from looktwice.pictures.collection import Picture
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
 from looktwice.views import Panel, Question, View, base_question, questions, renderer
+from looktwice.views.rendering import LONGEST
 
 SOONEST = 0.05
 """Seconds until a question that another session has is looked up again; doubled each time."""
@@ -284,12 +285,15 @@ class Opener:
             image = picture.image(self.terms.working_size)
         except ImageError as error:
             return Unscored(picture.name, Cause.UNREADABLE, error.why)
+        height, width, _ = image.pixels.shape
+        if max(height, width) > LONGEST:
+            long = f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less"
+            return Unscored(picture.name, Cause.UNREADABLE, long)
         described = descriptor(image.pixels, image.came) if screen.descriptors else None
         thumbnail = image.thumbnail() if screen.thumbnails else b""
         if screen.refuse and (why := screen.unfamiliar(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, why)
         asked = (base_question(image), *questions(image, panel, self.seed))
-        height, width, _ = image.pixels.shape
         form = " ".join(filter(None, (image.scaling, self.terms.sent_as(height, width))))
         texts = [_text(view, seed, index, form) for _, view, seed, index in asked]
         names = keys(self.fingerprint, image.digest, [tail for _, tail in texts])

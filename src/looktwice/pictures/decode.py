@@ -38,6 +38,9 @@ BYTES_A_PIXEL = 7
 TOGETHER = 256 * 2**20
 """Bytes that all pictures together take while they are decoded, unless one alone takes more."""
 
+MOST_SCANS = 100
+"""Scans of a JPEG; programs write about ten."""
+
 _JPEG = b"\xff\xd8\xff"
 _STILLS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1", b"avif", b"avis")
 _READ = "JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF or GIF"
@@ -152,6 +155,7 @@ def _jpeg(data: bytes) -> tuple[ImageFile, bytes]:
     """Also the first picture of an MPO, the pair of pictures that some phones write."""
     from PIL.JpegImagePlugin import JpegImageFile
 
+    _check_scans(data)
     picture = JpegImageFile(io.BytesIO(_metadata_renamed(data)))
     return picture, next((body[6:] for _, body in picture.applist if body.startswith(b"exif\0\0")), b"")
 
@@ -168,6 +172,25 @@ def _draft(picture: JpegImageFile, data: bytes, target: tuple[int, int], max_pix
     in_rows = data[at : at + 5] == scan and "progressive" not in picture.info
     _check_size(picture.size, max_pixels * (IN_ROWS if in_rows else 1))
     picture.draft(None, target)
+
+
+_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")
+"""A marker of a JPEG that is no part of compressed pixels."""
+_ALONE, _END, _SCAN = (0x01, 0xD8), 0xD9, 0xDA
+
+
+def _check_scans(data: bytes) -> None:
+    """Refuse a JPEG of many scans: each is a pass over all pixels, and an empty one has a few bytes."""
+    if data.count(b"\xff\xda") <= MOST_SCANS:  # which is quick, and enough for nearly every file
+        return
+    at, scans = 2, 0
+    while (found := _MARKER.search(data, at)) and (kind := found[1][0]) != _END:
+        scans += kind == _SCAN
+        if scans > MOST_SCANS:
+            raise ImageError(f"a JPEG of more than {MOST_SCANS} scans, which would take long; save it again")
+        at = found.end()
+        if kind not in _ALONE:
+            at += int.from_bytes(data[at : at + 2])
 
 
 _JPEG_METADATA = {b"Exif\0\0": b"\xff\xe1", b"ICC_PROFILE\0": b"\xff\xe2", b"Photoshop 3.0\0": b"\xff\xed"}
