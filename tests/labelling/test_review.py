@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -17,8 +18,10 @@ from serving import DEMO, clothes, learn_profile, serving, started
 from test_label_page import CHROMIUM, browser, inspect, offered, press, unpack, window
 from workshop import command, run
 
-from looktwice.errors import DataError
+from looktwice.cli import label as cli_label
+from looktwice.errors import DataError, MissingExtra
 from looktwice.pictures.collection import labelled
+from looktwice.service import Place
 from looktwice.verdicts.audit import Audit
 from looktwice.verdicts.review import StoredVerdict, doubtful, read
 
@@ -219,3 +222,11 @@ def test_ctrl_c_ends_a_page_as_it_should_end_and_names_the_next_command_if_there
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 0
     assert ("Next, evaluate the reviewed ones, which are no sample of all: looktwice evaluate" in said) == labelled_one
+
+
+def test_without_a_server_nothing_is_begun(scored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "looktwice.labelling.app", None)
+    monkeypatch.setattr(cli_label, "PARTS", {"looktwice.labelling.app"})  # as if that were a part that is missing
+    with pytest.raises(MissingExtra, match=r"looktwice\[serve\]"):
+        cli_label.review(scored / "verdicts.csv", scored / "photos", [], tmp_path / "labels.csv", Place(port=0))
+    assert list(tmp_path.iterdir()) == []

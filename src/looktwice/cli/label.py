@@ -43,6 +43,7 @@ def label(
     place: Place,
 ) -> None:
     """Serve the page with the pictures in random order until the process gets a signal."""
+    check_server()
     if options.asking and model.options.batch:
         raise DataError(
             "the page asks a few pictures ahead, and a batch takes up to a day; leave --batch out, or label with "
@@ -73,6 +74,7 @@ def label(
 
 def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Path | None, place: Place) -> None:
     """Serve the page with the verdicts that need review, the highest expected cost first."""
+    check_server()
     doubtful = reviewing.doubtful(reviewing.read(verdicts), dict(map(_cost, costs)))
     folder, shown = _pictures(verdicts, pictures, [verdict.name for verdict in doubtful])
     if not doubtful:
@@ -93,6 +95,7 @@ def review(verdicts: Path, pictures: Path | None, costs: Sequence[str], out: Pat
 
 def audit(verdicts: Path, pictures: Path | None, out: Path | None, seed: int, place: Place) -> None:
     """Serve the page with a stratified sample of accepted verdicts, and print the error rate among them."""
+    check_server()
     found = reviewing.read(verdicts)
     audited = Audit.of(found, seed)
     folder, shown = _pictures(verdicts, pictures, audited.order())
@@ -135,14 +138,20 @@ def _cost(text: str) -> tuple[str, float]:
         raise DataError(f"--cost {text!r} is not a label and a number; write for example melanoma=20") from None
 
 
-def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
-    """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
+def check_server() -> None:
+    """Refuse to begin where the page cannot be served, before a file for labels is made."""
     try:
-        from looktwice.labelling import app
+        import looktwice.labelling.app  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name not in PARTS:
             raise
         raise MissingExtra("HTTP services", "serve") from None
+
+
+def serve(session: LabellingSession, title: str, purpose: str, command: Sequence[str], place: Place) -> None:
+    """Serve the page until the process gets a signal, then print the command that follows, and what it is for."""
+    from looktwice.labelling import app
+
     app.run(session, app.Work(title, shlex.join(command)), place)
     if session.labels.known():
         say(f"Next, {purpose}: {safe(shlex.join(command))}")
