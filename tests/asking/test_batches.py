@@ -234,6 +234,26 @@ def test_a_run_is_stopped_while_it_looks_for_a_batch_among_those_that_have_not_e
         check_finished_by_the_next_run(replica, tmp_path)
 
 
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_batch_whose_id_was_lost_is_found_though_our_clock_is_hours_ahead(vendor: str, tmp_path: Path) -> None:
+    with served(vendor, tmp_path) as replica:
+        lost: list[str] = []
+
+        def lose(reached: str) -> None:
+            if reached == "create done" and not lost:
+                lost.append(reached)
+                for batch in replica.batches.values():
+                    batch.made -= 14 * 3600
+                raise web.HTTPServiceUnavailable
+
+        replica.hook = lose
+        with model(tmp_path) as asked:
+            assert not asked.ask(pictures(30), views="none").unscored
+        assert lost
+        assert len(replica.batches) == 1
+        check(replica, tmp_path, 30)
+
+
 def test_stopping_early_takes_two_rounds(tmp_path: Path) -> None:
     from looktwice.asking.jobs import Rounds
     from looktwice.pictures.collection import many

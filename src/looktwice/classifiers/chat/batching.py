@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 TIMEOUT = 1800.0
 """Seconds for one request: files are large."""
 LARGEST_REPLY = 1 << 30
-SKEW = 600.0
-"""Seconds by which the vendor's clock may be behind ours."""
+SKEW = 2 * 86_400.0
+"""Seconds by which the vendor's clock may be behind ours, which can be set wrong by hours; a batch that is not found is
+sent again."""
 WATCH = 5.0
 """Seconds between two looks at a batch that may be ours."""
 TRANSIENT = {"api_error", "overloaded_error", "rate_limit_error", "timeout_error"}
