@@ -910,3 +910,18 @@ def test_a_process_that_renews_nothing_once_the_clock_is_set_is_not_waited_for_w
         assert intend(ours, range(3)).held == granted
         monkeypatch.setattr(time, "monotonic", lambda: since() + DEAD)
         assert intend(ours, range(3)).granted == granted
+
+
+def test_a_ledger_with_a_second_name_is_refused_until_it_has_one_again(path: Path) -> None:
+    with SqliteLedger(path) as ledger:
+        answer(ledger, intend(ledger, range(3)).granted)
+    other = path.with_name("other.db")
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(LedgerError, match="hard link"):
+            SqliteLedger(name)
+    assert sum(day.answered for day in stats(path)) == 3, "it can still be read"
+    other.unlink()
+    other.symlink_to(path)
+    with SqliteLedger(other) as ledger, SqliteLedger(path) as same:
+        assert intend(ledger, range(3)).answered == intend(same, range(3)).answered

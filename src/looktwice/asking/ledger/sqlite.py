@@ -313,6 +313,12 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     if not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)):
         raise LedgerError(f"ledger {str(path)!r} or its folder is read-only; change its rights or name another file")
+    if path.stat().st_nlink > 1:
+        # SQLite keeps its log beside each name, and commits of one would be lost under the other.
+        raise LedgerError(
+            f"ledger {str(path)!r} is one file with another name (a hard link), which damages it when both are used; "
+            "delete the other name, or copy the file and use the copy"
+        )
 
 
 def inspect(path: Path) -> None:
