@@ -9,6 +9,7 @@ import heapq
 import io
 import math
 import os
+import stat
 import sys
 import zipfile
 from collections import Counter
@@ -265,10 +266,12 @@ def labelled(
 def _among(path: Path, here: Folder) -> Sequence[Picture]:
     name = path.as_posix()
     with _reading(path):
-        if path.is_dir():
+        try:  # not path.exists(), which from Python 3.14 on is false for what may not be looked at
+            mode = path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            raise DataError(f"{shown(str(path))}: no such file or folder; check the path") from None
+        if stat.S_ISDIR(mode):
             return Collection([f"{name}/{below}" for below in _listed(path)], here)
-        if not path.exists():
-            raise DataError(f"{shown(str(path))}: no such file or folder; check the path")
         return _stacked(path, name, here.max_pixels) if _is_npz(path) else [Picture(name, None, here)]
 
 

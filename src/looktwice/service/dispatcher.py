@@ -181,7 +181,7 @@ class Dispatcher:
         self._closing = True
         self.asker.stop(CLOSING)
         while self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
+            await asyncio.wait(self._running)
 
     # Asking --------------------------------------------------------------------------------------------------------
 
