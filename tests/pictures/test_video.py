@@ -12,6 +12,7 @@ from parity import of_verdict, write_place
 from serving import started
 from workshop import run
 
+from looktwice.classifiers.python import PythonClassifier
 from looktwice.errors import DataError, ImageError
 from looktwice.model import Model
 from looktwice.pictures import video
@@ -57,9 +58,20 @@ def test_a_video_that_ends_before_it_claims_to_is_read_as_far_as_it_goes(tmp_pat
 
 def test_frames_are_scaled_down_to_the_working_size(tmp_path: Path) -> None:
     path = film(tmp_path / "film.mp4", 4, (640, 480))
-    assert {image.pixels.shape for image in frames(path, "film", 4, WorkingSize(160))} == {(120, 160, 3)}
+    found = frames(path, "film", 4, WorkingSize(160))
+    assert {(image.pixels.shape, image.came) for image in found} == {((120, 160, 3), (480, 640))}
     with pytest.raises(ImageError, match="film: 640 x 480 pixels is more than the limit of 1,000"):
         frames(path, "film", 4, max_pixels=1000)
+
+
+def test_a_frame_that_is_scaled_down_is_as_familiar_as_a_photo_of_its_size(tmp_path: Path) -> None:
+    rng, labels = np.random.default_rng(0), ["dark", "bright"] * 20
+    photos = [np.full((96, 128, 3), rng.integers(0, 100) + 128 * (label == "bright"), np.uint8) for label in labels]
+    path = film(tmp_path / "film.avi", 20, (128, 96))
+    classifier = PythonClassifier(lambda image: "bright" if image.mean() > 114 else "dark", size=WorkingSize(long=32))
+    with Model(classifier) as model:
+        model.fit(photos, labels, views="mirror")
+        assert model.burst(path, frames=4).unfamiliar_because is None
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -88,7 +88,7 @@ def _read(path: Path, places: Sequence[int], size: WorkingSize | None) -> tuple[
             if passed in places:
                 _, pixels = capture.retrieve()
                 small = Image.of(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)).within(size)
-                found.append(Image.of(small.pixels))
+                found.append(Image(small.pixels, small.came))  # with a digest of the pixels that are kept of it
             passed += 1
         return found, passed
     finally:

@@ -47,6 +47,8 @@ class Upload:
 
     name: str
     data: bytes
+    came: tuple[int, int] | None = None
+    """Height and width of the frame of a video that it is scaled down from."""
 
 
 class PictureBody(BaseModel):
@@ -89,7 +91,8 @@ class Opened:
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
-            return decode(self._upload.data, self._upload.name, self._pixels, size)
+            image = decode(self._upload.data, self._upload.name, self._pixels, size)
+        return Image(image.pixels, self._upload.came) if self._upload.came else image
 
 
 async def read(request: Request, limits: Limits) -> bytes:
@@ -158,7 +161,7 @@ def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> li
     except ImageError as error:
         raise Refusal("picture", str(error)) from None
     named = [upload.name, *(f"{upload.name}#{place}" for place in range(2, len(found) + 1))]
-    return [Upload(name, encode_png(image.pixels)) for name, image in zip(named, found, strict=True)]
+    return [Upload(name, encode_png(image.pixels), image.came) for name, image in zip(named, found, strict=True)]
 
 
 async def _some(request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody]) -> list[Upload]:
