@@ -9,7 +9,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TextIO
 
 import typer
 
@@ -766,7 +766,10 @@ def main() -> None:
     # Drawn with rich, the list of commands takes as long as all the rest of a start; each command's own help is drawn.
     command.rich_markup_mode = None  # type: ignore[attr-defined]
     try:
-        command()
+        try:
+            command()
+        finally:
+            _flush_streams()
     except LookTwiceError as error:
         from looktwice.asking.progress import say
         from looktwice.cli.console import exit_code, safe
@@ -780,9 +783,26 @@ def main() -> None:
             raise
         from looktwice.asking.progress import say
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or what waits to be printed fails again
+        _discard(sys.stdout)
         say("[red]error:[/red] no space is left where this is printed; free some and run the same command again")
         sys.exit(1)
+
+
+def _flush_streams() -> None:
+    """Print what waits to be printed; at the very end, Python would change the exit code if that failed."""
+    try:
+        sys.stderr.flush()
+    except OSError:  # nobody is there to be told
+        _discard(sys.stderr)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads it has seen enough
+        _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let a stream that cannot be written to lead nowhere, or what waits in it fails again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_streams() -> None:
