@@ -565,7 +565,7 @@ def test_what_the_budget_does_not_cover_is_refused_with_what_it_was() -> None:
     assert came == [CAT, CAT, *[Failure(Cause.BUDGET, why)] * 2]
     sender.budget = Budget(micros=25)
     dear = sender.why_refused([job("e", Quote(1, 1)), job("f", Quote(1, 20))])
-    assert dear.startswith("the budget of 2.5e-05 in money is spent (1.4e-05 of 2.5e-05)")
+    assert dear.startswith("the budget of 2.5e-05 in money is spent (1.4e-05 of 2.5e-05, and a query may cost 2e-05)")
 
 
 def test_the_first_refusal_is_what_all_are_told() -> None:

@@ -181,7 +181,11 @@ def test_a_spent_budget_says_how_much_of_what(tmp_path: Path) -> None:
         words = ("score", tmp_path / "pictures.npz", "-p", tmp_path / "profile.json", "--canaries", 0)
         for option, value, told in (
             ("--budget", 12, "the budget of 12 queries is spent (12 of 12); raise --budget and run again to continue"),
-            ("--money", "0.255", "the budget of 0.255 in money is spent (0.25 of 0.255); raise --money and run"),
+            (
+                "--money",
+                "0.255",
+                "the budget of 0.255 in money is spent (0.25 of 0.255, and a query may cost 0.01); raise --money and",
+            ),
             ("--per-day", 9, "the budget of 9 queries a day is spent (9 of 9); raise --per-day, or wait for midnight"),
             (
                 "--money-per-day",

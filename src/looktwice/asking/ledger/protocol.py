@@ -148,9 +148,9 @@ class Budget:
         for most, spent, least, unit, what, remedy in limits:
             if most is not None and most - spent < least:
                 whole, used = most / unit, spent / unit
-                return (
-                    f"the budget of {whole:,.10g} {what} is spent ({used:,.10g} of {whole:,.10g}); {remedy} to continue"
-                )
+                more = f", and a query may cost {least / unit:,.10g}" if spent < most else ""
+                spending = f"{used:,.10g} of {whole:,.10g}{more}"
+                return f"the budget of {whole:,.10g} {what} is spent ({spending}); {remedy} to continue"
         return "the budget is spent; run again to resume"
 
 
