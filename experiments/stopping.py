@@ -36,7 +36,7 @@ from looktwice.verdicts.stopping import ALLOWED, AdaptiveRule, Expected, Growth,
 
 RESULTS = Path(__file__).parent / "results"
 SPLITS, FIXED, AT_HAND = 20, 8, 16
-AIMS = {f"{aim:g}": aim for aim in (0.0, 0.005, 0.01)}
+AIMS = {f"{aim:g}": aim for aim in (stopping.WITH_MORE, 0.0, 0.005, 0.01)}
 WITHIN = {f"within the eight, {stopping.WITHOUT:g}": stopping.WITHOUT}
 FIGURES = ("brier", "queries", "expected", "low", "high", "inside")
 
