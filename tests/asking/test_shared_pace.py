@@ -124,9 +124,8 @@ async def refusals_of_the_second(path: Path) -> int:
     """How often a session is refused until 25 answers, beside one that has learned the limit already."""
     loop, classifier = asyncio.get_running_loop(), Limited()
     assert isinstance(loop, Clock)
-    senders = []
-    for who in (1, 2):
-        ledger = Direct(path, loop, who)
+    ledgers, senders = [Direct(path, loop, who) for who in (1, 2)], list[Sender]()
+    for who, ledger in enumerate(ledgers, 1):
         assert isinstance(ledger, LearnedPaces)
         senders.append(Sender(classifier, Limited.terms, ledger, RetryPolicy(), Budget(), None))
         questions = [entry(number) for number in range(1000 * who, 1000 * who + 1000)]
@@ -136,9 +135,10 @@ async def refusals_of_the_second(path: Path) -> int:
     while classifier.answered[2] < 25:
         await asyncio.sleep(0.02)
     refused = classifier.refused[2]
-    for sender in senders:
+    for sender, ledger in zip(senders, ledgers, strict=True):
         sender.stop(Failure(Cause.STOPPED, "enough"))
         await sender.finish()
+        ledger.close()
     return refused
 
 
