@@ -474,11 +474,11 @@ def test_what_cannot_be_scored_is_an_error_of_its_kind(tmp_path: Path, server: R
     assert server.stats()["requests"] == 5
 
 
-def test_a_budget_that_ends_early_was_spent_on_all_classes() -> None:
+def test_a_budget_that_ends_early_was_spent_on_all_classes(tmp_path: Path) -> None:
     images, truths = pictures(60)
     by_class = np.argsort(truths, kind="stable")
     images, truths = images[by_class], truths[by_class]
-    with lt.Model(brightest, ledger="memory", budget=18 * 3, label_check=0) as model:
+    with lt.Model(brightest, ledger=str(tmp_path / "answers.db"), budget=18 * 3, label_check=0) as model:
         found = model.ask(with_truths(many(images), truths.tolist()), views="mirror turn:8")
     assert len(found.unscored) == 60 - 18
     assert set(found.labelled().words) == set(truths.tolist())
