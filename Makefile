@@ -2,6 +2,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Three processes of tests share the cores; threads of matrix libraries on top would only wait for each other.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Where the environment forbids bytecode, each of the tests' processes would compile every library again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check setup clean
 
