@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -55,6 +56,8 @@ PAPER = {
     "rotation": ("rotation:10", "rotation:20", "rotation:30"),
 }
 """The paper's four transformations, each with three settings of its grid."""
+SETTINGS = tuple(setting for settings in PAPER.values() for setting in settings)
+JURY = "jury"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,22 +129,37 @@ def run(folder: Path) -> Demo:
 
 
 async def _compare(description: str, clothes: list[Picture], folder: Path) -> tuple[Demo, Profile, _Halves]:
-    settings = sum(map(len, PAPER.values())) + 2
+    train, test = clothes[:FIT], clothes[FIT:]
     model = AsyncModel(description)
-    async with console.watched(model, (settings + len(PAPER)) * FIT, console.Output()):
-        train = await model.ask(clothes[:FIT], views=GENERAL)
-        jury = _Halves(train, await model.ask(clothes[FIT:], views=GENERAL))
-        tuned = {name: await _tune(model, views, clothes) for name, views in PAPER.items()}
+    async with console.watched(model, len(clothes), console.Output()):
+        taught = _parted(await model.ask(train, views=_together(SETTINGS)), SETTINGS)
+        best = {name: min(views, key=lambda view: _held_out(Gaussian(), taught[view])) for name, views in PAPER.items()}
+        chosen = tuple(best.values())
+        tested = _parted(await model.ask(test, views=_together(chosen)), chosen)
+    jury = _Halves(taught[JURY], tested[JURY])
+    tuned = {name: _Halves(taught[view], tested[view]) for name, view in best.items()}
     outcomes = [jury.outcome(Naive(), "naive"), jury.outcome(Constant(), "constant")]
     outcomes += [halves.outcome(Gaussian(), f"paper, {name}") for name, halves in tuned.items()]
-    best = min(tuned, key=lambda name: _held_out(Probit(), tuned[name].train))
-    outcomes.append(tuned[best].outcome(Probit(), f"probit, {best}"))
+    likely = min(tuned, key=lambda name: _held_out(Probit(), tuned[name].train))
+    outcomes.append(tuned[likely].outcome(Probit(), f"probit, {likely}"))
     outcomes.append(jury.outcome(Jury(), "jury"))
     profile = model.learn(jury.train, Jury())
     whole = evaluate.evaluation(jury.test, profile, model.policy(max_error=MAX_ERROR))
     ways = [Way.of(f"labels of 1 + {len(GENERAL)} queries", whole), *await _ways(description, clothes, folder)]
     results = [Result.of(outcome) for outcome in outcomes]
-    return Demo(results, ways, outcomes[-1], clothes[FIT:], jury.test.votes.vocabulary, folder), profile, jury
+    return Demo(results, ways, outcomes[-1], test, jury.test.votes.vocabulary, folder), profile, jury
+
+
+def _together(settings: Sequence[str]) -> str:
+    """One panel of the jury's views and all draws of each setting, so that a picture is opened once."""
+    return " ".join([str(GENERAL), *(f"{setting}*{DRAWS}" for setting in settings)])
+
+
+def _parted(collected: Collected, settings: Sequence[str]) -> dict[str, Collected]:
+    """The answers that were asked together, under the jury's panel and under each setting."""
+    starts = range(len(GENERAL), len(collected.panel), DRAWS)
+    parts = {setting: range(start, start + DRAWS) for setting, start in zip(settings, starts, strict=True)}
+    return {name: collected.under(columns) for name, columns in {JURY: range(len(GENERAL)), **parts}.items()}
 
 
 async def _ways(description: str, clothes: list[Picture], folder: Path) -> list[Way]:
@@ -158,13 +176,6 @@ async def _ways(description: str, clothes: list[Picture], folder: Path) -> list[
             await scored.fit(train, views=views)
             found.append(Way.of(name, await scored.evaluate(test, max_error=MAX_ERROR)))
     return found
-
-
-async def _tune(model: AsyncModel, views: tuple[str, ...], clothes: list[Picture]) -> _Halves:
-    """The setting that does best on the held-out folds of the pictures that teach, asked about the others too."""
-    trained = [await model.ask(clothes[:FIT], views=f"{view}*{DRAWS}") for view in views]
-    best = min(trained, key=lambda collected: _held_out(Gaussian(), collected))
-    return _Halves(best, await model.ask(clothes[FIT:], views=best.panel))
 
 
 def _held_out(calibrator: Calibrator, collected: Collected) -> float:
@@ -185,7 +196,8 @@ def show(demo: Demo, as_json: bool) -> None:
     _gallery(demo, "Most confident", order[::-1][:3])
     console.OUT.print(_costs(demo.ways))
     say(f"Report: {demo.folder / 'index.html'}   Profile: {demo.folder / 'profile.json'}")
-    program = "looktwice" if shutil.which("looktwice") else sys.argv[0]
+    called = f"{sys.executable} -m looktwice" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
+    program = "looktwice" if shutil.which("looktwice") else called
     say(f"Next, drop pictures on a web page: {program} serve --profile {demo.folder / 'profile.json'}")
 
 
