@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -310,6 +312,13 @@ def test_a_fit_says_the_same_twice(tmp_path: Path) -> None:
         done = run(*words, "--views", "gaussian:0.1*2 elastic:50,5*2", "--seed", seed, cwd=tmp_path)
         found.append((done.stdout, (tmp_path / "profile.json").read_bytes()))
     assert found[0] == found[1] != found[2]
+
+
+def test_the_package_is_run_as_the_command_is() -> None:
+    words = [sys.executable, "-m", "looktwice", "--version"]
+    module = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (module.stdout, module.returncode) == (run("--version").stdout, 0)
+    assert module.stdout.startswith("looktwice")
 
 
 def test_the_demo_keeps_its_guarantee(tmp_path: Path) -> None:
