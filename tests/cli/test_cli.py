@@ -314,6 +314,13 @@ def test_a_fit_says_the_same_twice(tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
 
 
+def test_a_fit_says_that_too_few_answers_were_wrong_for_more_views(tmp_path: Path) -> None:
+    words = ("fit", CLOTHES, "-c", DEMO / "fashion.toml", "--take", ":60", "-o", tmp_path / "profile.json", "--json")
+    plain, adaptive = (json.loads(run(*words, *more).stdout)["advice"] for more in ((), ("--adaptive",)))
+    assert adaptive[:-1] == plain
+    assert adaptive[-1].endswith("too few to tell which further views help: --adaptive stops within 8 views.")
+
+
 def test_the_package_is_run_as_the_command_is() -> None:
     words = [sys.executable, "-m", "looktwice", "--version"]
     module = subprocess.run(words, capture_output=True, text=True, check=False)

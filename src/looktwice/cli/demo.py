@@ -168,7 +168,7 @@ async def _ways(description: str, clothes: list[Picture], folder: Path) -> list[
     train, test = clothes[:FIT], clothes[FIT:]
     found = []
     async with AsyncModel(description) as stopping:
-        await stopping.fit(train, adaptive=True, max_error=MAX_ERROR)
+        await stopping.fit(train, max_error=MAX_ERROR)
         early = await stopping.evaluate(test, adaptive=True, max_error=MAX_ERROR)
         found.append(Way.of("labels, stopping early", early))
     async with AsyncModel(str(folder / SCORES)) as scored:

@@ -18,7 +18,7 @@ from looktwice.errors import FitError, UnscoredError
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few
 from looktwice.transfer.noise import NoiseFile
-from looktwice.verdicts import learn
+from looktwice.verdicts import learn, stopping
 from looktwice.verdicts.learn import Collected
 from looktwice.views import GENERAL
 
@@ -74,17 +74,21 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
     profile.save(options.out)
+    advice = profile.advice()
+    if profile.adaptive and len(profile.adaptive.views()) < len(panel):
+        unknown = f"Fewer than {stopping.RANKING} answers were wrong, too few to tell which further views help"
+        advice.append(f"{unknown}: --adaptive stops within {len(profile.views())} views.")
     if output.json:
         print_json(
             {
                 "profile": str(options.out),
                 "results": [result.model_dump() for result in profile.results],
-                "advice": profile.advice(),
+                "advice": advice,
             }
         )
     else:
         OUT.print(results_table(profile.results, f"On {profile.pictures} pictures, by 5-fold cross-validation"))
-        for line in profile.advice():
+        for line in advice:
             say(safe(line))
         say(f"Profile: {options.out}")
         if Cause.BUDGET in causes:

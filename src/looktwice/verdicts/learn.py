@@ -245,8 +245,9 @@ def learn(
 
     The first `n_selection` pictures teach but are not judged, since something was chosen on them already. If the
     calibrator is a jury, the profile's own panel has `fixed` views, by default all. If fewer, they are the first ones
-    in the order that suits these pictures best, and the others are for pictures that stay unsure. Early stopping aims
-    at the Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
+    in the order that suits these pictures best, and the others are for pictures that stay unsure; where too few answers
+    were wrong to learn that, they are the first ones as given, and the others are left out. Early stopping aims at the
+    Brier score of the first `fixed` views as they were given, or with `max_error` at the same decisions.
 
     Where some pictures were more likely to be labelled than others, the calibrator learns from all of them: the answers
     about a picture decided that, and it learns the truth given the answers. Figures, guarantees, sets, familiarity and
@@ -257,9 +258,10 @@ def learn(
     if not isinstance(calibrator, Jury) or len(labelled.panel) < 2:
         held_out = crossfit.cross_fit(calibrator, labelled, n_selection=n_selection).of_rows(even)
         return _profile(collected, calibrator, description, n_selection, held_out)
-    views = len(labelled.panel)
-    own = views if fixed is None else fixed
-    if own < views:
+    own = len(labelled.panel) if fixed is None else fixed
+    if own < len(labelled.panel) and not stopping.rankable(labelled):
+        collected, labelled = collected.under(range(own)), labelled.under(range(own))
+    if own < len(labelled.panel):
         order, trials = stopping.order(calibrator, labelled, own, n_selection=n_selection)
         collected = collected.under(order)
     else:

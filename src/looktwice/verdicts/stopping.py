@@ -127,7 +127,7 @@ def _band(ranks: Ranks, gain: Floats) -> tuple[float, float]:
 BISECTIONS = 14
 
 RANKING = 200
-"""Wrong answers among the labelled pictures that are enough to rank views; with fewer the order as given is better."""
+"""Wrong answers among the labelled pictures that are enough to rank views, and to tell when further ones pay."""
 
 ADAPTIVE = "adaptive jury"
 
@@ -205,16 +205,19 @@ def trials(calibrator: Jury, labelled: LabelledVotes, seed: int = 0, n_selection
     return found
 
 
+def rankable(labelled: LabelledVotes) -> bool:
+    """Whether these pictures can tell which views help most, and which pictures more views than the panel's help."""
+    return bool((labelled.base != labelled.truths).sum() >= RANKING)
+
+
 def order(
     calibrator: Jury, labelled: LabelledVotes, fixed: int, seed: int = 0, n_selection: int = 0
 ) -> tuple[list[int], list[Trial]]:
-    """In which order views are asked, and the trials of it: with enough wrong answers, that of their worth on these.
+    """In which order views are asked, that of their worth on these pictures, and the trials of it.
 
     In the trials, the order is found again on each four fifths of the pictures.
     """
     usual, found = trials(calibrator, labelled, seed, n_selection), []
-    if (labelled.base != labelled.truths).sum() < RANKING:
-        return list(range(len(labelled.panel))), usual
     for trial, (train, test) in zip(usual, folds(len(labelled), n_selection, seed), strict=True):
         ordered = labelled.under(worth(labelled.take(train), fixed))
         found.append(Trial(*_taught(calibrator, ordered, train, test), trial.usual, test))
