@@ -398,7 +398,7 @@ class AsyncModel:
 
         def described() -> Floats:
             images = (picture.image(self.terms.working_size) for picture in found)
-            return np.stack([descriptor(image.pixels, image.came) for image in images])
+            return np.stack([descriptor(image.pixels, image.original_size) for image in images])
 
         return policy.before_asking(await asyncio.to_thread(described))
 

@@ -140,7 +140,7 @@ def test_a_photo_is_decoded_at_the_working_size_as_an_area_filter_would(progress
     data = saved(scene(), quality=90, progressive=progressive)
     image = decode(data, "x", size=PHOTO)
     assert image.pixels.shape == (768, 1024, 3)
-    assert (image.came, image.scaling) == ((HIGH, WIDE), "area 1024x768")
+    assert (image.original_size, image.scaling) == ((HIGH, WIDE), "area 1024x768")
     whole = cv2.resize(decode(data, "x").pixels, (1024, 768), interpolation=cv2.INTER_AREA)
     assert difference(image.pixels, np.asarray(whole, np.uint8)) < 1.5
 
@@ -151,7 +151,7 @@ def test_a_photo_is_turned_upright_before_it_is_scaled(orientation: int) -> None
     exif[0x112] = orientation
     data = saved(scene(800, 600), exif=exif)
     image, whole = decode(data, "x", size=WorkingSize(200)), decode(data, "x")
-    assert image.came == whole.pixels.shape[:2]
+    assert image.original_size == whole.pixels.shape[:2]
     assert image.pixels.shape == ((200, 150, 3) if orientation >= 5 else (150, 200, 3))
     small = cv2.resize(whole.pixels, image.pixels.shape[1::-1], interpolation=cv2.INTER_AREA)
     assert difference(image.pixels, np.asarray(small, np.uint8)) < 1.5
@@ -164,7 +164,7 @@ def test_other_formats_and_arrays_are_scaled_too() -> None:
     for item in (encode_png(pixels), pixels, Image.of(pixels), Pillow.fromarray(pixels)):
         image = one(item).image(size)
         assert np.array_equal(image.pixels, small)
-        assert image.came == (600, 800)
+        assert image.original_size == (600, 800)
     assert one(pixels).image(size).digest == Image.of(pixels).digest
 
 
@@ -196,7 +196,7 @@ def test_a_panorama_of_200_megapixels_is_scaled_without_ever_being_whole() -> No
     data = encode_jpeg(np.tile(np.asarray(tile, np.uint8), (100, 1, 1)), 50)
     image = decode(data, "wide.jpg", size=WorkingSize(short=384))
     assert image.pixels.shape == (384, 3072, 3)
-    assert image.came == (5000, 40_000)
+    assert image.original_size == (5000, 40_000)
     with pytest.raises(ImageError, match=r"wide.jpg: 40000 x 5000 pixels is more than the limit of 64,000,000"):
         decode(data, "wide.jpg")
 

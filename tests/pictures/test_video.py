@@ -59,7 +59,7 @@ def test_a_video_that_ends_before_it_claims_to_is_read_as_far_as_it_goes(tmp_pat
 def test_frames_are_scaled_down_to_the_working_size(tmp_path: Path) -> None:
     path = film(tmp_path / "film.mp4", 4, (640, 480))
     found = frames(path, "film", 4, WorkingSize(160))
-    assert {(image.pixels.shape, image.came) for image in found} == {((120, 160, 3), (480, 640))}
+    assert {(image.pixels.shape, image.original_size) for image in found} == {((120, 160, 3), (480, 640))}
     with pytest.raises(ImageError, match="film: 640 x 480 pixels is more than the limit of 1,000"):
         frames(path, "film", 4, max_pixels=1000)
 

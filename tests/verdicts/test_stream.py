@@ -96,19 +96,19 @@ def test_what_cannot_be_told_honestly_is_not() -> None:
     confidence, known = held_out(rng, 500)
     stream = watched(known, confidence[:50])
     assert stream.expected().accuracy is not None
-    assert replace(stream, shift=None).expected().not_told == (
+    assert replace(stream, shift=None).expected().reason == (
         "the profile cannot tell whether the pictures are like the labelled ones"
     )
     shifted = replace(stream, shift=Drift((200, 1), alternative="greater").update([1] * 50))
-    assert shifted.expected().not_told == "these pictures are of another kind than the labelled ones; label some"
+    assert shifted.expected().reason == "these pictures are of another kind than the labelled ones; label some"
     harder = replace(stream, drift=Drift((200, 200)).update([0] * 100))
     assert harder.alarm
-    assert harder.expected().not_told == "answers alone cannot tell whether only harder pictures came; label some"
+    assert harder.expected().reason == "answers alone cannot tell whether only harder pictures came; label some"
     assert harder.lines()[-1].startswith("Expected accuracy: unknown, because answers alone")
     assert stream.lines() == ["Drift: none seen in 50 pictures.", stream.expected().sentence()]
     assert watched(known, confidence[:0]).lines() == []
     _, few = held_out(rng, 40)
-    assert watched(few, confidence[:50]).expected().not_told == "too few answers like these were checked"
+    assert watched(few, confidence[:50]).expected().reason == "too few answers like these were checked"
     assert "unknown, because too few" in watched(few, confidence[:50]).expected().sentence()
 
 

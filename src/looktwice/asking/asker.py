@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -95,11 +95,24 @@ class Estimate:
 
     def __add__(self, other: Estimate) -> Estimate:
         """The estimate for the pictures of both, one after the other; the largest picture is the larger of the two."""
-        sums = {name: (value or 0) + (getattr(other, name) or 0) for name, value in asdict(self).items()}
-        unlimited = self.seconds is None and other.seconds is None
+        limited = [each.seconds for each in (self, other) if each.seconds is not None]
         largest = max(self, other, key=lambda each: each.width * each.height)
-        size = {"width": largest.width, "height": largest.height, "question_bytes": largest.question_bytes}
-        return Estimate(**sums | size | ({"seconds": None} if unlimited else {}))
+        return Estimate(
+            pictures=self.pictures + other.pictures,
+            unreadable=self.unreadable + other.unreadable,
+            questions=self.questions + other.questions,
+            hits=self.hits + other.hits,
+            queries=self.queries + other.queries,
+            micros=self.micros + other.micros,
+            seconds=sum(limited) if limited else None,
+            unfamiliar=self.unfamiliar + other.unfamiliar,
+            width=largest.width,
+            height=largest.height,
+            question_bytes=largest.question_bytes,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            most_micros=self.most_micros + other.most_micros,
+        )
 
 
 _Chunk = list[Opened | Unscored]
@@ -369,7 +382,7 @@ class Asker:
             work = self._workers.map if large else map  # small pictures cost less than handing them over
             opened = list(work(partial(self._opener.open, panel=panel, screen=screen), taken))
             images = [item.image for item in opened if isinstance(item, Opened)]
-            large = any(image.came for image in images)
+            large = any(image.original_size for image in images)
             room -= sum(image.pixels.nbytes for image in images) * size
             chunk += opened
         jobs = [job for item in chunk if isinstance(item, Opened) for job in item.jobs]

@@ -289,7 +289,7 @@ class Opener:
         if max(height, width) > LONGEST:
             long = f"a picture of {width} x {height} is too long; scale it to {LONGEST} pixels a side or less"
             return Unscored(picture.name, Cause.UNREADABLE, long)
-        described = descriptor(image.pixels, image.came) if screen.descriptors else None
+        described = descriptor(image.pixels, image.original_size) if screen.descriptors else None
         thumbnail = image.thumbnail() if screen.thumbnails else b""
         if screen.refuse and (why := screen.unfamiliar(described)):
             return Unscored(picture.name, Cause.UNFAMILIAR, why)

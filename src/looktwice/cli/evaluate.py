@@ -134,7 +134,7 @@ def _described(votes: Votes, pictures: Sequence[Picture], profile: Profile) -> d
         with suppress(ImageError, DataError):
             image = item.image(size)
             if image.digest in digests:
-                found[image.digest] = descriptor(image.pixels, image.came)
+                found[image.digest] = descriptor(image.pixels, image.original_size)
     return found
 
 

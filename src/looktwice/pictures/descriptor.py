@@ -53,10 +53,10 @@ NAMES = (
 PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
-def descriptor(pixels: Pixels, came: tuple[int, int] | None = None) -> Floats:
+def descriptor(pixels: Pixels, original_size: tuple[int, int] | None = None) -> Floats:
     """(len(NAMES),): what kind of picture this is; `pixels` are height × width × RGB.
 
-    `came` is the height and width of the larger picture that the pixels are scaled down from, if they are.
+    `original_size` is the height and width of the larger picture that the pixels are scaled down from, if they are.
 
     >>> grey = np.full((28, 28, 3), 51, np.uint8)
     >>> dict(zip(NAMES, descriptor(grey).tolist()))["median"]
@@ -71,7 +71,7 @@ def descriptor(pixels: Pixels, came: tuple[int, int] | None = None) -> Floats:
     middle = np.ascontiguousarray(pixels[top : top + LARGEST, left : left + LARGEST])
     grey = cast(Pixels, cv2.cvtColor(sampled, cv2.COLOR_RGB2GRAY))
     fine = grey if max(height, width) <= LARGEST else cast(Pixels, cv2.cvtColor(middle, cv2.COLOR_RGB2GRAY))
-    tall, wide = came or (height, width)
+    tall, wide = original_size or (height, width)
     size = [np.log2(tall * wide) / 2, np.log2(wide / tall)]
     return np.array([*size, *_colours(sampled), *_light(grey), *_thumbnail(sampled), *_detail(fine)])
 

@@ -53,7 +53,7 @@ class Image:
     """Decoded pixels: uint8, height x width x RGB, C-contiguous and read-only."""
 
     pixels: NDArray[np.uint8]
-    came: tuple[int, int] | None = None
+    original_size: tuple[int, int] | None = None
     """Height and width of the larger picture that the pixels are scaled down from."""
 
     @classmethod
@@ -65,13 +65,15 @@ class Image:
         return cls(_frozen(_three_channels(_checked(pixels))))
 
     @classmethod
-    def reduced(cls, pixels: NDArray[np.uint8], size: tuple[int, int], came: tuple[int, int], digest: str) -> Image:
+    def reduced(
+        cls, pixels: NDArray[np.uint8], size: tuple[int, int], original_size: tuple[int, int], digest: str
+    ) -> Image:
         """The image of an RGB array that is scaled down to this height and width, under its picture's own digest."""
         import cv2
 
         height, width = size
         small = np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-        image = cls(_frozen(small), came)
+        image = cls(_frozen(small), original_size)
         image.__dict__["digest"] = digest
         return image
 
@@ -81,13 +83,13 @@ class Image:
         target = size.of(height, width) if size else (height, width)
         if target == (height, width):
             return self
-        return Image.reduced(self.pixels, target, self.came or (height, width), self.digest)
+        return Image.reduced(self.pixels, target, self.original_size or (height, width), self.digest)
 
     @property
     def scaling(self) -> str:
         """How the pixels came from a larger picture, such as `area 512x384`; empty where they are all that it has."""
         height, width, _ = self.pixels.shape
-        return f"area {width}x{height}" if self.came else ""
+        return f"area {width}x{height}" if self.original_size else ""
 
     @property
     def digest(self) -> str:

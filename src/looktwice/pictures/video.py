@@ -88,7 +88,8 @@ def _read(path: Path, places: Sequence[int], size: WorkingSize | None) -> tuple[
             if passed in places:
                 _, pixels = capture.retrieve()
                 small = Image.of(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)).within(size)
-                found.append(Image(small.pixels, small.came))  # with a digest of the pixels that are kept of it
+                # With a digest of the pixels that are kept of it.
+                found.append(Image(small.pixels, small.original_size))
             passed += 1
         return found, passed
     finally:

@@ -47,7 +47,7 @@ class Upload:
 
     name: str
     data: bytes
-    came: tuple[int, int] | None = None
+    original_size: tuple[int, int] | None = None
     """Height and width of the frame of a video that it is scaled down from."""
 
 
@@ -92,7 +92,7 @@ class Opened:
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with self.decoding:
             image = decode(self._upload.data, self._upload.name, self._pixels, size)
-        return Image(image.pixels, self._upload.came) if self._upload.came else image
+        return Image(image.pixels, self._upload.original_size) if self._upload.original_size else image
 
 
 async def read(request: Request, limits: Limits) -> bytes:
@@ -161,7 +161,9 @@ def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> li
     except ImageError as error:
         raise Refusal("picture", str(error)) from None
     named = [upload.name, *(f"{upload.name}#{place}" for place in range(2, len(found) + 1))]
-    return [Upload(name, encode_png(image.pixels), image.came) for name, image in zip(named, found, strict=True)]
+    return [
+        Upload(name, encode_png(image.pixels), image.original_size) for name, image in zip(named, found, strict=True)
+    ]
 
 
 async def _some(request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody]) -> list[Upload]:

@@ -89,8 +89,8 @@ class Shown:
         image = source.image("", size)
         height, width, _ = image.pixels.shape
         kept = Held(image) if height * width <= KEPT else source
-        seen = source.image("", WorkingSize(long=side)) if image.came and max(height, width) < side else image
-        height, width = image.came or (height, width)
+        seen = source.image("", WorkingSize(long=side)) if image.original_size and max(height, width) < side else image
+        height, width = image.original_size or (height, width)
         return cls(width, height, data_url(shrunk(seen.pixels, side)), kept)
 
 

@@ -101,7 +101,7 @@ class InputTensor(_Part):
     parameters: Parameters = Parameters()
 
 
-class OutputWish(_Part):
+class RequestedOutput(_Part):
     """A tensor that is wanted."""
 
     name: str
@@ -120,7 +120,7 @@ class InferenceBody(BaseModel):
 
     id: str | None = Field(default=None, max_length=200)
     inputs: list[InputTensor] = Field(min_length=1, max_length=1)
-    outputs: list[OutputWish] | None = Field(default=None, max_length=len(OUTPUTS))
+    outputs: list[RequestedOutput] | None = Field(default=None, max_length=len(OUTPUTS))
     parameters: Parameters = Parameters()
 
 

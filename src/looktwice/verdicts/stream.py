@@ -40,12 +40,12 @@ class ExpectedAccuracy:
     accuracy: float | None = None
     low: float | None = None
     high: float | None = None
-    not_told: str | None = None
+    reason: str | None = None
 
     def sentence(self) -> str:
         """The same in words."""
         if self.accuracy is None or self.low is None or self.high is None:
-            return f"Expected accuracy: unknown, because {self.not_told}."
+            return f"Expected accuracy: unknown, because {self.reason}."
         interval = f"{100 * self.accuracy:.1f} % (95 % interval {100 * self.low:.1f} % to {100 * self.high:.1f} %)"
         return f"Expected accuracy: {interval}, if answers are right as often as labelled ones of the same confidence."
 
@@ -116,13 +116,13 @@ class Stream:
         known = np.bincount(group, minlength=BINS)
         weight = np.array(self.confidences) / max(self.seen, 1)
         if self.shift is None:
-            return ExpectedAccuracy(not_told="the profile cannot tell whether the pictures are like the labelled ones")
+            return ExpectedAccuracy(reason="the profile cannot tell whether the pictures are like the labelled ones")
         if self.shift.alarm:
-            return ExpectedAccuracy(not_told="these pictures are of another kind than the labelled ones; label some")
+            return ExpectedAccuracy(reason="these pictures are of another kind than the labelled ones; label some")
         if self.alarm:
-            return ExpectedAccuracy(not_told="answers alone cannot tell whether only harder pictures came; label some")
+            return ExpectedAccuracy(reason="answers alone cannot tell whether only harder pictures came; label some")
         if not self.seen or (known[weight > 0] < LEAST_IN_BIN).any():
-            return ExpectedAccuracy(not_told="too few answers like these were checked")
+            return ExpectedAccuracy(reason="too few answers like these were checked")
         parts = [(correct - sure)[group == each] for each in range(BINS)]
         value = float(self.sum / self.seen + sum(w * part.mean() for w, part in zip(weight, parts, strict=True) if w))
         variance = sum(w**2 * part.var(ddof=1) / len(part) for w, part in zip(weight, parts, strict=True) if w)
