@@ -225,7 +225,8 @@ class AsyncModel:
 
         `pictures` is a collection with truths (a folder with one folder per class or with `labels.csv`, an `.npz`, an
         official data set), or pictures with `labels`. `adaptive` asks sixteen views, so that later looks can ask more
-        about unsure pictures; `max_error` lets them stop by whether an answer would still be accepted at that error.
+        about unsure pictures, if 200 answers or more were wrong; `max_error` lets them stop by whether an answer would
+        still be accepted at that error.
         """
         family = calibrators.named(calibrator)
         panel, found = panel_of(views, adaptive), _labelled(pictures, labels)
