@@ -111,8 +111,12 @@ experiments-quick: $(VENV)/.installed-test # every experiment, small, on the emb
 	$(BIN)/python -m experiments.tried quick build/experiments/tried
 
 .PHONY: soak
-soak: $(VENV)/.installed-test # the long form of the fault tests: 300 kills, 200 storms, 15 minutes of everything; MINUTES=5 RUNS=30 for less
-	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/asking/test_asking.py tests/asking/test_ledger.py -n 2 --dist worksteal
+soak: $(VENV)/.installed-test # the long form of the fault tests: kills, stops and storms for 15 minutes each; MINUTES=5 RUNS=30 for less
+	LOOKTWICE_KILLS=300 $(BIN)/python -m pytest tests/engine/test_engine.py -n 2 --dist worksteal
+	cd tests && ../$(BIN)/python -m support.ledger_machine --steps 20000
+	cd tests && ../$(BIN)/python -m support.ledger_machine --steps 20000 --postgres
+	cd tests && ../$(BIN)/python -m support.driver --minutes $(or $(MINUTES),15)
+	cd tests && ../$(BIN)/python -m support.driver --minutes $(or $(MINUTES),15) --postgres
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),15) --runs $(or $(RUNS),200)
 
 .PHONY: experiments-baselines

@@ -1,4 +1,4 @@
-"""What the engine costs over HTTP: the asker with its ledger on disk, beside a bare aiohttp loop.
+"""What the engine costs over HTTP: the engine with its ledger on disk, beside a bare aiohttp loop.
 
     python benchmarks/engine.py [rounds] [pictures] [folder]
 
@@ -28,13 +28,15 @@ import numpy as np
 from goals import at_least, compare
 from pressed import server
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import Budget, SqliteLedger
-from looktwice.asking.session import fastest_loop
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import Answer, Pixels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import HttpSettings, Transport
+from looktwice.engine.budget import Budget
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.options import fastest_loop
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, WorkingSize
 from looktwice.views import Panel, base_question, questions, render
@@ -130,15 +132,16 @@ async def bare(url: str, concurrency: int, bodies: list[bytes]) -> int:
     return len(labels)
 
 
-async def engine(url: str, concurrency: int, noise: Noise, count: int, ledger: SqliteLedger) -> int:
+async def engine(url: str, concurrency: int, noise: Noise, count: int, ledger: Path) -> int:
     classifier = RawPixels(url, concurrency)
-    asker = Asker(classifier, ledger, budget=Budget(queries=10**9))
+    settings = Settings(classifier.terms, budget=Budget(queries=10**9))
+    engine = QueryEngine(classifier, open_ledger(str(ledger)), settings)
     try:
-        rows = [row async for row in asker.ask(noise.pictures(count), PANEL)]
+        rows = [row async for row in engine.ask(noise.pictures(count), PANEL)]
     finally:
-        await classifier.close()
+        await engine.close()
     assert all(isinstance(row, Row) for row in rows)
-    return asker.progress.answered
+    return engine.progress.answered
 
 
 def measure(work: Callable[[], Awaitable[int]], expected: int) -> Cost:
@@ -163,10 +166,10 @@ def measured(case: Case, rounds: int, pictures: int, folder: Path) -> Cost:
         measure(lambda: bare(url, case.concurrency, sent[:2000]), min(2000, len(sent)))
         for n in range(rounds):
             plain.append(measure(lambda: bare(url, case.concurrency, sent), len(sent)))
-            with SqliteLedger(Path(temporary) / f"{n}.db") as ledger:
-                ours.append(
-                    measure(lambda ledger=ledger: engine(url, case.concurrency, noise, pictures, ledger), len(sent))
-                )
+            ledger = Path(temporary) / f"{n}.db"
+            ours.append(
+                measure(lambda ledger=ledger: engine(url, case.concurrency, noise, pictures, ledger), len(sent))
+            )
             print(f"round {n + 1}: bare {_show(plain[-1])}, engine {_show(ours[-1])}", flush=True)
         plain.append(measure(lambda: bare(url, case.concurrency, sent), len(sent)))
     around = [Cost(*map(statistics.mean, zip(*sides, strict=True))) for sides in pairwise(plain)]

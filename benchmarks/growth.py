@@ -23,11 +23,12 @@ from typing import NamedTuple
 import numpy as np
 from goals import at_least, at_most
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.base import Answer, Pixels, Terms
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.options import fastest_loop
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Collection, Picture
 from looktwice.pictures.image import Image, WorkingSize
 from looktwice.plots.figures import Line, lines_svg
@@ -79,11 +80,12 @@ def taught() -> list[Picture]:
 async def score(count: int, views: int, out: Path) -> float:
     """Seconds that a run of `score` takes."""
     panel = Panel.parse(f"gaussian:0.1*{views}")
-    profile = learn.learn(await learn.collect(Asker(Instant()), taught(), panel), Jury(), "instant")
+    engine = QueryEngine(Instant(), None, Settings(Instant().terms))
+    profile = learn.learn(await learn.collect(engine, taught(), panel), Jury(), "instant")
     began = time.perf_counter()
     todo = Collection([str(number) for number in range(count)], Made())
     file = ScoreFile(out, {}, todo)
-    async for verdict in look.look(Asker(Instant()), todo, profile):
+    async for verdict in look.look(engine, todo, profile):
         assert not isinstance(verdict, Unscored)
         file.add(verdict)
     file.finish({})

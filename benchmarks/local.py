@@ -26,12 +26,13 @@ import numpy as np
 from goals import at_least, compare
 
 import looktwice
-from looktwice.asking.asker import Asker
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.session import fastest_loop
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.onnx import OnnxClassifier, Tensor
 from looktwice.classifiers.registry import connect
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.options import fastest_loop
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.verdicts import learn, look
 from looktwice.verdicts.files import ScoreFile
@@ -117,7 +118,7 @@ def score(classifier: OnnxClassifier, pictures: list[Picture], profile: Profile,
     file = ScoreFile(out, {}, pictures)
 
     async def work() -> None:
-        async for verdict in look.look(Asker(classifier), pictures, profile):
+        async for verdict in look.look(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, profile):
             assert not isinstance(verdict, Unscored)
             file.add(verdict)
 
@@ -132,7 +133,7 @@ def run(work: Callable[[], object]) -> object:
 
 def learned(classifier: OnnxClassifier, pictures: list[Picture], description: Path) -> Profile:
     async def work() -> learn.Collected:
-        return await learn.collect(Asker(classifier), pictures, GENERAL)
+        return await learn.collect(QueryEngine(classifier, None, Settings(classifier.terms)), pictures, GENERAL)
 
     collected = run(work)
     assert isinstance(collected, learn.Collected)

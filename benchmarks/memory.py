@@ -21,9 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from faults import fault_server
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import SqliteLedger
 from looktwice.classifiers.registry import connect
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, WorkingSize
 from looktwice.views import Panel
@@ -42,12 +43,12 @@ class Made:
 
 async def ask(description: Path, ledger: Path, count: int) -> None:
     """Ask about as many pictures as it takes for so many questions."""
-    classifier, book = connect(description), SqliteLedger(ledger)
+    classifier = connect(description)
+    engine = QueryEngine(classifier, open_ledger(str(ledger)), Settings(classifier.terms))
     pictures = (Picture(str(i), None, Made()) for i in range(count // (1 + len(PANEL))))
-    async for _ in Asker(classifier, book).ask(pictures, PANEL):
+    async for _ in engine.ask(pictures, PANEL):
         pass
-    await classifier.close()
-    book.close()
+    await engine.close()
 
 
 def run(count: int) -> int:

@@ -1,4 +1,4 @@
-"""What refusals cost: the asker with its ledger on disk, beside a loop of threads in which each caller waits alone.
+"""What refusals cost: the engine with its ledger on disk, beside a loop of threads in which each caller waits alone.
 
     python benchmarks/pressure.py [seconds] [folder]
 
@@ -26,10 +26,12 @@ from engine import PANEL, Noise, RawPixels, bodies
 from goals import at_least, at_most, compare
 from pressed import WAIT, count, server
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import Budget, SqliteLedger
-from looktwice.asking.session import fastest_loop
 from looktwice.calibration.votes import Row
+from looktwice.engine.budget import Budget
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.options import fastest_loop
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Picture
 
 WIDTH, DELAY = 8, 0.02
@@ -77,20 +79,21 @@ def loop(url: str, sent: list[bytes]) -> int:
         return sum(threads.map(ask, sent))
 
 
-async def asked(url: str, noise: Noise, pictures: range, ledger: SqliteLedger) -> tuple[int, int]:
+async def asked(url: str, noise: Noise, pictures: range, ledger: Path) -> tuple[int, int]:
     classifier = RawPixels(url, WIDTH)
-    asker = Asker(classifier, ledger, budget=Budget(queries=10**9))
+    settings = Settings(classifier.terms, budget=Budget(queries=10**9))
+    engine = QueryEngine(classifier, open_ledger(str(ledger)), settings)
     try:
-        rows = [row async for row in asker.ask((Picture(str(n), None, noise) for n in pictures), PANEL)]
+        rows = [row async for row in engine.ask((Picture(str(n), None, noise) for n in pictures), PANEL)]
     finally:
-        await classifier.close()
-    return (1 + len(PANEL)) * sum(isinstance(row, Row) for row in rows), asker.progress.retries
+        await engine.close()
+    return (1 + len(PANEL)) * sum(isinstance(row, Row) for row in rows), engine.progress.retries
 
 
 def ask(url: str, path: Path, pictures: range) -> tuple[int, int]:
     """As many answers as these pictures have questions, through a ledger, and how often questions were sent again."""
-    with SqliteLedger(path) as ledger, asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        return runner.run(asked(url, Noise.for_pictures(pictures.stop), pictures, ledger))
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(asked(url, Noise.for_pictures(pictures.stop), pictures, path))
 
 
 def second_process(seconds: float, folder: Path, shared: bool) -> tuple[float, int]:
@@ -109,7 +112,7 @@ def second_process(seconds: float, folder: Path, shared: bool) -> tuple[float, i
 
 
 def measured(case: Case, seconds: float, folder: Path) -> tuple[float, float]:
-    """Answers a second and refusals of the asker, each divided by the loop's."""
+    """Answers a second and refusals of the engine, each divided by the loop's."""
     pictures = max(10, round(case.expected() * seconds / (1 + len(PANEL))))
     noise = Noise.for_pictures(pictures)
     sent = bodies(noise, pictures)
@@ -123,7 +126,7 @@ def measured(case: Case, seconds: float, folder: Path) -> tuple[float, float]:
         ours, ours_refused = len(sent) / (time.perf_counter() - began), count(url, "refused")
     print(
         f"{case.name}: {len(sent)} questions; loop {naive:.0f}/s with {refused} refusals, "
-        f"asker {ours:.0f}/s with {ours_refused}",
+        f"engine {ours:.0f}/s with {ours_refused}",
         flush=True,
     )
     return ours / naive, ours_refused / max(1, refused)

@@ -1,4 +1,4 @@
-"""Answers of five models about their pictures, asked once through the product's own asker and cached.
+"""Answers of five models about their pictures, asked once through the product's own engine and cached.
 
 Answers go to $LOOKTWICE_EXPERIMENTS or ~/.cache/looktwice-experiments, a file for each model and view; what is there is
 not asked again, so an interrupted run resumes. Data and models are looked up in ../shared.
@@ -23,10 +23,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.asking.asker import Asker
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.registry import connect
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Picture, labelled
 from looktwice.pictures.datasets import open_labelled
 from looktwice.verdicts import learn
@@ -264,8 +265,9 @@ def _ask(model: Model, panel: Panel, part: str) -> None:
 
 
 async def _collect(model: Model, panel: Panel, chosen: list[Picture]) -> learn.Collected:
-    asker = Asker(connect(model.description()))
-    return await learn.collect(asker, chosen, panel, model.labels, len(model.labels))
+    classifier = connect(model.description())
+    engine = QueryEngine(classifier, None, Settings(classifier.terms))
+    return await learn.collect(engine, chosen, panel, model.labels, len(model.labels))
 
 
 def _save(path: Path, column: Codes) -> None:

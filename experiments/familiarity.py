@@ -25,9 +25,9 @@ from experiments import general, script
 from experiments.collected import CACHE, MODELS, SHARED
 from experiments.writing import cells, markdown, read, write
 from experiments.writing import fill as fill_marks
+from looktwice import Model
 from looktwice.calibration.metrics import ece
 from looktwice.calibration.votes import Floats, Places, Votes
-from looktwice.model import Model
 from looktwice.pictures.collection import Held, Picture
 from looktwice.pictures.datasets import open_labelled
 from looktwice.pictures.descriptor import PLACES, Pixels, descriptor

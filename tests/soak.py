@@ -31,9 +31,7 @@ from faults import Running, fault_server
 from storms import counted, weather
 from workshop import PANEL, command, write_pictures, write_profile
 
-from looktwice.asking.ledger import SqliteLedger, maintain
-from looktwice.asking.ledger.protocol import Account
-from looktwice.classifiers.registry import connect
+from looktwice.engine.ledger import maintenance
 
 QUESTIONS = 1 + len(PANEL)
 DISK = 192
@@ -73,10 +71,6 @@ class Soak:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=confine)  # noqa: PLW1509
-
-    def account(self) -> Account:
-        with SqliteLedger(self.ledger) as ledger:
-            return ledger.spent(connect(self.folder / self.server.describe(self.folder).name).fingerprint)
 
     # What is done to a run
 
@@ -174,20 +168,19 @@ def calm(folder: Path) -> bytes:
 
 def check_budget(soak: Soak, budget: int) -> None:
     """Used to the last query, and not beyond."""
-    account, count = soak.account(), counted(soak.server, str(soak.ledger))
+    count = counted(soak.server, str(soak.ledger))
     print(f"budget {budget}: {count}")
-    assert count.billed <= account.queries == budget
+    assert count.billed <= count.counted == budget
 
 
 def check_end(soak: Soak, expected: bytes) -> None:
-    account, stats = soak.account(), soak.server.stats()
-    total = soak.pictures * QUESTIONS
+    stats, total = soak.server.stats(), soak.pictures * QUESTIONS
     count = counted(soak.server, str(soak.ledger))
     print(f"{count}; faults: {stats['faults']}")
-    print(f"{account.answered} answers kept of {total} questions; done: {dict(soak.done)}")
-    assert account.answered == total, "an answer is missing"
-    count.check(account.queries)
-    assert maintain.verify(soak.ledger) == [], "the ledger is damaged"
+    print(f"{count.answered} answers kept of {total} questions; done: {dict(soak.done)}")
+    assert count.answered == total, "an answer is missing"
+    count.check(count.counted)
+    assert maintenance.verify(soak.ledger) == [], "the ledger is damaged"
     assert (soak.disk / "verdicts.csv").read_bytes() == expected, "the verdicts are not those of the calm run"
     assert not (soak.disk / "verdicts.csv.part").exists()
     soak.finish()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults import Running, fault_server
-from ledger_players import told
 from serving import clothes, serving
+from support import engines
 from workshop import start, write_pictures, write_profile
 
 PICTURES = 60
@@ -40,27 +40,21 @@ class Count:
     """Answers that the server gave, also those that were lost on the way."""
     counted: int
     answered: int
-    refused: int
-    unknown: int
 
     def check(self, budget: int) -> None:
         assert self.billed <= self.counted <= budget, f"the budget of {budget} was exceeded: {self}"
-        assert self.counted - self.billed <= self.unknown, f"what never reached the server is counted: {self}"
-        assert self.answered <= self.sent_back <= self.answered + self.unknown, f"an answer is missing: {self}"
+        assert self.answered <= self.sent_back <= self.counted, f"an answer is missing: {self}"
 
     def __str__(self) -> str:
         return (
             f"server: {self.requests:5} requests {self.billed:5} billed {self.sent_back:5} answers | ledger: "
-            f"{self.counted:5} counted {self.answered:5} answered {self.refused:4} refused {self.unknown:4} unknown"
+            f"{self.counted:5} counted {self.answered:5} answered"
         )
 
 
 def counted(server: Running, ledger: str) -> Count:
     seen = server.stats()
-    [row] = told(ledger, "SELECT SUM(queries), SUM(answered), SUM(refused), SUM(waived) FROM spend")
-    queries, answered, refused, waived = (int(str(value)) for value in row)
-    unknown = queries + waived - answered - refused
-    return Count(seen["requests"], seen["billed"], seen["answered"], queries, answered, refused, unknown)
+    return Count(seen["requests"], seen["billed"], seen["answered"], *engines.counted(ledger))
 
 
 def scoring(folder: Path, ledger: str, cast: str) -> None:

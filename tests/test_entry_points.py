@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from workshop import answers, run, write_pictures, write_profile
 
-from looktwice.asking import jobs as asking
 from looktwice.classifiers.registry import connect
+from looktwice.engine import query as queries
 from looktwice.errors import PermanentError, ProfileError, ViewError
 from looktwice.pictures.image import Image
 from looktwice.verdicts import look
@@ -228,9 +228,9 @@ async def test_a_new_version_of_a_view_is_asked_anew(
     hits = []
     for version in ("", "", "2", "2"):
         monkeypatch.setattr(type(parse("solarise:0.5")), "version", version)
-        asking._text.cache_clear()  # as a new process would begin
-        _, asker = await answers("brightness:100", pictures, tmp_path / "ledger.db", panel=panel)
-        hits.append(asker.progress.hits)
+        queries._text.cache_clear()  # as a new process would begin
+        _, engine = await answers("brightness:100", pictures, tmp_path / "ledger.db", panel=panel)
+        hits.append(engine.progress.hits)
     assert hits == [0, 20, 10, 20]
     with pytest.raises(ProfileError, match="fitted with renderer 1, this looktwice renders with 1 solarise=2"):
         Profile.load(tmp_path / "profile.json")

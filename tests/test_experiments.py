@@ -14,7 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import closed, decisions, familiarity, general, labelling, models, scores, tried, unlabelled, weighted
+from experiments import (
+    closed,
+    decisions,
+    familiarity,
+    general,
+    labelling,
+    models,
+    ruled_out,
+    scores,
+    tried,
+    unlabelled,
+    weighted,
+)
 from experiments.__main__ import main, parse
 from experiments.collected import SHARED
 from experiments.evaluation import ece_by_chance, jury_figures
@@ -717,6 +729,19 @@ def test_labels_by_strata_are_measured_beside_a_random_choice(tmp_path: Path, mo
         assert 0 < float(row["oracle"]) < 0.9
         if row["labels"] == "200":
             assert float(row["width"]) < float(random[row["threshold"]]["width"])
+
+
+def test_labels_that_rule_out_are_measured_beside_other_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (answers,) = general.small(tmp_path / "embedded", 600, ["embedded"])
+    monkeypatch.setattr(ruled_out, "votes_of", lambda _: answers.votes.under(range(4)))
+    for name, value in {"DRAWS": 3, "LABELS": (100,)}.items():
+        monkeypatch.setattr(ruled_out, name, value)
+    ruled_out.main(["clothes"], tmp_path / "ruled_out.csv")
+    (row,) = read(tmp_path / "ruled_out.csv")
+    assert 0 < float(row["brier"]) < 1
+    for way in ruled_out.OTHERS:
+        assert float(row[f"low_{way}"]) <= float(row[f"gain_{way}"]) <= float(row[f"high_{way}"])
+    assert float(row["gain_skip"]) > float(row["gain_named"])
 
 
 @pytest.mark.usefixtures("embedded")

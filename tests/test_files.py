@@ -21,6 +21,7 @@ from looktwice.calibration.calibrators import dump
 from looktwice.calibration.jury import Jury
 from looktwice.errors import DataError
 from looktwice.pictures.image import encode_png
+from looktwice.verdicts.files import ScoreFile
 from looktwice.views import Panel
 
 
@@ -61,7 +62,7 @@ def test_a_second_run_with_the_same_output_is_told_who_has_it_and_asks_nothing(s
         said = (tmp_path / "said").read_text()
     assert second.returncode == 1
     told = " ".join(second.stderr.split())
-    assert f"is being written by another run, process {first.pid} on " in told
+    assert f"is being written by another run, looktwice in process {first.pid} on " in told
     assert "Traceback" not in second.stderr + said
     assert first.returncode == 0
     assert asked(server) == 1500
@@ -192,7 +193,7 @@ def test_a_picture_that_was_overwritten_between_two_runs_is_asked_about_again(se
     assert asked(server) == 300 + 15
 
 
-def test_with_verify_a_file_that_only_seems_unchanged_is_seen(server: Running, tmp_path: Path) -> None:
+def test_a_file_that_only_seems_unchanged_is_asked_about_again(server: Running, tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", 20)
     write_profile(tmp_path / "profile.json", server.describe(tmp_path, concurrency=1))
     rest = ("-p", tmp_path / "profile.json", "--ledger", tmp_path / "ledger.db", "--canaries", 0)
@@ -202,8 +203,7 @@ def test_with_verify_a_file_that_only_seems_unchanged_is_seen(server: Running, t
     assert len(first) == len(second)
     photos[0].write_bytes(second)
     os.utime(photos[0], (1e9, 1e9))
-    assert "changed" not in run(*verdicts, "--budget", 50).stderr
-    done = run(*verdicts, "--verify")
+    done = run(*verdicts)
     assert "1 picture changed since its verdict; it is queried again." in done.stderr
     lines = (tmp_path / "verdicts.csv").read_text().splitlines()
     assert lines[1].partition(",")[2] == lines[2].partition(",")[2]
@@ -292,7 +292,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, P
         description = running.describe(folder, price="0.01")
         description.rename(folder / "api.toml")
         write_profile(folder / "profile.json", folder / "api.toml")
-        jury = Jury(weights=(1.0, 1.0), unnamed=(0.0, 0.0), covariance=((0.0,) * 4,) * 4)
+        jury = Jury(weights=(1.0, 1.0), unnamed=(0.0, 0.0), covariance=((0.0,) * 5,) * 5)
         teacher = write_profile(folder / "teacher.json", folder / "api.toml", Panel.parse("mirror"))
         teacher.model_copy(update={"calibrator": dump(jury)}).save(folder / "teacher.json")
         yield running, folder
@@ -395,3 +395,44 @@ def test_a_cell_is_read_as_the_text_that_it_was_and_no_spreadsheet_runs_it(text:
         float(cell)
         return
     assert cell[:1] not in {*"=+-@\t\r\n"}
+
+
+# --- what others made
+
+
+@pytest.mark.parametrize("ending", [".part", ".lock"])
+def test_a_file_that_looktwice_did_not_make_is_not_overwritten(tmp_path: Path, ending: str) -> None:
+    beside = tmp_path / f"out.csv{ending}"
+    for content in (b"notes of mine\n", b"looktwice is nice", b"\0" * 100):
+        beside.write_bytes(content)
+        with pytest.raises(DataError, match="not made by looktwice"):
+            ScoreFile(tmp_path / "out.csv", {}, [])
+        assert beside.read_bytes() == content
+        assert [path for path in tmp_path.iterdir() if path != beside] == []
+
+
+@pytest.mark.parametrize("ending", [".part", ".lock"])
+@pytest.mark.parametrize("content", [None, b"", b"precious"])
+def test_a_link_is_not_followed_beside_a_result(tmp_path: Path, ending: str, content: bytes | None) -> None:
+    mine = tmp_path / "mine"
+    if content is not None:
+        mine.write_bytes(content)
+    (tmp_path / f"out.csv{ending}").symlink_to(mine)
+    with pytest.raises(DataError, match="it is a link"):
+        ScoreFile(tmp_path / "out.csv", {}, [])
+    assert (mine.read_bytes() if mine.exists() else None) == content
+
+
+@pytest.mark.parametrize("ending", [".part", ".lock"])
+def test_a_pipe_beside_a_result_is_refused(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / f"out.csv{ending}")
+    with pytest.raises(DataError, match="cannot be written"):
+        ScoreFile(tmp_path / "out.csv", {}, [])
+
+
+def test_a_part_that_was_cut_off_in_its_beginning_is_ours(tmp_path: Path) -> None:
+    for content in (b"", b"looktw", b"looktwice score {}\nhalf a li"):
+        (tmp_path / "out.csv.part").write_bytes(content)
+        file = ScoreFile(tmp_path / "out.csv", {}, [])
+        file.finish({})
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv"]

@@ -13,7 +13,7 @@ from aiohttp import web
 from conformance.vendors import served
 from workshop import run, write_pictures, write_profile
 
-from looktwice.asking.ledger import stats
+from looktwice.engine.ledger.maintenance import stats
 from looktwice.labelling.labels import Click, Labels
 from looktwice.pictures.collection import read_truths
 from looktwice.pictures.image import encode_png
@@ -76,7 +76,7 @@ def test_a_wait_beyond_every_calendar_is_one_line(tmp_path: Path, wait: str) -> 
     headers = {"retry-after": wait, "date": "Fri, 01 Jan 2021 00:00:00 GMT"}
     with answering(tmp_path, web.Response(status=429, headers=headers)) as profile:
         code, said = score(profile, "verdicts.csv")
-    assert "wants to be left alone until" in said
+    assert "is rate-limited until" in said
     assert "Traceback" not in said
     assert code == 1
 

@@ -12,9 +12,9 @@ from faults import Running, fault_server
 from numpy.typing import NDArray
 from workshop import call
 
-from looktwice.asking.outcome import Progress
+from looktwice import Model
+from looktwice.engine.outcome import Progress
 from looktwice.errors import DataError
-from looktwice.model import Model
 from looktwice.pictures.collection import labelled
 
 FIRST = 20

@@ -27,9 +27,9 @@ from waiting import until
 from workshop import brightest, write_pictures, write_profile
 
 import looktwice as lt
-from looktwice.asking.jobs import AnswerEvent
-from looktwice.asking.outcome import Progress
 from looktwice.calibration.votes import LabelledVotes
+from looktwice.engine.outcome import Progress
+from looktwice.engine.query import AnswerEvent
 from looktwice.errors import BudgetError, DataError, FitError, ImageError, LookTwiceError, ProfileError
 from looktwice.pictures.collection import Held, many, with_truths
 from looktwice.verdicts.profile import Profile
@@ -213,7 +213,7 @@ def press_twice():
     while model._model.asked.sent < looked + 8:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
-    while not model._model.asker.stopped:
+    while not model._model.engine.stopped:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -225,7 +225,7 @@ try:
     list(model.score(Path("pictures.npz")))
 except KeyboardInterrupt:
     print("left", flush=True)
-while model._model.asker.stopped:  # until what was in flight has come
+while model._model.engine.stopped:  # until what was in flight has come
     time.sleep(0.01)
 print(len([v for v in model.score(Path("pictures.npz")) if isinstance(v, lt.Verdict)]), flush=True)
 model.close()
@@ -327,7 +327,7 @@ def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
             with pytest.raises(DataError, match="the run was stopped"):
                 await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
             assert model.profile is None
-            model._on_answer = model.asker.on_answer = None
+            model._on_answer = model.engine.on_answer = None
             model.resume()
             await model.fit(IMAGES, LABELS.tolist(), views=VIEWS)
 
@@ -339,9 +339,7 @@ def test_nothing_is_learned_from_a_part_of_the_pictures() -> None:
 
 def test_progress_is_shown_or_told(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(
-        "looktwice.asking.progress.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True)
-    )
+    monkeypatch.setattr("looktwice.progress.ERR", Console(file=screen, force_terminal=True, width=200, no_color=True))
     told: list[Progress] = []
     with lt.Model(brightest, profile, progress=told.append) as model:
         list(model.score(IMAGES))
@@ -537,3 +535,8 @@ def test_html_is_escaped() -> None:
 def test_profiles_are_plain_json(tmp_path: Path, profile: Profile) -> None:
     profile.save(tmp_path / "profile.json")
     assert json.loads((tmp_path / "profile.json").read_text())["panel"] == VIEWS
+
+
+def test_a_model_has_everything_that_an_async_model_has() -> None:
+    public = {name for name in dir(lt.AsyncModel) if not name.startswith("_")}
+    assert public <= set(dir(lt.Model))

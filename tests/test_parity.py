@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import csv
 import json
 import math
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from datetime import date
 from functools import partial
-from http import HTTPStatus
 from inspect import signature
 from pathlib import Path
 from pkgutil import resolve_name
 from subprocess import CompletedProcess
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import typer
 from conformance.batch_replica import BatchReplica
@@ -29,7 +28,6 @@ from conformance.vendors import HOUSES, PRICES, app_of, description, served
 from faults import Running, fault_server
 from parity import (
     DECISIONS,
-    FIELDS,
     PICTURES,
     ROWS,
     Told,
@@ -43,25 +41,22 @@ from parity import (
 from serving import DEMO, Client, started, started_here
 from workshop import PANEL, call, run, write_pictures, write_profile
 
-from looktwice.asking.ledger import SqliteLedger
-from looktwice.asking.ledger.protocol import Account
-from looktwice.asking.session import AskKeywords, AskOptions
+from looktwice import AsyncModel, Model
 from looktwice.classifiers.registry import read_toml
 from looktwice.cli.app import app
 from looktwice.cli.options import _machines as machines
+from looktwice.engine.ledger.maintenance import DayCost, stats
+from looktwice.engine.options import AskKeywords, AskOptions
 from looktwice.errors import BudgetError, ImageError, LookTwiceError
 from looktwice.estimator import LookTwice
-from looktwice.fleet.shards import Shards
-from looktwice.fleet.sources import units
-from looktwice.fleet.worker import Job, Scorer
-from looktwice.model import AsyncModel, Model
 from looktwice.pictures.collection import find, labelled
 from looktwice.pictures.image import encode_png
+from looktwice.ray import Scorer
 from looktwice.service.replies import VerdictReply
-from looktwice.service.server import guaranteeing
 from looktwice.verdicts import look as looking
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.planning import strictest_guarantee
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions
 from looktwice.verdicts.profile import Profile
 
@@ -74,7 +69,7 @@ PLAIN = DecisionOptions()
 
 def options_of(options: type) -> list[str]:
     """The options that a user sets; which command asks is told by each door itself."""
-    return [field.name for field in fields(options) if field.name != "command"]
+    return [field.name for field in fields(options) if field.name != "scope"]
 
 
 @pytest.mark.parametrize(("options", "keywords"), [(DecisionOptions, DecisionKeywords), (AskOptions, AskKeywords)])
@@ -110,25 +105,25 @@ def test_the_command_line_has_every_option(name: str) -> None:
 
 PYTHON = {
     "fit": {"noise": "calibration.paper:Transfer"},
-    "tune": {"sizes": "model:Model.tune_sizes", "paper": "model:Model.search", "draws": "model:Model.search"},
-    "look": {"burst": "model:Model.burst", "frames": "model:Model.burst"},
+    "tune": {"sizes": "blocking:Model.tune_sizes", "paper": "blocking:Model.search", "draws": "blocking:Model.search"},
+    "look": {"burst": "blocking:Model.burst", "frames": "blocking:Model.burst"},
     "score": {"verify": "verdicts.files:ScoreFile"},
     "evaluate": {},
     "check": {},
 }
 """What stands in Python for options of a command that its method of `Model` does not take."""
 FILES = {
-    "classifier": "model:Model",
-    "profile": "model:Model.load",
-    "out": "model:Model.save",
+    "classifier": "blocking:Model",
+    "profile": "blocking:Model.load",
+    "out": "blocking:Model.save",
     "votes": "calibration.storage:save",
     "report": "report:write",
     "truths": "pictures.datasets:open_labelled",
     "truths_column": "pictures.datasets:open_labelled",
     "take": "pictures.datasets:open_labelled",
-    "dry_run": "model:Model.estimate",
+    "dry_run": "blocking:Model.estimate",
     "json": "verdicts.evaluate:Evaluation.record",
-    "json_log": "asking.outcome:Progress",
+    "json_log": "engine.outcome:Progress",
 }
 """The same for what any command reads, writes and tells."""
 
@@ -140,7 +135,7 @@ def test_the_library_takes_what_the_command_takes(name: str) -> None:
     options -= {*options_of(AskOptions), *signature(machines).parameters, "help"}
     options -= set(options_of(DecisionOptions)) if name in ("look", "score", "evaluate") else set()
     elsewhere = {option: place for option, place in (FILES | PYTHON[name]).items() if option in options}
-    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision"}
+    taken = set(signature(getattr(Model, name)).parameters) - {"self", "labels", "options", "decision", "on_answer"}
     called = {"pictures": "picture"} if name in ("look", "check") else {}
     assert {called.get(option, option) for option in options - set(elsewhere)} == taken
     assert all(callable(resolve_name(f"looktwice.{place}")) for place in elsewhere.values())
@@ -155,7 +150,9 @@ def test_the_estimator_has_every_option_with_the_same_default() -> None:
 
 
 def test_the_service_replies_with_every_field() -> None:
-    assert set(VerdictReply.model_fields) == {*FIELDS, "sentence"}
+    verdict = Verdict("a", "ant", 0.9, 0.8, 0.95, "ant", (("mirror", "bee"),), 2)
+    assert set(VerdictReply.model_fields) == set(verdict.to_dict())
+    assert VerdictReply.model_validate(verdict.to_dict(), strict=True).model_dump() == verdict.to_dict()
 
 
 # Decisions
@@ -172,7 +169,7 @@ def judged(place: Path, options: DecisionOptions) -> list[Verdict]:
 
     async def work() -> list[Verdict]:
         async with AsyncModel(profile.classifier) as model:
-            found = looking.look(model.asker, find([place / "pictures"]), profile, options.of(profile))
+            found = looking.look(model.engine, find([place / "pictures"]), profile, options.of(profile))
             return [verdict async for verdict in found if isinstance(verdict, Verdict)]
 
     return asyncio.run(work())
@@ -243,14 +240,12 @@ def test_the_service_in_a_process_of_its_own(place: Path) -> None:
 
 def ask_service(service: Client, place: Path, options: DecisionKeywords) -> None:
     # Without --max-error a service chooses the guarantee itself; it is the one difference between the doors.
-    decide = guaranteeing(DecisionOptions(**options), Profile.load(place / "profile.json"))
+    decide = strictest_guarantee(DecisionOptions(**options), Profile.load(place / "profile.json"))
     expected, files = judged(place, decide), sorted((place / "pictures").iterdir())
     uploads = [(file.name, file.read_bytes()) for file in files]
-    check([of_reply(service.form("/v1/look", upload).json()) for upload in uploads], expected)
-    check([of_reply(said) for said in service.form("/v1/looks", *uploads).json()["verdicts"]], expected)
-    check([of_reply(last_verdict(service, upload)) for upload in uploads], expected)
-    inferred = infer(service, [data for _, data in uploads])
-    check([{**told, "name": file.name} for told, file in zip(inferred, files, strict=True)], expected)
+    check([service.form("/v1/look", upload).json() for upload in uploads], expected)
+    check(service.form("/v1/looks", *uploads).json()["verdicts"], expected)
+    check([last_verdict(service, upload) for upload in uploads], expected)
     said = service.get("/v1/profile").json()
     level = DecisionOptions(**options).level
     assert (said["max_error"], said["level"], said["coverage"]) == (decide.max_error, level, decide.coverage)
@@ -258,43 +253,11 @@ def ask_service(service: Client, place: Path, options: DecisionKeywords) -> None
     assert (said["unfamiliar"], said["false_alarms"]) == (decide.unfamiliar, decide.false_alarms)
 
 
-def of_reply(said: Told) -> Told:
-    return {**said, "votes": [[vote["view"], vote["label"]] for vote in said["votes"]]}
-
-
 def last_verdict(service: Client, upload: tuple[str, bytes]) -> Told:
     """The verdict among the events of a look."""
     blocks = service.form("/v1/look/events", upload).body.decode().split("\n\n")
     (data,) = [block.partition("data: ")[2] for block in blocks if block.startswith("event: verdict\n")]
     return dict(json.loads(data))
-
-
-def infer(service: Client, files: Sequence[bytes]) -> list[Told]:
-    """Every output of the Open Inference Protocol, picture by picture."""
-    model = "/v2/models/looktwice"
-    data = [base64.b64encode(file).decode() for file in files]
-    wanted = [{"name": output["name"]} for output in service.get(model).json()["outputs"]]
-    asked = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [len(data)], "data": data}], "outputs": wanted}
-    reply = service.post(f"{model}/infer", json.dumps(asked).encode(), "application/json")
-    if reply.status == HTTPStatus.TOO_MANY_REQUESTS:  # the budget is spent
-        return []
-    assert reply.status == HTTPStatus.OK, reply.body
-    columns = {tensor["name"]: tensor["data"] for tensor in reply.json()["outputs"]}
-    told = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return [
-        of_reply(
-            {
-                **row,
-                "decision": row["decision"] or None,
-                "votes": json.loads(row["votes"]),
-                "prediction_set": json.loads(row["prediction_set"]),
-                "score": json.loads(row["score"]),
-                "familiarity": None if row["familiarity"] == -1 else row["familiarity"],
-                "unfamiliar_because": row["unfamiliar_because"] or None,
-            }
-        )
-        for row in told
-    ]
 
 
 @pytest.mark.parametrize("options", ROWS)
@@ -357,31 +320,26 @@ def estimator_of(profile: Path, **options: Any) -> LookTwice:
 
 
 @pytest.mark.parametrize("options", ROWS)
-def test_a_worker_of_a_fleet(place: Path, tmp_path: Path, options: DecisionKeywords) -> None:
+def test_a_worker_on_ray(place: Path, options: DecisionKeywords) -> None:
     pytest.importorskip("pyarrow")
-    rows = worked(place, tmp_path / "out", AskOptions(ledger="off"), DecisionOptions(**options))
+    rows = worked(place, AskOptions(ledger="off"), DecisionOptions(**options))
     expected = judged(place, DecisionOptions(**options))
     check([of_row(row, verdict) for row, verdict in zip(rows, expected, strict=True)], expected)
 
 
-def worked(place: Path, out: Path, ask: AskOptions, decide: DecisionOptions = PLAIN) -> list[Told]:
-    """The rows that a worker writes of the pictures of a place."""
-    import pyarrow.parquet as pq
-
-    profile = Profile.load(place / "profile.json")
-    shards = tempfile.mkdtemp(dir=out.parent)
-    Shards(shards).begin({})
-    job = Job(profile, profile.classifier, ask, decide, str(Path.cwd()), shards)
-
-    async def work() -> None:
-        scorer = Scorer(job)
-        for unit in units([str(place / "pictures")], 100):
-            assert (await scorer.work(unit)).error is None
-        await scorer.close()
-
-    asyncio.run(work())
-    rows = [{**row, "name": Path(row["name"]).name} for row in pq.read_table(shards).to_pylist()]
-    return sorted(rows, key=lambda row: str(row["name"]))
+def worked(place: Path, ask: AskOptions, decide: DecisionOptions = PLAIN) -> list[Told]:
+    """The rows that a worker on Ray gives for the pictures of a place."""
+    scorer = Scorer(place / "profile.json", name="name", decide=decide, options=ask)
+    pictures = sorted((place / "pictures").iterdir())
+    batch = {
+        "name": np.array([file.name for file in pictures], object),
+        "bytes": np.array([file.read_bytes() for file in pictures], object),
+    }
+    try:
+        rows: list[Told] = scorer(batch).to_pylist()
+    finally:
+        scorer.model.close()
+    return rows
 
 
 def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_path: Path) -> None:
@@ -402,7 +360,7 @@ def test_every_door_refuses_unfamiliar_pictures_before_asking(place: Path, tmp_p
     with started_here("serve", *words[1:]) as service:
         reply = service.form("/v1/look", ("fish.png", (place / "pictures" / "fish.png").read_bytes()))
         assert (reply.status, reply.json()["code"], reply.json()["detail"]) == (422, "unfamiliar", why)
-        assert "looktwice_queries_total 0.0" in service.get("/metrics").body.decode()
+        assert 'looktwice_queries_total{classifier="fashion.toml"} 0.0' in service.get("/metrics").body.decode()
 
 
 def test_a_burst_is_judged_alike(place: Path) -> None:
@@ -412,11 +370,11 @@ def test_a_burst_is_judged_alike(place: Path) -> None:
     words = ("--profile", place / "profile.json")
     told = json.loads(call("look", "--burst", *photos, *words, "--json").stdout)
     views = [view for view, _ in expected.votes]
-    labels = [label for _, label in told["votes"]]
-    check([{**told, "name": expected.name, "votes": [list(v) for v in zip(views, labels, strict=True)]}], [expected])
+    votes = [{**vote, "view": view} for vote, view in zip(told["votes"], views, strict=True)]
+    check([{**told, "name": expected.name, "votes": votes, "sentence": expected.sentence()}], [expected])
     with started_here("serve", *words, *arguments({"max_error": 0.08, "coverage": 0.9})) as service:
         said = service.form("/v1/burst", *[(file.name, file.read_bytes()) for file in photos]).json()
-    check([{**of_reply(said), "name": expected.name}], [expected])
+    check([{**said, "name": expected.name}], [expected])
     assert (expected.decision, expected.prediction_set) == (None, None)
 
 
@@ -443,9 +401,11 @@ class Asked:
     def pictures(self) -> list[Path]:
         return sorted((self.folder / "pictures").iterdir())
 
-    def spent(self, ledger: Path) -> Account:
-        with SqliteLedger(ledger) as book:
-            return book.spent(self.fingerprint)
+    def spent(self, ledger: Path) -> DayCost:
+        """What the ledger counts, on all days together."""
+        days = [day for day in stats(ledger) if day.fingerprint == self.fingerprint]
+        sums = (sum(getattr(day, name) for day in days) for name in ("queries", "picos", "answered"))
+        return DayCost(self.fingerprint, "", date.min, *sums)
 
 
 @dataclass(frozen=True)
@@ -489,7 +449,8 @@ def by_score(asked: Asked, tmp_path: Path, options: dict[str, Any], run: Run = c
 
 def with_views(row: Told) -> Told:
     """A row of a file, with the names of the views, which it has not."""
-    return {**row, "votes": [[str(view), label] for view, label in zip(PANEL, row["votes"], strict=True)]}
+    votes = [{"view": str(view), "label": label} for view, label in zip(PANEL, row["votes"], strict=True)]
+    return {**row, "votes": votes}
 
 
 def by_service(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
@@ -504,12 +465,7 @@ def by_served_process(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> 
 
 def looked_at(service: Client, asked: Asked) -> list[Told]:
     said = [service.form("/v1/look", (file.name, file.read_bytes())).json() for file in asked.pictures]
-    return [of_reply(reply) for reply in said if "votes" in reply]
-
-
-def by_infer(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
-    with started_here("serve", "--profile", asked.profile, *arguments(options)) as service:
-        return [{**told, "name": file.name} for file in asked.pictures for told in infer(service, [file.read_bytes()])]
+    return [reply for reply in said if "votes" in reply]
 
 
 def by_model_look(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
@@ -551,14 +507,13 @@ def by_estimator(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[
 
 def by_worker(asked: Asked, tmp_path: Path, options: dict[str, Any]) -> list[Told]:
     pytest.importorskip("pyarrow")
-    return [with_views(row) for row in worked(asked.folder, tmp_path / "shards", AskOptions(**options)) if row["votes"]]
+    return [with_views(row) for row in worked(asked.folder, AskOptions(**options)) if row["votes"]]
 
 
 DOORS: dict[str, Door] = {
     "look": by_look,
     "score": by_score,
     "service": by_service,
-    "infer": by_infer,
     "Model.look": by_model_look,
     "Model.score": by_model_score,
     "AsyncModel.look": by_async_look,
@@ -576,8 +531,8 @@ PROCESSES: dict[str, Door] = {
 def expected_at(door: str, asked: Asked, tmp_path: Path, **options: Any) -> list[Told]:
     """What is to be told of the pictures at a door, asked anew; a service chooses a guarantee itself."""
     decide = PLAIN
-    if door in ("service", "infer"):
-        decide = guaranteeing(decide, Profile.load(asked.profile))
+    if door == "service":
+        decide = strictest_guarantee(decide, Profile.load(asked.profile))
     return by_model_score(asked, tmp_path, {"ledger": "off", **options}, decide)
 
 
@@ -586,7 +541,7 @@ class Effect:
     """What a door did."""
 
     arrivals: list[tuple[float, int]]
-    spent: Account
+    spent: DayCost
     told: list[Told]
 
     @property
@@ -616,7 +571,7 @@ EFFECTS: dict[str, tuple[dict[str, Any], Callable[[Effect], bool]]] = {
     "seed": ({"seed": 7}, lambda e: len(e.told) == COUNT),
     "working_size": ({"working_size": 8}, lambda e: len(e.told) == COUNT),
     "per_day": ({"per_day": N}, lambda e: len(e.arrivals) == e.spent.queries == N),
-    # It shows where a classifier wants to be left alone: see test_asking.py.
+    # It shows where a classifier asks for a long wait: see test_runs.py.
     "longest_wait": ({"longest_wait": 5.0}, lambda e: len(e.arrivals) == e.spent.queries),
     # It shows where a classifier gives scores: see test_score_doors.py.
     "scores": ({"scores": "ignore"}, lambda e: len(e.told) == COUNT),
@@ -695,7 +650,7 @@ def chat(tmp_path: Path) -> Iterator[Chat]:
         yield Chat(folder, write_profile(folder / "profile.json", folder / "model.toml").fingerprint, vendor)
 
 
-IN_BATCHES = [name for name in DOORS if name not in ("service", "infer", "worker")]
+IN_BATCHES = [name for name in DOORS if name not in ("service", "worker")]
 """The doors whose users can wait; the others refuse."""
 
 
@@ -724,7 +679,7 @@ def test_where_nobody_can_wait_for_a_batch_it_is_refused_before_anything_is_aske
     model, pictures = chat.folder / "model.toml", chat.folder / "pictures"
     options = ("--ledger", tmp_path / "ledger.db", *arguments(chat.options), "--batch")
     on_ray = ("score", pictures, "-p", chat.profile, "-o", tmp_path / "out", "--engine", "ray")
-    for why, words in (("a fleet would wait", on_ray), ("a check asks", ("check", model, chat.pictures[0]))):
+    for why, words in (("workers would wait", on_ray), ("a check asks", ("check", model, chat.pictures[0]))):
         done = call(*words, *options)
         said = " ".join(done.stderr.split())
         assert (done.returncode, done.stdout) == (1, "")
@@ -749,5 +704,5 @@ async def test_a_price_on_the_command_line_is_taken_for_a_server_that_tells_of_i
         done = await asyncio.to_thread(run, "check", tmp_path / "oip.toml", tmp_path / "picture.png", *words)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["price_micros"] == 2_000
-        with SqliteLedger(tmp_path / "ledger.db") as ledger:
-            assert ledger.spent(json.loads(done.stdout)["fingerprint"]).micros == len(replica.asked) * 2_000
+        (day,) = stats(tmp_path / "ledger.db")
+        assert (day.fingerprint, day.micros) == (json.loads(done.stdout)["fingerprint"], len(replica.asked) * 2_000)

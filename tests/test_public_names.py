@@ -5,10 +5,6 @@ import sys
 from pathlib import Path
 
 import public_api
-import pytest
-
-import looktwice as lt
-from looktwice.errors import TransientError
 
 HEAVY = {
     "cv2",
@@ -48,18 +44,3 @@ def test_public_names_and_signatures_are_those_on_record() -> None:
     """A change here is one that users notice: CONTRIBUTING.md says how a name is changed or taken away."""
     record = (Path(__file__).parent / "public_api.txt").read_text("utf-8").splitlines()
     assert list(public_api.lines()) == record, "run: python tests/public_api.py > tests/public_api.txt"
-
-
-def test_methods_of_the_jury_are_found_by_their_old_names() -> None:
-    votes = lt.Votes.from_labels(["a", "b"] * 20, [["a", "a"], ["b", "a"]] * 20, truths=["a", "b"] * 20)
-    jury = lt.Jury().fit(votes)
-    with pytest.warns(DeprecationWarning, match="called judged_by_scores now"):
-        assert not jury.hears_scores(votes).any()
-    with pytest.warns(DeprecationWarning, match="called with_companions now"):
-        assert jury.beside(votes, votes) == jury.with_companions(votes, votes)
-
-
-def test_connectors_that_raise_an_error_by_its_old_name_still_work() -> None:
-    with pytest.warns(DeprecationWarning, match="called TransientError now"):
-        from looktwice.errors import PassingError
-    assert PassingError is TransientError

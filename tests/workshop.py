@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -15,15 +14,19 @@ from unittest.mock import patch
 import forked
 import numpy as np
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import Budget, SqliteLedger
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.pace import RetryPolicy
 from looktwice.calibration.calibrators import dump
 from looktwice.calibration.shares import Probit
 from looktwice.calibration.votes import Row
+from looktwice.classifiers import trust
+from looktwice.classifiers.base import reading
 from looktwice.classifiers.registry import connect
 from looktwice.cli.app import main
+from looktwice.engine.budget import Budget
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger.places import open_ledger
+from looktwice.engine.limits import RetryPolicy
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.runner import Settings
 from looktwice.pictures.collection import Picture, find
 from looktwice.verdicts.profile import Figure, HeldOut, Profile, Result
 from looktwice.views import Panel, renderer
@@ -47,6 +50,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
         looktwice="test",
         classifier=str(description),
         fingerprint=connect(description).fingerprint,
+        reading=reading(connect(description)),
         vocabulary=("ant", "bee", "cat", "dog", "eel"),
         classes=5,
         panel=str(panel),
@@ -58,6 +62,7 @@ def write_profile(path: Path, description: Path | str, panel: Panel = PANEL) -> 
         held_out=HeldOut(confidence=(0.9,), correct=(True,)),
     )
     profile.save(path)
+    trust.remember(str(description))
     return profile
 
 
@@ -68,17 +73,15 @@ async def answers(
     budget: int | None = None,
     pace: RetryPolicy = HURRY,
     panel: Panel = PANEL,
-) -> tuple[list[Row | Unscored], Asker]:
-    """Every row that asking about the pictures gives, and the asker that gave them."""
+) -> tuple[list[Row | Unscored], QueryEngine]:
+    """Every row that asking about the pictures gives, and the engine that gave them."""
     classifier = connect(description)
-    book = SqliteLedger(ledger) if ledger else None
-    asker = Asker(classifier, book, pace, Budget(queries=budget))
+    settings = Settings(classifier.terms, budget=Budget(queries=budget), retry=pace)
+    engine = QueryEngine(classifier, open_ledger(str(ledger or "off")), settings)
     try:
-        return [row async for row in asker.ask(pictures, panel)], asker
+        return [row async for row in engine.ask(pictures, panel)], engine
     finally:
-        await classifier.close()
-        if book:
-            await asyncio.to_thread(book.close)
+        await engine.close()
 
 
 def command(*arguments: object, **environment: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Tells what the tests notice: changes the code in small ways, and counts how many changes make a test fail.
 
     python tools/mutation.py 300 0                              # 300 mutants, drawn with seed 0
-    python tools/mutation.py 1000 0 looktwice.asking.sender     # of one module alone
+    python tools/mutation.py 1000 0 looktwice.engine.runner     # of one module alone
 
 What is changed and by which tests it is judged is in pyproject.toml. Every mutant that none of them noticed is
 printed; `mutmut show NAME` tells what it is. A run that was broken off goes on where it was: remove `mutants/` after a
@@ -48,7 +48,7 @@ def main(size: int, seed: int, of: str = "") -> None:
     """Draw mutants, try them, and say which ones no test noticed."""
     Path("mutants").mkdir(exist_ok=True)
     if not results():
-        run(["looktwice.asking.sender.x__outcome__mutmut_1"])  # writes down all of them as well
+        run(["looktwice.engine.runner.x__local__mutmut_1"])  # writes down all of them as well
     every = sorted(name for name in results() if name.startswith(of))
     random.Random(seed).shuffle(every)  # so that a larger sample holds the smaller one
     drawn = every[:size]

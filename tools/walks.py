@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 
 import looktwice as lt
-from looktwice.asking.session import AskOptions
 from looktwice.cli.app import app
+from looktwice.engine.options import AskOptions
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png

@@ -2,7 +2,7 @@
 
 >>> import looktwice as lt
 >>> sorted(lt.__all__)[:3]
-['AskOptions', 'Asker', 'AsyncModel']
+['AskOptions', 'AsyncModel', 'DecisionOptions']
 """
 
 from importlib import import_module
@@ -12,19 +12,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from looktwice import calibration as calibration
+    from looktwice import ray as ray
     from looktwice import views as views
-    from looktwice.asking.asker import Asker as Asker
-    from looktwice.asking.outcome import Unscored as Unscored
-    from looktwice.asking.session import AskOptions as AskOptions
+    from looktwice.blocking import Model as Model
     from looktwice.calibration import metrics as metrics
     from looktwice.calibration.jury import Jury as Jury
     from looktwice.calibration.votes import LabelledVotes as LabelledVotes
     from looktwice.calibration.votes import Votes as Votes
     from looktwice.classifiers.registry import connect as connect
+    from looktwice.engine.engine import QueryEngine as QueryEngine
+    from looktwice.engine.options import AskOptions as AskOptions
+    from looktwice.engine.outcome import Unscored as Unscored
     from looktwice.errors import LookTwiceError as LookTwiceError
     from looktwice.estimator import LookTwice as LookTwice
     from looktwice.model import AsyncModel as AsyncModel
-    from looktwice.model import Model as Model
     from looktwice.pictures.image import Image as Image
     from looktwice.verdicts.evaluate import Evaluation as Evaluation
     from looktwice.verdicts.look import Verdict as Verdict
@@ -33,25 +34,25 @@ if TYPE_CHECKING:
     from looktwice.views import Panel as Panel
 
 _HOMES = {
-    "Asker": "asking.asker",
-    "AskOptions": "asking.session",
+    "QueryEngine": "engine.engine",
+    "AskOptions": "engine.options",
     "AsyncModel": "model",
     "DecisionOptions": "verdicts.policy",
     "Evaluation": "verdicts.evaluate",
     "Image": "pictures.image",
-    "Model": "model",
+    "Model": "blocking",
     "Jury": "calibration.jury",
     "LabelledVotes": "calibration.votes",
     "Panel": "views",
     "Profile": "verdicts.profile",
     "LookTwice": "estimator",
     "LookTwiceError": "errors",
-    "Unscored": "asking.outcome",
+    "Unscored": "engine.outcome",
     "Verdict": "verdicts.look",
     "Votes": "calibration.votes",
     "connect": "classifiers.registry",
 }
-_MODULES = {"calibration": "calibration", "metrics": "calibration.metrics", "views": "views"}
+_MODULES = {"calibration": "calibration", "metrics": "calibration.metrics", "ray": "ray", "views": "views"}
 
 __all__ = [*_HOMES, *_MODULES]  # noqa: PLE0604
 

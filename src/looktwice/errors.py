@@ -7,6 +7,7 @@ LookTwiceError
 ├── FitError              labelled pictures that a calibrator cannot learn from
 │   └── UnscoredError     none of them could be scored
 ├── ProfileError          a profile that is malformed, newer or not for this classifier
+│   └── UntrustedError    one that names a classifier which the user has not approved
 ├── LedgerError           a ledger that cannot be opened, read or written
 ├── BudgetError           the budget is spent
 ├── MissingExtra          an optional part that is not installed
@@ -20,7 +21,6 @@ LookTwiceError
 Each message says what happened, with which value, and what to do now, in one line.
 """
 
-import warnings
 from typing import Self
 
 
@@ -57,6 +57,10 @@ class UnscoredError(FitError):
 
 class ProfileError(LookTwiceError):
     """A profile that is malformed, newer than this program or not made for this classifier."""
+
+
+class UntrustedError(ProfileError):
+    """A profile that names a classifier which the user has neither named nor approved."""
 
 
 class LedgerError(LookTwiceError):
@@ -130,11 +134,3 @@ class QuotaError(ClassifierError):
 
 class ChangedError(ClassifierError):
     """It answers, but no longer as it used to."""
-
-
-def __getattr__(name: str) -> object:
-    """Connectors that were written for an older version raise `PassingError`."""
-    if name == "PassingError":
-        warnings.warn("PassingError is called TransientError now; raise that", DeprecationWarning, stacklevel=2)
-        return TransientError
-    raise AttributeError(f"looktwice.errors has no {name!r}")

@@ -12,17 +12,20 @@ from typing import Self, get_type_hints
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from looktwice.asking.jobs import Scores
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.session import AskKeywords, AskOptions, Money
+from looktwice.blocking import Model
 from looktwice.calibration import calibrators
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.votes import Codes, Floats, Places, Votes
+from looktwice.classifiers import trust
 from looktwice.classifiers.base import Classifier
 from looktwice.classifiers.python import PerObject
 from looktwice.classifiers.registry import Source
+from looktwice.engine.budget import Money
+from looktwice.engine.options import AskKeywords, AskOptions
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import Scores
 from looktwice.errors import FitError, MissingExtra
-from looktwice.model import Model, panel_of
+from looktwice.model import panel_of
 from looktwice.pictures.collection import Picture, PicturesLike, many, one, with_truths
 from looktwice.verdicts.conformal import SetKind, draws
 from looktwice.verdicts.learn import Collected
@@ -221,6 +224,7 @@ class LookTwice(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write the profile as JSON; `looktwice.Model.load` reads it."""
         check_is_fitted(self, "profile_")
         self.profile_.save(Path(path))
+        trust.remember(self.profile_.classifier)
 
     def _votes(self, X: PicturesLike) -> Votes:
         check_is_fitted(self, "profile_")

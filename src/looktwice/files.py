@@ -12,30 +12,36 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 from uuid import uuid4
 
 from looktwice.errors import DataError, MissingExtra
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+HOLDER = b"looktwice in process "
+"""How a lock begins that looktwice made."""
 FREE_BYTES = 10_000_000
 """Bytes that must be free where a result goes."""
 LOCKED = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 """Errors of the system for a lock that another process holds."""
 
 
-Kind = Literal["text", "texts", "whole", "number"]
+Kind = Literal["text", "texts", "whole", "number", "bytes"]
 Columns = Mapping[str, Kind]
 """The name of each column and what it holds, in their order."""
 Rows = Iterable[Sequence[object]]
-DATABASE = b"SQLite format 3\0"
 """How a database begins."""
 UNKNOWN = "backslashreplace"
 """What stands for bytes in the name of a file that are not UTF-8: `\\udcff` for ff, as in JSON."""
@@ -77,6 +83,19 @@ def check_writable(path: Path, kinds: Sequence[str] = ()) -> None:
         raise DataError(f"{room}; free some space")
 
 
+def data_folder() -> Path:
+    """The folder for this user's own data: that of the system, or of XDG_DATA_HOME."""
+    home = Path.home()
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        folder = home / "Library" / "Application Support"
+    else:
+        stated = Path(os.environ.get("XDG_DATA_HOME", ""))
+        folder = stated if stated.is_absolute() else home / ".local" / "share"
+    return folder / "looktwice"
+
+
 def make_folder(path: Path) -> None:
     """Make a folder for results, unless it is there."""
     try:
@@ -96,9 +115,12 @@ def arrow() -> tuple[ModuleType, ModuleType]:
 
 
 def _spare_databases(path: Path) -> None:
-    """Refuse to replace a ledger, whose answers were paid for, or any other SQLite database."""
-    with suppress(OSError), path.open("rb") as file:
-        if file.read(len(DATABASE)) == DATABASE:
+    """Refuse to replace a ledger, whose answers were paid for, or any other SQLite database.
+
+    SQLite looks: closing a database by hand would drop the locks that this process holds on it.
+    """
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        if db.execute("PRAGMA page_count").fetchone()[0]:
             raise DataError(f"{str(path)!r} is a ledger or another database, which is not replaced; name another file")
 
 
@@ -140,6 +162,23 @@ def write(path: Path, text: str) -> None:
         part.write_text(text, "utf-8", "backslashreplace")
 
 
+def open_own(path: Path, beginning: bytes) -> IO[bytes]:
+    """Open a file beside a result to read and append, or make it; a DataError if looktwice did not make it.
+
+    `beginning` is how such a file begins; an empty one, or one that was cut off in it, counts as ours.
+    """
+    try:
+        file = open(path, "a+b", opener=lambda name, flags: os.open(name, flags | NO_LINKS, 0o666))  # noqa: SIM115
+        file.seek(0)
+    except OSError as error:
+        why = "it is a link" if path.is_symlink() else error.strerror
+        raise DataError(f"{str(path)!r} cannot be written ({why}); move it, or name another result") from None
+    if beginning.startswith(file.read(len(beginning))):
+        return file
+    file.close()
+    raise DataError(f"{str(path)!r} was not made by looktwice and is not overwritten; move it, or name another result")
+
+
 class FileLock:
     """Keeps other runs from filling the same file, on this machine and where the file system shares locks.
 
@@ -155,14 +194,13 @@ class FileLock:
             if error.errno not in LOCKED:
                 raise DataError(f"{str(path)!r} cannot be locked ({error.strerror}); write to a local disk") from None
             with self._file as file:
-                file.seek(0)
-                holder = file.read(200) or "which has just begun"
+                holder = file.read(200).decode("utf-8", "replace") or "which has just begun"
             raise DataError(
                 f"{str(path)!r} is being written by another run, {holder}; wait for it to end, or name another file"
             ) from None
         self._file.truncate(0)
         since = datetime.now().astimezone().isoformat(" ", "seconds")
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}")
+        self._file.write(HOLDER + f"{os.getpid()} on {socket.gethostname()} since {since}".encode())
         self._file.flush()
 
     def release(self) -> None:
@@ -174,7 +212,8 @@ class FileLock:
 
     def _take(self) -> bool:
         """Lock the file; whether it is still the one that others would open."""
-        self._file = self._place.open("a+", encoding="utf-8")
+        self._file = open_own(self._place, HOLDER)
+        self._file.seek(0)
         _lock(self._file.fileno())
         with suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._place))
@@ -202,21 +241,27 @@ def write_table(path: Path, ending: str, columns: Columns, rows: Rows) -> int:
     return WRITERS[ending](path, columns, rows)
 
 
-def write_parquet(file: Path | IO[bytes], columns: Columns, rows: Rows, notes: Mapping[str, str] | None = None) -> int:
-    """Write a table as Parquet, with notes in the file's own metadata, and say how many rows it has."""
-    pa, pq = arrow()
-    types = {"text": pa.string(), "texts": pa.list_(pa.string()), "whole": pa.int64(), "number": pa.float64()}
-    schema = pa.schema([(name, types[kind]) for name, kind in columns.items()], notes)
+def write_parquet(path: Path, columns: Columns, rows: Rows) -> int:
+    """Write a table as Parquet, and say how many rows it has."""
+    _, pq = arrow()
     count, left = 0, iter(rows)
-    with pq.ParquetWriter(file, schema) as writer:
+    with pq.ParquetWriter(path, arrow_table(columns, ()).schema) as writer:
         while block := list(islice(left, BLOCK)):
-            arrays = [
-                pa.array(map(_in_utf8, column), kind)
-                for column, kind in zip(zip(*block, strict=True), schema.types, strict=True)
-            ]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            writer.write_table(arrow_table(columns, block))
             count += len(block)
     return count
+
+
+def arrow_table(columns: Columns, rows: Rows) -> pa.Table:
+    """Rows as a table of pyarrow, with the same schema whatever they hold."""
+    pa, _ = arrow()
+    types = {"text": pa.string(), "texts": pa.list_(pa.string()), "whole": pa.int64(), "number": pa.float64()}
+    types["bytes"] = pa.binary()
+    cells = list(zip(*rows, strict=True)) or [()] * len(columns)
+    arrays = [
+        pa.array(map(_in_utf8, column), types[kind]) for column, kind in zip(cells, columns.values(), strict=True)
+    ]
+    return pa.table(arrays, list(columns))
 
 
 def _write_csv(path: Path, columns: Columns, rows: Rows) -> int:

@@ -1,51 +1,67 @@
-"""A classifier with its ledger, budget and pace and, once fitted, its profile: the one road behind every door.
-
-`AsyncModel` is the road; `Model` is the same for code that does not await, with every method taken from it.
-"""
+"""`AsyncModel`: a classifier with its ledger and budget and, once fitted, its profile; every interface calls it."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import inspect
-import os
-import threading
 import warnings
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cache, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import ParamSpec, Self, TypeVar, Unpack
 
 import numpy as np
 
-from looktwice.asking import check
-from looktwice.asking.asker import Asker, Estimate
-from looktwice.asking.check import Checkup
-from looktwice.asking.jobs import OnAnswer, askable
-from looktwice.asking.outcome import Progress, Unscored
-from looktwice.asking.sender import TYPICAL_SIZE
-from looktwice.asking.session import AskKeywords, AskOptions, open_asker
 from looktwice.calibration import calibrators, metrics, panels, paper
 from looktwice.calibration.base import Calibrator
-from looktwice.classifiers.base import names_of
+from looktwice.classifiers import trust
+from looktwice.classifiers.base import Pixels
 from looktwice.classifiers.registry import Source, connect, describe
+from looktwice.engine import check
+from looktwice.engine.check import Checkup
+from looktwice.engine.engine import Estimate, QueryEngine
+from looktwice.engine.meter import TYPICAL_SIZE
+from looktwice.engine.options import AskKeywords, AskOptions, open_engine
+from looktwice.engine.outcome import Cause, Progress, Unscored
+from looktwice.engine.query import AnswerEvent, OnAnswer, askable
 from looktwice.errors import DataError, FitError, LookTwiceError, ProfileError, ViewError
 from looktwice.pictures import datasets, video
 from looktwice.pictures.collection import Picture, PictureLike, PicturesLike, many, one, with_truths
 from looktwice.pictures.descriptor import Floats, descriptor
 from looktwice.pictures.image import Image
-from looktwice.verdicts import evaluate, learn, look, pilot
+from looktwice.plots import figures
+from looktwice.verdicts import evaluate, learn, look, pilot, planning
 from looktwice.verdicts.evaluate import Evaluation, VerdictsLike
 from looktwice.verdicts.learn import Collected
-from looktwice.verdicts.look import Verdict
+from looktwice.verdicts.look import Judging, Verdict
 from looktwice.verdicts.pilot import Choice, Selection, Setting
 from looktwice.verdicts.policy import DecisionKeywords, DecisionOptions, Policy
-from looktwice.verdicts.profile import Profile
-from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View
+from looktwice.verdicts.profile import Profile, Result
+from looktwice.verdicts.stream import ExpectedAccuracy, Monitor
+from looktwice.views import CANDIDATES, GENERAL, GENERAL16, PROMPTED, Panel, View, questions, render
+
+__all__ = [
+    "AnswerEvent",
+    "AskOptions",
+    "AsyncModel",
+    "Cause",
+    "DecisionOptions",
+    "ExpectedAccuracy",
+    "Monitor",
+    "OnAnswer",
+    "Picture",
+    "Pixels",
+    "Policy",
+    "Profile",
+    "Progress",
+    "Result",
+    "Sized",
+    "Tuned",
+    "Unscored",
+    "Verdict",
+    "panel_of",
+]
+"""The models and the values that they take and give."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +98,7 @@ class Sized:
 
 
 class AsyncModel:
-    """A closed classifier that says how sure it is.
+    """A black-box classifier that says how sure it is.
 
     `classifier` is a description such as `onnx:model.onnx`, a TOML file, a Python function of one picture (or of a
     `batch`), or a connected classifier. The keyword arguments are those of `AskOptions`. `progress` shows a bar, or
@@ -108,11 +124,11 @@ class AsyncModel:
         self.terms = self.options.terms(self.classifier)
         self.profile = profile
         if profile:
-            profile.check(self.classifier.fingerprint, names_of(self.classifier).renames)
+            profile.check(self.classifier)
         self._progress, self._on_answer = progress, on_answer
-        self._asker: Asker | None = None
+        self._engine: QueryEngine | None = None
         self._policies_of: Profile | None = None
-        self._policies: dict[DecisionOptions, Policy] = {}
+        self._policies: dict[DecisionOptions, tuple[Policy, Judging]] = {}
 
     @classmethod
     def load(
@@ -125,14 +141,18 @@ class AsyncModel:
         on_answer: OnAnswer | None = None,
         **asking: Unpack[AskKeywords],
     ) -> Self:
-        """The model of a saved profile; `classifier` says where the classifier is if that has changed."""
+        """The model of a saved profile; an UntrustedError if it names a classifier that the user has not approved.
+
+        `classifier` names the classifier in place of the profile. A profile that was saved here is approved.
+        """
         profile = Profile.load(Path(path))
-        source = profile.classifier if classifier is None else classifier
+        source = trust.checked(profile.classifier, Path(path)) if classifier is None else classifier
         return cls(source, profile, options=options, progress=progress, on_answer=on_answer, **asking)
 
     def save(self, path: str | Path) -> None:
-        """Write the profile as JSON."""
+        """Write the profile as JSON, and approve the classifier for `load`."""
         self.fitted().save(Path(path))
+        trust.remember(self.description)
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,24 +162,42 @@ class AsyncModel:
 
     async def close(self) -> None:
         """Write what is queued, and let go of the ledger and the classifier; the next call opens them again."""
-        asker, self._asker = self._asker, None
-        await (asker or self.classifier).close()
+        engine, self._engine = self._engine, None
+        await (engine or self.classifier).close()
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
     @property
-    def asker(self) -> Asker:
+    def engine(self) -> QueryEngine:
         """The classifier, ledger, pace and budget, opened when first needed."""
-        if self._asker is None:
+        if self._engine is None:
             seed = self.profile.seed if self.profile else 0
-            self._asker = open_asker(self.classifier, self.description, self.options, seed)
-            self._asker.on_answer = self._on_answer
-        return self._asker
+            self._engine = open_engine(self.classifier, self.description, self.options, seed)
+            self._engine.on_answer = self._on_answer
+        return self._engine
 
     @property
     def asked(self) -> Progress:
         """What was asked so far, since the ledger and the classifier were opened."""
-        return replace(self._asker.progress) if self._asker else Progress()
+        return replace(self._engine.progress) if self._engine else Progress()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the ledger and the classifier are open."""
+        return self._engine is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Calls to the classifier that are in flight."""
+        return self._engine.in_flight if self._engine else 0
+
+    def unavailable(self) -> str | None:
+        """Why no query would be sent now, for people; None if one would be.
+
+        It was stopped, a budget is spent, the ledger failed, or the classifier is rate-limited for longer than the
+        longest wait. Reads the ledger.
+        """
+        return self.engine.runner.unavailable()
 
     def typical_price(self) -> int:
         """What a question costs, in millionths; by the token, about, for a phone's photo at the working size."""
@@ -168,11 +206,11 @@ class AsyncModel:
 
     def stop(self, message: str = "the run was stopped") -> None:
         """Send nothing more until `resume`; what is in flight is waited for and kept."""
-        self.asker.stop(message)
+        self.engine.stop(message)
 
     def resume(self) -> None:
         """Send again."""
-        self.asker.resume()
+        self.engine.resume()
 
     async def ask(
         self, pictures: PicturesLike, labels: Sequence[object] | None = None, *, views: Panel | str | None = None
@@ -182,10 +220,10 @@ class AsyncModel:
         Without `views` it is the profile's panel, with codes of the profile's vocabulary, or the general one.
         """
         found = _labelled(pictures, labels) if labels is not None else many(pictures)
-        async with self._showing(len(found)) as asker:
+        async with self._showing(len(found)) as engine:
             if views is None and self.profile:
-                return await learn.collect_for(asker, found, self.profile)
-            return await learn.collect(asker, found, panel_of(views))
+                return await learn.collect_for(engine, found, self.profile)
+            return await learn.collect(engine, found, panel_of(views))
 
     async def estimate(
         self,
@@ -198,16 +236,16 @@ class AsyncModel:
         """What asking about these pictures would cost at the most; nothing is asked."""
         found = pictures if isinstance(pictures, Iterator) else many(pictures)
         if views is not None:
-            return await self.asker.estimate(found, panel_of(views))
+            return await self.engine.estimate(found, panel_of(views))
         policy = self.policy(options, **decision)
-        return await self.asker.estimate(found, policy.panel, policy.screen())
+        return await self.engine.estimate(found, policy.panel, policy.screen())
 
     async def check(self, picture: PictureLike | None = None) -> Checkup:
         """One picture, or a test card, asked three times: latency, price, limits, and whether answers repeat."""
         if self.options.batch:
             raise LookTwiceError("a check asks three times at once, and a batch takes up to a day; leave --batch out")
         image = Image.of(check.test_card()) if picture is None else one(picture).image(self.terms.working_size)
-        return await check.examine(self.asker, image)
+        return await check.examine(self.engine, image)
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -258,9 +296,9 @@ class AsyncModel:
         found = _labelled(pictures, labels)
         learn.check_teachable(found)
         plan = self.plan(len(found), max_queries)
-        async with self._showing(len(found)) as asker:
-            chosen = await pilot.choose(asker, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
-            _check_complete(asker)
+        async with self._showing(len(found)) as engine:
+            chosen = await pilot.choose(engine, found, plan, self._candidates(), GENERAL, panels.LOSSES[loss])
+            _check_complete(engine)
         collected, profile = pilot.fit(chosen, plan.longest if max_queries else chosen.knee, self.description)
         self.profile = profile
         return Tuned(profile, chosen, collected)
@@ -279,7 +317,7 @@ class AsyncModel:
         `sizes` are pixels of the longer side. Each takes a pilot of its own.
         """
         found = _labelled(pictures, labels)
-        options = self.options.settled(self.terms, self.asker.spent())
+        options = self.options.settled(self.terms, self.engine.spend())
         selections: dict[int, Selection] = {}
         choices: list[Choice] = []
         for size in dict.fromkeys(sizes):
@@ -290,9 +328,9 @@ class AsyncModel:
                 on_answer=self._on_answer,
             )
             async with model:
-                self.asker.lead(model.asker)
+                self.engine.lead(model.engine)
                 selections[size] = chosen = (await model.tune(found, max_queries=max_queries, loss=loss)).chosen
-                price = await model.asker.price(found) or 1.0
+                price = await model.engine.price(found) or 1.0
             choices += [Choice(size, views, (1 + views) * price, brier) for views, brier in enumerate(chosen.losses)]
         best = pilot.taken(pilot.frontier(choices))
         collected, self.profile = pilot.fit(selections[best.size], max(1, best.views), self.description)
@@ -301,7 +339,8 @@ class AsyncModel:
     def plan(self, pictures: int, max_queries: int | None = None) -> panels.Plan:
         """The plan of the pilot for this number of pictures; a budget makes it smaller."""
         longest = VIEWS if max_queries is None else max_queries - 1
-        return panels.plan(pictures, len(self._candidates()), longest, self.asker.room())
+        remaining = self.engine.runner.remaining() if self.options.is_limited() else None
+        return panels.plan(pictures, len(self._candidates()), longest, remaining)
 
     def _candidates(self) -> tuple[View, ...]:
         """The views among which `tune` chooses: of the picture, and of the question where the classifier takes one."""
@@ -313,9 +352,9 @@ class AsyncModel:
         """The paper's search over the settings of one transformation, with the paper's Gaussian model."""
         grid, found = pilot.grid_of(family), _labelled(pictures, labels)
         learn.check_teachable(found, pilot.SEARCHED)
-        async with self._showing(len(grid) * len(found)) as asker:
-            chosen, settings = await pilot.search(asker, found, grid, draws)
-            _check_complete(asker)
+        async with self._showing(len(grid) * len(found)) as engine:
+            chosen, settings = await pilot.search(engine, found, grid, draws)
+            _check_complete(engine)
         self.profile = learn.learn(chosen.collected, paper.Gaussian(), self.description, n_selection=chosen.pilot)
         return Tuned(self.profile, chosen, chosen.collected, tuple(settings))
 
@@ -329,18 +368,53 @@ class AsyncModel:
 
     def policy(self, options: DecisionOptions = DEFAULTS, /, **decision: Unpack[DecisionKeywords]) -> Policy:
         """What these options mean for the profile; kept, since it is the same for every picture."""
-        profile, options = self.fitted(), replace(options, **decision)
+        return self._judging(replace(options, **decision))[0]
+
+    def _judging(self, options: DecisionOptions) -> tuple[Policy, Judging]:
+        profile = self.fitted()
         if self._policies_of is not profile:
             self._policies_of, self._policies = profile, {}
         if options not in self._policies:
-            self._policies[options] = options.of(profile)
+            policy = options.of(profile)
+            self._policies[options] = policy, Judging(profile, policy)
         return self._policies[options]
 
+    def strictest_guarantee(self, options: DecisionOptions = DEFAULTS) -> DecisionOptions:
+        """The options with a guarantee: the one they name, or the strictest that the labelled pictures support."""
+        return planning.strictest_guarantee(options, self.fitted())
+
+    def monitor(self, options: DecisionOptions = DEFAULTS) -> Monitor:
+        """Tests of live verdicts for drift: give it each verdict made with these options."""
+        return Monitor(self.policy(options))
+
+    def reliability_svg(self, options: DecisionOptions = DEFAULTS) -> str:
+        """The reliability diagram of the labelled pictures on held-out folds; an empty one where none are known."""
+        held_out = self.policy(options).held_out
+        if not held_out.correct:
+            return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
+        curve = metrics.reliability(*held_out.arrays())
+        return figures.reliability_svg(curve, title="Confidence and how often it was right")
+
+    def rendered(self, picture: PictureLike, options: DecisionOptions = DEFAULTS) -> Iterator[Pixels]:
+        """Each view of a picture as the classifier is shown it, in the order of the panel."""
+        image = one(picture).image(self.terms.working_size)
+        for question in questions(image, self.policy(options).panel, self.engine.settings.seed):
+            yield from render(image, [question])
+
     async def look(
-        self, picture: PictureLike, options: DecisionOptions = DEFAULTS, **decision: Unpack[DecisionKeywords]
+        self,
+        picture: PictureLike,
+        options: DecisionOptions = DEFAULTS,
+        *,
+        on_answer: OnAnswer | None = None,
+        **decision: Unpack[DecisionKeywords],
     ) -> Verdict:
-        """Label and confidence of one picture."""
-        (verdict,) = [found async for found in self.score([one(picture)], options, **decision)]
+        """Label and confidence of one picture; `on_answer` is called with every answer about it.
+
+        If it is cancelled it returns at once, and answers that are in flight are kept when they come.
+        """
+        found = self.score([one(picture)], options, on_answer=on_answer, **decision)
+        (verdict,) = [verdict async for verdict in found]
         if isinstance(verdict, Unscored):
             raise verdict.error()
         return verdict
@@ -356,7 +430,11 @@ class AsyncModel:
         return verdict
 
     async def score_burst(
-        self, photos: Sequence[PictureLike] | str | Path, *, frames: int = video.FRAMES
+        self,
+        photos: Sequence[PictureLike] | str | Path,
+        *,
+        frames: int = video.FRAMES,
+        on_answer: OnAnswer | None = None,
     ) -> Verdict | Unscored:
         """The same, or why there is no verdict: the first photo that was not scored."""
         if isinstance(photos, str | Path) or (len(photos) == 1 and isinstance(photos[0], str | Path)):
@@ -365,8 +443,8 @@ class AsyncModel:
         if len(photos) < 2:
             raise DataError("a burst is two or more photos of one thing, or one short video; give them all")
         named = [one(photo, f"photo {place}") for place, photo in enumerate(photos, 1)]
-        async with self._showing(len(named)) as asker:
-            return await look.burst(asker, named, self.fitted())
+        async with self._showing(len(named)) as engine:
+            return await look.burst(engine, named, self.fitted(), on_answer)
 
     def frames(self, path: Path, count: int) -> list[Picture]:
         """Some frames of a video as the photos of a burst; an ImageError says why there are none."""
@@ -377,13 +455,22 @@ class AsyncModel:
         self,
         pictures: PicturesLike | Iterator[Picture],
         options: DecisionOptions = DEFAULTS,
+        *,
+        on_answer: OnAnswer | None = None,
         **decision: Unpack[DecisionKeywords],
     ) -> AsyncGenerator[Verdict | Unscored]:
-        """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for."""
-        profile, policy = self.fitted(), self.policy(options, **decision)
+        """A verdict for each picture, in their order, or why there is none; answers in the ledger are not asked for.
+
+        Each is handed over as soon as it and those before it are answered; `on_answer` is called with each answer as
+        it arrives.
+        """
+        policy, judging = self._judging(replace(options, **decision))
         found = pictures if isinstance(pictures, Iterator) else many(pictures)
         total = None if isinstance(found, Iterator) else len(found)
-        async with self._showing(total) as asker, aclosing(look.look(asker, found, profile, policy)) as verdicts:
+        async with (
+            self._showing(total) as engine,
+            aclosing(look.look(engine, found, self.fitted(), policy, on_answer, judging)) as verdicts,
+        ):
             async for verdict in verdicts:
                 yield verdict
 
@@ -422,14 +509,14 @@ class AsyncModel:
         others = None if unlabelled is None else await asyncio.to_thread(evaluate.verdicts_of, unlabelled)
         if others is not None:
             metrics.check_powered(len(found), len(others))
-        async with self._showing(len(found)) as asker:
-            collected = await learn.collect_for(asker, found, self.fitted(), policy)
+        async with self._showing(len(found)) as engine:
+            collected = await learn.collect_for(engine, found, self.fitted(), policy)
         return evaluate.evaluation(collected, self.fitted(), policy, others)
 
     async def _collected(self, pictures: Sequence[Picture], panel: Panel) -> Collected:
-        async with self._showing(len(pictures)) as asker:
-            collected = await learn.collect(asker, pictures, panel)
-            _check_complete(asker)
+        async with self._showing(len(pictures)) as engine:
+            collected = await learn.collect(engine, pictures, panel)
+            _check_complete(engine)
         if collected.unscored:
             first = collected.unscored[0]
             problem = f"{len(collected.unscored)} of {len(pictures)} pictures were not scored, such as {first.name}"
@@ -441,16 +528,16 @@ class AsyncModel:
         return collected
 
     @asynccontextmanager
-    async def _showing(self, pictures: int | None) -> AsyncIterator[Asker]:
-        """The asker, ready to send, with its progress shown as was asked for."""
-        asker = self.asker
+    async def _showing(self, pictures: int | None) -> AsyncIterator[QueryEngine]:
+        """The engine, ready to send, with its progress shown as was asked for."""
+        engine = self.engine
         if self._progress is False:
-            yield asker
+            yield engine
             return
-        from looktwice.asking.progress import callback_display, shown
+        from looktwice.progress import callback_display, shown
 
-        async with shown(asker, pictures, None if self._progress is True else callback_display(self._progress)):
-            yield asker
+        async with shown(engine, pictures, None if self._progress is True else callback_display(self._progress)):
+            yield engine
 
 
 def panel_of(views: Panel | str | None, adaptive: bool = False) -> Panel:
@@ -476,285 +563,7 @@ def _labelled(pictures: PicturesLike, labels: Sequence[object] | None) -> Sequen
     return found
 
 
-def _check_complete(asker: Asker) -> None:
+def _check_complete(engine: QueryEngine) -> None:
     """Nothing is learned from the first few pictures of a run that was stopped."""
-    if asker.stopped:
+    if engine.stopped:
         raise DataError("the run was stopped before all pictures were asked about; do it again to resume")
-
-
-# The same without await ----------------------------------------------------------------------------------------------
-
-
-class _Loop:
-    """An event loop in a thread of its own, so that it does not matter whether the caller has one."""
-
-    def __init__(self) -> None:
-        # Not uvloop, 2 to 5 % faster here: a child that this process forks would crash as it ends.
-        self._loop = asyncio.new_event_loop()
-        self._process = os.getpid()
-        self._ended = False
-        self._taking = threading.RLock()  # garbage may be collected while it is held
-        self._thread = threading.Thread(target=self._live, name="looktwice", daemon=True)
-        self._thread.start()
-
-    @property
-    def forked(self) -> bool:
-        """Whether it belongs to another process, whose thread this one does not have."""
-        return self._process != os.getpid()
-
-    def _live(self) -> None:
-        async def leave() -> None:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            await self._loop.shutdown_asyncgens()
-
-        self._loop.run_forever()
-        self._loop.run_until_complete(leave())
-        self._loop.close()
-
-    def run(self, work: Awaitable[T], interrupt: Callable[[], None], resume: Callable[[], None]) -> T:
-        """The result of async work. Ctrl-C interrupts it, waits for its end and resumes; a second one leaves."""
-        future = self._take(work)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            self._loop.call_soon_threadsafe(interrupt)
-            # In the loop, so that it cannot come before the interrupt, and not before the end: it would go on.
-            future.add_done_callback(lambda _: self._soon(resume))
-            with suppress(Exception):
-                future.result()
-            raise
-        except CancelledError:
-            raise _closed() from None
-
-    def leave(self, work: Coroutine[None, None, None], wait: bool) -> None:
-        """Do work that ends something; nothing of it is left where the loop has ended."""
-        try:
-            future = self._take(work)
-        except LookTwiceError:
-            return
-        if wait:
-            with suppress(CancelledError):
-                future.result()
-
-    def end(self, work: Coroutine[None, None, None]) -> Future[None]:
-        """Do the last work and let the thread end, without waiting for it."""
-        with self._taking:
-            future = self._take(work)
-            self._ended = True
-        future.add_done_callback(lambda _: self._soon(self._loop.stop))
-        return future
-
-    def close(self, work: Coroutine[None, None, None]) -> None:
-        """Run the last coroutine, and wait until the thread has ended."""
-        try:
-            self.end(work).result()
-        finally:
-            self._thread.join()
-
-    def _take(self, work: Awaitable[T]) -> Future[T]:
-        """Begin work in the loop; an error where there is none."""
-
-        async def main() -> T:
-            return await work
-
-        with self._taking:
-            if not self._ended and not self.forked:
-                return asyncio.run_coroutine_threadsafe(main(), self._loop)
-        if inspect.iscoroutine(work):
-            work.close()
-        raise (
-            _closed()
-            if self._ended
-            else LookTwiceError("the model was opened before this process was forked; make another in this process")
-        )
-
-    def _soon(self, work: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop may be closed
-            self._loop.call_soon_threadsafe(work)
-
-
-def _closed() -> LookTwiceError:
-    return LookTwiceError("the model was closed while it was asking; what was answered is kept, so ask again")
-
-
-def _waiting(
-    method: Callable[Concatenate[AsyncModel, P], Awaitable[T]],
-) -> Callable[Concatenate[Model, P], T]:
-    """A method of `AsyncModel` that is waited for."""
-
-    @wraps(method)
-    def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._opened().run(method(self._model, *args, **kwargs), self._model.stop, self._model.resume)
-
-    return call
-
-
-class _End:
-    """What stands for the end of a stream."""
-
-
-_END = _End()
-
-
-def _streaming(
-    method: Callable[Concatenate[AsyncModel, P], AsyncGenerator[T]],
-) -> Callable[Concatenate[Model, P], Iterator[T]]:
-    """A generator of `AsyncModel` that is iterated without await; leaving the loop early stops asking."""
-
-    @wraps(method)
-    def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        found, turn = method(self._model, *args, **kwargs), asyncio.Lock()
-        loop, thread = self._opened(), threading.get_ident()
-
-        async def step() -> T | _End:
-            async with turn:
-                return await anext(found, _END)
-
-        async def leave() -> None:
-            async with turn:
-                await found.aclose()
-
-        self._streams.add(leave)
-        try:
-            while not isinstance(item := loop.run(step(), self._model.stop, self._model.resume), _End):
-                yield item
-                thread = threading.get_ident()
-        finally:
-            self._streams.discard(leave)
-            # Other threads get here as they collect garbage, and may be those that are waited for.
-            loop.leave(leave(), wait=threading.get_ident() == thread and not turn.locked())
-
-    return call
-
-
-class Model:
-    """A closed classifier that says how sure it is; see `AsyncModel` for the arguments.
-
-    >>> import numpy as np
-    >>> def classify(image): return "bright" if image.mean() > 128 else "dark"
-    >>> images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
-    >>> with Model(classify) as model:
-    ...     profile = model.fit(images, [classify(image) for image in images], views="gaussian:0.1*4")
-    ...     model.look(images[0]).label in ("bright", "dark")
-    True
-    """
-
-    def __init__(
-        self,
-        classifier: Source,
-        profile: Profile | None = None,
-        *,
-        options: AskOptions | None = None,
-        progress: ShowProgress = False,
-        on_answer: OnAnswer | None = None,
-        **asking: Unpack[AskKeywords],
-    ) -> None:
-        self._wrap(AsyncModel(classifier, profile, options=options, progress=progress, on_answer=on_answer, **asking))
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        classifier: Source | None = None,
-        *,
-        options: AskOptions | None = None,
-        progress: ShowProgress = False,
-        on_answer: OnAnswer | None = None,
-        **asking: Unpack[AskKeywords],
-    ) -> Self:
-        """The model of a saved profile; `classifier` says where the classifier is if that has changed."""
-        model = cls.__new__(cls)
-        model._wrap(
-            AsyncModel.load(path, classifier, options=options, progress=progress, on_answer=on_answer, **asking)
-        )
-        return model
-
-    def _wrap(self, model: AsyncModel) -> None:
-        self._model = model
-        self._loop: _Loop | None = None
-        self._opening = threading.Lock()
-        self._streams: set[Callable[[], Coroutine[None, None, None]]] = set()
-        """What ends each stream that is not read to its end."""
-
-    @property
-    def profile(self) -> Profile | None:
-        """What was learned about the classifier; None before `fit`."""
-        return self._model.profile
-
-    def save(self, path: str | Path) -> None:
-        """Write the profile as JSON."""
-        self._model.save(path)
-
-    def learn(
-        self, collected: Collected, calibrator: Calibrator, *, fixed: int | None = None, max_error: float | None = None
-    ) -> Profile:
-        """Fit on answers that `ask` gave; costs no query."""
-        return self._model.learn(collected, calibrator, fixed=fixed, max_error=max_error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Write what is queued, and give everything back; the next call opens it again."""
-        with self._opening:
-            loop, self._loop = self._loop, None
-        if loop:
-            _open_models().discard(self)
-            self._forgotten.detach()
-            if not loop.forked:
-                loop.close(self._leave())
-
-    async def _leave(self) -> None:
-        """End what is being asked, and keep what was answered of it."""
-        if self._model._asker:
-            self._model.stop("the model was closed")
-        for leave in [*self._streams]:
-            await leave()
-        await self._model.close()
-
-    def _opened(self) -> _Loop:
-        with self._opening:
-            self._loop = self._loop or self._open()
-            return self._loop
-
-    def _open(self) -> _Loop:
-        loop, model = _Loop(), self._model
-        # Whoever collects the garbage must not wait: it may hold a lock that closing needs.
-        self._forgotten = weakref.finalize(self, lambda: None if loop.forked else loop.end(model.close()))
-        self._forgotten.atexit = False
-        _open_models().add(self)
-        return loop
-
-    ask = _waiting(AsyncModel.ask)
-    estimate = _waiting(AsyncModel.estimate)
-    check = _waiting(AsyncModel.check)
-    fit = _waiting(AsyncModel.fit)
-    tune = _waiting(AsyncModel.tune)
-    tune_sizes = _waiting(AsyncModel.tune_sizes)
-    search = _waiting(AsyncModel.search)
-    look = _waiting(AsyncModel.look)
-    burst = _waiting(AsyncModel.burst)
-    score_burst = _waiting(AsyncModel.score_burst)
-    score = _streaming(AsyncModel.score)
-    familiarity = _waiting(AsyncModel.familiarity)
-    evaluate = _waiting(AsyncModel.evaluate)
-
-
-@cache
-def _open_models() -> weakref.WeakSet[Model]:
-    """The models that nobody has closed yet; the process closes them when it ends."""
-    found = weakref.WeakSet[Model]()
-
-    def close() -> None:
-        for model in list(found):
-            with suppress(RuntimeError):  # no thread can be started any more to close a ledger, whose answers are saved
-                model.close()
-
-    atexit.register(close)
-    return found

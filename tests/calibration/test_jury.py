@@ -301,21 +301,6 @@ def test_strong_shrinkage_makes_the_views_equal_but_not_mute() -> None:
     assert theta[1:-3].mean() > 0.1
 
 
-def test_a_jury_from_before_the_log_of_the_votes_gives_the_same_answers(learned: tuple[Jury, LabelledVotes]) -> None:
-    """Its covariance has no row for γ, which was 0."""
-    calibrator, votes = learned
-    place = len(calibrator.weights)
-    kept = np.delete(np.delete(np.array(calibrator.covariance), place, axis=0), place, axis=1)
-    before = Jury(calibrator.weights, calibrator.unnamed, covariance=tuple(map(tuple, kept.tolist())))
-    zeroed = np.array(calibrator.covariance)
-    zeroed[place], zeroed[:, place] = 0.0, 0.0
-    expected = replace(before, covariance=tuple(map(tuple, zeroed.tolist())))
-    np.testing.assert_allclose(before.interval(votes), expected.interval(votes))
-    assert before.pooled(3).confidence(votes.under(range(3))) == pytest.approx(
-        expected.pooled(3).confidence(votes.under(range(3)))
-    )
-
-
 def test_each_further_vote_for_a_label_counts_less() -> None:
     jury = Jury((0.0,) * 5, (0.0, 0.0), log_votes=1.0)
     said = votes_of([0], [[0, 1, 1, 1]], 100)

@@ -15,7 +15,7 @@ from looktwice import Model
 from looktwice.calibration import storage
 from looktwice.calibration.scales import Scale, useless
 from looktwice.calibration.votes import UNLISTED, Evidence, LabelledVotes, Row, Votes
-from looktwice.classifiers.base import MOST_OPTIONS, Answer, Names, merged
+from looktwice.classifiers.base import Answer, Names, merged, probabilities
 from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.onnx import OnnxClassifier
 from looktwice.classifiers.python import PythonClassifier
@@ -97,7 +97,7 @@ async def test_a_function_may_return_scores() -> None:
     (ranked,) = await PythonClassifier(lambda image: said["scores"]).label(picture)
     assert plain == Answer("cat")
     assert pair == Answer("cat", 0.9)
-    assert (ranked.label, ranked.score, len(ranked.options)) == ("class 19", 0.19, MOST_OPTIONS)
+    assert (ranked.label, ranked.score, len(ranked.options)) == ("class 19", 0.19, 20)
     with pytest.raises(PermanentError, match="a score must be a number"):
         await PythonClassifier(lambda image: ("cat", "high")).label(picture)
 
@@ -210,3 +210,13 @@ async def test_a_chat_model_is_asked_for_a_ranking_if_its_description_says_so(an
     assert "3 most probable" in json.dumps(asked)
     assert ("json_schema" in json.dumps(asked)) == (answer == "schema")
     assert ranking.fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("-inf"), 1e300, float("nan")])
+def test_a_score_beyond_all_numbers_is_taken_without_a_warning(odd: float) -> None:
+    """Warnings are errors here."""
+    shares = probabilities(np.array([odd, 3.0, -odd]))
+    assert np.isfinite(shares).all()
+    assert shares.sum() == pytest.approx(1.0)
+    votes = Evidence.collect([[(("ant", odd), ("bee", -odd))]], 1, {})
+    assert not np.isfinite(votes.scores).any()

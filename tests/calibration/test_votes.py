@@ -1,5 +1,6 @@
 """Votes: counted by hand, coded, saved and loaded."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from looktwice import files
 from looktwice.calibration import storage
 from looktwice.calibration.distribution import Distribution
 from looktwice.calibration.jury import Jury
@@ -129,6 +131,23 @@ def test_a_pickle_inside_a_votes_file_is_never_opened(tmp_path: Path) -> None:
     path = tmp_path / "votes.npz"
     np.savez(path, base=np.array([{"a": 1}], dtype=object), views=np.zeros((1, 0)), texts=np.zeros(1))
     with pytest.raises(DataError, match="is not a votes file"):
+        storage.load(path)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_parquet_file_that_grows_when_it_is_unpacked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """A long text that a dictionary holds once is there again in every row, whatever the metadata say of the size."""
+    pa, pq = files.arrow()
+    monkeypatch.setattr(storage, "MOST_BYTES", 10**7)
+    path, rows = tmp_path / "votes.parquet", 1000
+    texts = {"names": ["a"] * rows if named else [], "panel": [], "vocabulary": [], "truths": None, "classes": 2}
+    table = pa.table({"name": pa.array(["a"] * rows), "base": pa.array(["x" * 10**5] * rows)})
+    pq.write_table(table.replace_schema_metadata({"looktwice": json.dumps(texts)}), path)
+    assert path.stat().st_size < 10**5
+    assert pq.ParquetFile(path).metadata.row_group(0).total_byte_size < 10**6
+    with pytest.raises(DataError, match="bytes, and 10,000,000 are read" if named else "one row for each name"):
         storage.load(path)
 
 

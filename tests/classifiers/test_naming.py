@@ -13,16 +13,15 @@ from aiohttp import web
 from conformance.chat_replica import openai_reply
 from conformance.replica import DEMO, Replica, model, pictures
 from faults import LABELS, Running, fault_server
+from support.engines import engine_on
 from workshop import run
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import SqliteLedger
+from looktwice import Model
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import NO_LABEL, AnyClassifier, Names, as_word, names_of, position_word
 from looktwice.classifiers.chat import openai
 from looktwice.classifiers.registry import connect, read_labels
 from looktwice.errors import PermanentError, ProfileError
-from looktwice.model import Model
 from looktwice.pictures.collection import find
 from looktwice.verdicts.profile import Profile
 from looktwice.views import Panel
@@ -126,11 +125,10 @@ async def test_the_names_of_an_onnx_models_outputs_can_change(tmp_path: Path) ->
     (folder / "german.toml").write_text(german)
     labels = []
     for name in ("fashion.toml", "german.toml"):
-        asker = Asker(connect(folder / name), SqliteLedger(tmp_path / "ledger.db"))
-        rows = [row async for row in asker.ask(shown, Panel.parse("mirror"))]
-        assert asker.progress.sent == (8 if name == "fashion.toml" else 0)
+        async with engine_on(connect(folder / name), tmp_path / "ledger.db") as engine:
+            rows = [row async for row in engine.ask(shown, Panel.parse("mirror"))]
+            assert engine.progress.sent == (8 if name == "fashion.toml" else 0)
         labels.append([row.base for row in rows if isinstance(row, Row)])
-        await asker.close()
     swap = {"Bag": "Tasche", "Trouser": "Hose", "Dress": "Kleid"}
     assert labels[1] == [swap.get(label, label) for label in labels[0]]
 
@@ -164,9 +162,11 @@ def test_a_profile_with_other_names_is_refused_and_says_which() -> None:
             images, truths = file["images"][:60], [model().labels[code] for code in file["labels"][:60]]
         profile = fitted.fit(images, truths, views="mirror", calibrator="probit")
     assert profile.renames["#0"] == model().labels[0]
-    profile.check(profile.fingerprint, profile.renames)
+    profile.check(connect(DEMO / "fashion.toml"))
+    classifier = connect(DEMO / "fashion.toml")
+    classifier.names.renames = {**profile.renames, "#0": "top"}  # type: ignore[attr-defined]
     with pytest.raises(ProfileError, match="'#0' was called 'T-shirt/top', and the description now calls it 'top'"):
-        profile.check(profile.fingerprint, {**profile.renames, "#0": "top"})
+        profile.check(classifier)
 
 
 def test_labels_are_looked_for_beside_the_description_and_then_beside_the_model(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from looktwice.asking.jobs import askable
 from looktwice.classifiers.base import Settings
 from looktwice.classifiers.chat import anthropic, gemini, openai, responses
 from looktwice.classifiers.chat.model import Asked, ChatClassifier
 from looktwice.classifiers.chat.prompts import usual_wordings
+from looktwice.engine.query import askable
 from looktwice.errors import PermanentError, ViewError
 from looktwice.model import AsyncModel
 from looktwice.phrasing import AS_DESCRIBED, LabelOrder, Phrasing

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from serving import started
 from workshop import run, write_pictures
 
+from looktwice import Model
 from looktwice.classifiers import aws, http, oip
 from looktwice.classifiers import command as program
 from looktwice.classifiers.base import AnyClassifier
@@ -37,7 +38,6 @@ from looktwice.classifiers.chat import anthropic, openai
 from looktwice.classifiers.registry import connect as connect_any
 from looktwice.classifiers.secrets import LEAST, MASK, Secrets
 from looktwice.errors import ClassifierError, LookTwiceError, PermanentError
-from looktwice.model import Model
 from looktwice.pictures.image import encode_png
 
 VARIABLE = "ECHOED_KEY"

@@ -20,20 +20,22 @@ import pytest
 import trustme
 import uvloop
 from aiohttp.client_proto import ResponseHandler
+from support.engines import counted, engine_on
 from waiting import until_async
-from workshop import HURRY, PANEL, write_pictures
+from workshop import PANEL, write_pictures
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.check import examine
-from looktwice.asking.ledger import Budget, SqliteLedger, maintain
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.pace import RetryPolicy
 from looktwice.calibration.votes import Row
 from looktwice.classifiers import transport as transports
 from looktwice.classifiers.command import connect as connect_command
 from looktwice.classifiers.http import connect
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import Endpoint, HttpSettings, Reply, Transport
+from looktwice.engine.budget import Budget
+from looktwice.engine.check import examine
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger import maintenance
+from looktwice.engine.limits import RetryPolicy
+from looktwice.engine.outcome import Unscored
 from looktwice.errors import ClassifierError, PermanentError, TransientError
 from looktwice.pictures.image import Image
 
@@ -405,6 +407,38 @@ async def test_tls_is_spoken_with_a_server_whose_certificate_fits_and_with_no_ot
     assert not error.sent
 
 
+@pytest.mark.parametrize(
+    "greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x28", b"\x16" * 9]
+)
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_a_server_that_fails_in_the_handshake_was_sent_nothing(greeting: bytes, stalls: bool) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(greeting)
+        await writer.drain()
+        if stalls:
+            await asyncio.sleep(60)
+
+    manners = MANNERS.model_copy(update={"connect_timeout": 0.5})
+    async with listening(handle) as port, opened(f"https://localhost:{port}/", manners=manners) as endpoint:
+        with pytest.raises(ClassifierError) as caught:
+            await endpoint.send(b"picture")
+    assert (caught.value.sent, caught.value.billed) == (False, False)
+
+
+async def test_a_reply_in_tls_that_is_cut_off_may_be_on_the_bill(authority: trustme.CA) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"picture")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+        await writer.drain()
+        writer.transport.abort()
+
+    async with listening(handle, certified(authority, "localhost")) as port:
+        error = await refusal(f"https://localhost:{port}/")
+    assert isinstance(error, TransientError)
+    assert (error.sent, error.billed) == (True, True)
+
+
 # Proxies
 
 
@@ -583,8 +617,8 @@ async def test_the_words_of_a_proxy_are_masked(environment: Callable[[str, str],
 # What is paid for
 
 
-async def everything(asker: Asker, path: Path, count: int) -> list[Row | Unscored]:
-    return [row async for row in asker.ask(write_pictures(path, count), PANEL)]
+async def everything(engine: QueryEngine, path: Path, count: int) -> list[Row | Unscored]:
+    return [row async for row in engine.ask(write_pictures(path, count), PANEL)]
 
 
 async def test_a_failed_tls_handshake_is_given_back_to_the_budget(
@@ -595,15 +629,13 @@ async def test_a_failed_tls_handshake_is_given_back_to_the_budget(
     played = Played(ANT)
     async with listening(played, certified(trustme.CA(), "localhost")) as port:
         classifier = connect("", {"url": f"https://localhost:{port}/", "price": "0.01"})
-        with SqliteLedger(tmp_path / "ledger.db") as ledger:
-            asker = Asker(classifier, ledger, HURRY, Budget(queries=100))
+        async with engine_on(classifier, tmp_path / "ledger.db", budget=Budget(queries=100)) as engine:
             with pytest.raises(PermanentError, match="certificate"):
-                await everything(asker, tmp_path / "pictures.npz", 4)
-            await asyncio.wrap_future(ledger.flush())
-            spent = ledger.spent(classifier.fingerprint)
-        await classifier.close()
+                await everything(engine, tmp_path / "pictures.npz", 4)
+            await engine.runner.finish()
+            spent = engine.spend()
     assert (spent.queries, spent.micros, spent.queries_today) == (0, 0, 0)
-    assert (asker.progress.sent, asker.progress.micros) == (0, 0)
+    assert (engine.progress.sent, engine.progress.micros) == (0, 0)
     assert not played.heads
 
 
@@ -616,33 +648,29 @@ async def test_a_checkup_that_reaches_nobody_costs_nothing(
     async with listening(Played(ANT), certified(trustme.CA(), "localhost")) as port:
         url = f"https://localhost:{port}/" if tls else "http://127.0.0.1:1/"
         classifier = connect("", {"url": url, "price": "0.01"})
-        with SqliteLedger(tmp_path / "ledger.db") as ledger:
-            asker = Asker(classifier, ledger, HURRY, Budget(queries=100))
-            with pytest.raises(PermanentError if tls else TransientError):
-                await examine(asker, Image.of(np.zeros((8, 8, 3), np.uint8)))
-            spent = ledger.spent(classifier.fingerprint)
-        await classifier.close()
+        async with engine_on(classifier, tmp_path / "ledger.db", budget=Budget(queries=100)) as engine:
+            with pytest.raises(PermanentError if tls else ClassifierError):
+                await examine(engine, Image.of(np.zeros((8, 8, 3), np.uint8)))
+            spent = engine.spend()
     assert (spent.queries, spent.micros, spent.queries_today) == (0, 0, 0)
-    assert (asker.progress.sent, asker.progress.micros) == (0, 0)
+    assert (engine.progress.sent, engine.progress.micros) == (0, 0)
 
 
 async def test_canaries_that_reach_nobody_cost_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     classifier = connect("", {"url": f"http://127.0.0.1:{port}/", "price": "0.01"})
-    with SqliteLedger(tmp_path / "ledger.db") as ledger:
-        async with listening(Played(ANT), port=port):
-            await everything(Asker(classifier, ledger, HURRY), tmp_path / "three.npz", 3)
-            await classifier.close()
-        asker = Asker(classifier, ledger, HURRY, Budget(queries=100), canaries=3)
+    ledger = tmp_path / "ledger.db"
+    async with listening(Played(ANT), port=port), engine_on(classifier, ledger) as engine:
+        await everything(engine, tmp_path / "three.npz", 3)
+    async with engine_on(classifier, ledger, budget=Budget(queries=100), canaries=3) as engine:
         with pytest.raises(ClassifierError, match="attempts in a row failed"):
-            await everything(asker, tmp_path / "four.npz", 4)
-        await asyncio.wrap_future(ledger.flush())
-        spent = ledger.spent(classifier.fingerprint)
-    await classifier.close()
-    assert not asker.canaries.due(0)  # the canaries were asked about
-    assert (spent.queries, spent.answered, spent.micros) == (15, 15, 150_000)
-    assert asker.progress.sent == 0
+            await everything(engine, tmp_path / "four.npz", 4)
+        await engine.runner.finish()
+        spent = engine.spend()
+    assert not engine.canaries.due(0)  # the canaries were asked about
+    assert (*counted(ledger), spent.queries, spent.micros) == (15, 15, 15, 150_000)
+    assert engine.progress.sent == 0
 
 
 @pytest.mark.parametrize("price", ["0.0000005", "0.00000000001", "1.0000001"])
@@ -658,17 +686,17 @@ def test_a_price_below_a_millionth_is_refused_and_not_rounded(price: str) -> Non
 async def test_a_refusal_costs_nothing_unless_the_server_bills_it(tmp_path: Path, status: int) -> None:
     refusal = f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode()
     for billed in (False, True):
-        async with listening(Played(refusal)) as port:
+        played = Played(refusal)
+        async with listening(played) as port:
             settings = {"url": f"http://127.0.0.1:{port}/", "price": "0.01", "bills_refusals": billed, "concurrency": 1}
             classifier = connect("", settings)
-            with SqliteLedger(tmp_path / f"{billed}.db") as ledger:
-                asker = Asker(classifier, ledger, RetryPolicy(refusals=1), Budget(queries=100), canaries=0)
+            limits = {"retry": RetryPolicy(refusals=1), "budget": Budget(queries=100)}
+            async with engine_on(classifier, tmp_path / f"{billed}.db", **limits) as engine:
                 with suppress(ClassifierError):
-                    await everything(asker, tmp_path / "one.npz", 1)
+                    await everything(engine, tmp_path / "one.npz", 1)
                 with pytest.raises(ClassifierError):
-                    await examine(asker, Image.of(np.zeros((8, 8, 3), np.uint8)))
-            await classifier.close()
-        (day,) = maintain.stats(tmp_path / f"{billed}.db")
-        assert day.refused == day.asked >= 2
-        assert day.queries == (day.asked if billed else 0)
-        assert asker.progress.sent == day.queries
+                    await examine(engine, Image.of(np.zeros((8, 8, 3), np.uint8)))
+        (day,) = maintenance.stats(tmp_path / f"{billed}.db")
+        assert len(played.heads) >= 2
+        assert (day.queries, day.answered) == (len(played.heads) if billed else 0, 0)
+        assert engine.progress.sent == day.queries

@@ -60,7 +60,7 @@ def test_look_says_label_confidence_and_why(profile: Path, shirt: Path) -> None:
     verdict = json.loads(run("look", shirt, "-p", profile, "--json").stdout)
     assert 0 < verdict["confidence"] < 1
     assert verdict["queries"] == 6
-    assert [view for view, _ in verdict["votes"]] == ["mirror", *["rotation:15"] * 4]
+    assert [vote["view"] for vote in verdict["votes"]] == ["mirror", *["rotation:15"] * 4]
 
 
 def test_a_burst_of_photos_gives_one_verdict(profile: Path, shirt: Path, tmp_path: Path) -> None:
@@ -102,6 +102,7 @@ def test_a_dry_run_of_any_command_says_the_price_and_asks_nothing(profile: Path,
         ):
             done = run(*words)
             assert "Nothing was sent" in done.stderr or "no jury" in done.stderr, (words, done.stderr)
+            assert "Pictures would go to http://127.0.0.1" in done.stderr or "no jury" in done.stderr
         shirt = tmp_path / "shirt.png"
         cv2.imwrite(str(shirt), np.full((28, 28, 3), 99, np.uint8))
         done = run("look", shirt, "-p", paid, "--dry-run", "--json", "--ledger", tmp_path / "ledger.db")
@@ -206,7 +207,7 @@ def test_score_goes_on_where_it_was_and_ends_in_the_same_bytes(profile: Path, tm
     whole, resumed = tmp_path / "whole.csv", tmp_path / "resumed.csv"
     assert run("score", CLOTHES, "--take", ":80", "-p", profile, "-o", whole).returncode == 0
     # As if a crash had cut the work file in the middle of a line.
-    header = json.dumps(
+    header = "looktwice score " + json.dumps(
         {"profile": json.loads(profile.read_text()), "options": asdict(DecisionOptions())}, sort_keys=True
     )
     part = resumed.with_name("resumed.csv.part")

@@ -13,18 +13,18 @@ from typing import Literal
 import numpy as np
 import pytest
 from rich.console import Console
+from support.engines import engine_for
 from workshop import write_pictures
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger import Budget
-from looktwice.asking.progress import Spending
 from looktwice.calibration import crossfit
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Row, Votes
 from looktwice.classifiers.base import Answer, Pixels, Terms
 from looktwice.cli import console, demo
 from looktwice.cli.console import Output, watched
+from looktwice.engine.budget import Budget
 from looktwice.model import AsyncModel
+from looktwice.progress import Spending
 from looktwice.verdicts.profile import Result
 
 
@@ -57,9 +57,9 @@ class Priced:
     ],
 )
 def test_progress_tells_what_is_spent_and_what_is_left(price: int, budget: Budget, words: list[str]) -> None:
-    asker = Asker(Priced(Terms(price_micros=price)), budget=budget)
-    purse = Spending(asker)
-    asker.progress.sent, asker.progress.micros = 3, 3 * price
+    engine = engine_for(Priced(Terms(price_micros=price)), "off", budget=budget)
+    purse = Spending(engine)
+    engine.progress.sent, engine.progress.micros = 3, 3 * price
     assert purse.words() == words
 
 
@@ -70,10 +70,10 @@ def test_a_classifier_that_rolls_dice_is_told_of_with_its_rate(
     async def run() -> None:
         model = AsyncModel(Priced(Terms()), ledger="off")
         async with watched(model, 1, Output()):
-            model.asker.canaries.asked, model.asker.canaries.flipped = 8, flipped
+            model.engine.canaries.asked, model.engine.canaries.flipped = 8, flipped
 
     asyncio.run(run())
-    line = "The classifier is random: 2 of 8 questions asked again got another answer (25 %)."
+    line = "The classifier is random: 2 of 8 queries asked again got another answer (25 %)."
     assert (line in " ".join(capsys.readouterr().err.split())) == told
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.cases import CASES, KEY, Case, Gives
 from conformance.replica import ECHO, FAULTS, HANG, Fault, Replica, meant, pictures, shares_of
-from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier
+from looktwice.classifiers.base import MOST_OPTIONS, AnyClassifier, reading
 from looktwice.classifiers.encoding import Encoding
 from looktwice.errors import PermanentError, TransientError
 from looktwice.model import AsyncModel
@@ -114,7 +114,7 @@ async def test_a_price_among_the_options_is_what_the_ledger_books(opened: Opened
     async with AsyncModel(opened.connect(), ledger=str(tmp_path / "ledger.db"), price="0.002") as asking:
         collected = await asking.ask([pictures()[0]], views="mirror")
         assert len(collected.votes) == 1
-        assert asking.asker.spent().micros == asking.asked.micros == 2 * 2_000
+        assert asking.engine.spend().micros == asking.asked.micros == 2 * 2_000
 
 
 @pytest.mark.parametrize("case", EVERY)
@@ -144,7 +144,8 @@ async def test_the_same_description_has_the_same_fingerprint(opened: Opened) -> 
 
 @pytest.mark.parametrize("case", EVERY)
 async def test_the_fingerprint_changes_with_all_that_could_change_answers(opened: Opened) -> None:
-    prints = [opened.connect(**changes).fingerprint for changes in ({}, *opened.case.telling)]
+    made = [opened.connect(**changes) for changes in ({}, *opened.case.telling)]
+    prints = [(each.fingerprint, reading(each)) for each in made]
     assert len(set(prints)) == len(prints)
 
 
@@ -169,7 +170,7 @@ async def test_a_failure_is_of_its_kind_and_the_next_question_is_answered(opened
         await ask(classifier)
     assert {name: getattr(caught.value, name) for name in fault.shows} == fault.shows
     assert "\n" not in str(caught.value)
-    assert len(opened.replica.asked) == 1, "a connector sends each question once; asking again is the asker's affair"
+    assert len(opened.replica.asked) == 1, "a connector sends each question once; asking again is the engine's affair"
     opened.replica.fault = None
     assert await ask(classifier) == opened.case.truth(pictures()[:1])
 

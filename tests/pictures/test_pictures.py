@@ -1,6 +1,8 @@
 """Collections of pictures: what is found, in which order, with which truths, and what is said when they do not fit."""
 
+import contextlib
 import csv
+import io
 import os
 import pickle
 import subprocess
@@ -11,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 from unicodedata import normalize
 
 import numpy as np
@@ -180,6 +183,14 @@ def test_a_link_to_a_folder_elsewhere_is_followed_once(tmp_path: Path) -> None:
         (tmp_path / "here" / link).symlink_to(tmp_path / "far")
     (tmp_path / "far" / "back").symlink_to(tmp_path / "here")
     assert names(find([tmp_path / "here"])) == ["cats/z.png", "dogs/deep/y.png", "dogs/x.png"]
+
+
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
+    put(tmp_path, "own/a.png", "others/b.png", "far/c.png")
+    (tmp_path / "own" / "up").symlink_to("..")
+    (tmp_path / "own" / "far").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "up").symlink_to(tmp_path)
+    assert names(find([tmp_path / "own"])) == ["a.png", "far/c.png"]
 
 
 def test_a_dangling_link_is_listed_and_refused_when_it_is_opened(tmp_path: Path) -> None:
@@ -471,6 +482,90 @@ def test_damaged_archives_are_refused_by_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("images.npy", b"\x93NUMPY\x01\0\x10\0{'descr': import}")
     assert "not an .npz of plain arrays" in complaint(path)
+
+
+def forged(path: Path, shape: object, *, kind: str = "|u1", name: str = "images", size: int | None = None) -> Path:
+    """An archive whose header claims an array that is not there; so does the archive itself if a size is given."""
+    header = str({"descr": kind, "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", npy(stack(2, 3, 3)))
+        archive.writestr("labels.npy", npy(stack(2)))
+        archive.writestr(f"{name}.npy", content)
+    if size is not None:
+        raw = bytearray(path.read_bytes())
+        place = raw.rindex(b"PK\x01\x02")
+        raw[place + 24 : place + 28] = size.to_bytes(4, "little")
+        path.write_bytes(raw)
+    return path
+
+
+def npy(array: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"shape": (10**9, 1, 1)},
+        {"shape": (10**9, 1, 1), "size": 10**9 + 128},
+        {"shape": (-5, 4, 4)},
+        {"shape": (-4, -4, 4), "size": 64 + 128},
+        {"shape": (10**30, 1, 1)},
+        {"shape": (10**9,), "kind": "<i8", "name": "labels"},
+        {"shape": (1,), "kind": "<U1000000000", "name": "class_names"},
+    ],
+    ids=str,
+)
+def test_an_npz_that_claims_what_it_does_not_hold_is_refused_before_memory_is_taken(
+    tmp_path: Path, claim: dict[str, Any]
+) -> None:
+    path = forged(tmp_path / "x.npz", **claim)
+    tracemalloc.start()
+    try:
+        said = complaint(path)
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+    assert "save it again" in said
+
+
+def test_a_compressed_npz_may_not_unpack_to_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("looktwice.pictures.npz.MOST_BYTES", 1000)
+    path = npz(tmp_path / "x.npz", images=np.zeros((20, 10, 10), np.uint8))
+    with pytest.raises(DataError, match=r"numpy\.savez, without compression"):
+        find([path])[0].image()
+
+
+def test_an_npz_has_no_more_pictures_than_bytes(tmp_path: Path) -> None:
+    path = npz(tmp_path / "x.npz", images=np.zeros((100_000, 1, 1), np.uint8))
+    with pytest.raises(DataError, match="100,000 entries"):
+        find([path])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_npz_without_compression_is_read_picture_by_picture(tmp_path: Path, order: Literal["C", "F"]) -> None:
+    images = np.asarray(stack(200, 64, 64, 3), order=order)
+    np.savez(tmp_path / "x.npz", before=np.arange(7), images=images, labels=np.zeros(200, int))
+    found = labelled(tmp_path / "x.npz")
+    tracemalloc.start()
+    try:
+        same = [np.array_equal(picture.image().pixels, image) for picture, image in zip(found, images, strict=True)]
+        assert order == "F" or tracemalloc.get_traced_memory()[1] < images.nbytes / 4
+    finally:
+        tracemalloc.stop()
+    assert all(same)
+    np.savez(tmp_path / "x.npz", images=images[:3])
+    os.utime(tmp_path / "x.npz", (1, 1))
+    with (
+        contextlib.nullcontext()
+        if order == "F"
+        else pytest.raises(DataError, match="changed since its pictures were listed")
+    ):
+        found[0].image()
 
 
 def test_pictures_of_an_npz_over_the_limit_are_refused_before_they_are_loaded(tmp_path: Path) -> None:

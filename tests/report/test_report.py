@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from workshop import run
 
-from looktwice.asking.ledger import DayCost
+from looktwice import Model
 from looktwice.calibration import crossfit, storage, votes
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
@@ -29,8 +29,9 @@ from looktwice.calibration.shares import Isotonic, Probit
 from looktwice.calibration.votes import MISSING, Evidence, Votes
 from looktwice.classifiers.python import PythonClassifier
 from looktwice.cli.evaluate import _described, report
+from looktwice.engine.budget import MICRO
+from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError, ImageError, LookTwiceError
-from looktwice.model import Model
 from looktwice.pictures.collection import Picture, find
 from looktwice.pictures.image import Image, WorkingSize, encode_png
 from looktwice.report import ReportInputs, findings, gallery, page, write
@@ -558,15 +559,15 @@ def test_a_place_that_cannot_be_written_is_one_line(profile: Profile, tmp_path: 
 
 def test_the_ledger_is_summed_up_and_gives_the_price(profile: Profile, tested: Collected) -> None:
     days = [
-        DayCost("test:1", "zoo", date(2026, 3, 1 + i), queries, 2500 * queries, queries - 5, 4, 1, command)
+        DayCost("test:1", "zoo", date(2026, 3, 1 + i), queries, 2500 * MICRO * queries, queries - 5)
         for i in range(20)
-        for command, queries in (("fit", 70), ("score", 30))
+        for queries in (70, 30)
     ]
-    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000, 7, 0, 0))
+    days.append(DayCost("test:2", "other", date(2026, 3, 30), 7, 7_000_000 * MICRO, 7))
     read = Read(page(inputs(tested, profile, days=days)))
     table = read.tables["Ledger"]
     assert len(table) == 1 + 14 + 1
-    assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800", "160", "40"]
+    assert table[-1] == ["all days, 6 not shown", "2,000", "5.00", "1,800"]
     text = near(read.text)
     assert "3,000 queries about 600 pictures, 7.50 at 0.0025 each" in text
     assert "it also knows 1 other." in text
@@ -602,7 +603,7 @@ def hostile() -> str:
     profile = profiled(
         collected(300, labels=HOSTILE, seed=16), description="https://api.example.com/'\"<script>x</script>"
     )
-    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, 1, 1, 0, 0)]
+    days = [DayCost("test:1", "<script>", date(2026, 3, 1), 1, MICRO, 1)]
     return page(inputs(test, profile, pictures=shots(test), days=days, title="<script>t</script> & 'co'"))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from looktwice.model import Model
+from looktwice import Model
 from looktwice.pictures import collection
 from looktwice.verdicts.look import Verdict
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,24 +13,21 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from conformance.replica import meant
 from prometheus_client.parser import text_string_to_metric_families
 from serving import DEMO, PANEL, Service, clothes, learn_profile, serving
+from support.engines import engine_for
 
-from looktwice.asking.asker import Asker
 from looktwice.classifiers.registry import connect
-from looktwice.pictures.collection import Held, Picture
+from looktwice.pictures.collection import Picture
 from looktwice.pictures.decode import decode
-from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
+from looktwice.pictures.image import encode_jpeg, encode_png
 from looktwice.service.bodies import Opened, Upload
-from looktwice.service.events import Shown
 from looktwice.verdicts import look as looking
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.profile import Profile
 
 LIMITS = {"body": 200_000, "pixels": 40_000, "pictures": 4}
 JSON = "application/json"
-OIP = "/v2/models/looktwice"
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +53,8 @@ async def test_a_raw_body_a_form_and_base64_get_the_verdict_that_the_library_giv
 ) -> None:
     shirt = clothes()[0]
     picture = Picture("shirt", None, Opened(Upload("shirt", shirt), 10_000))
-    asker = Asker(connect(DEMO / "fashion.toml"))
-    (verdict,) = [v async for v in looking.look(asker, [picture], Profile.load(profile))]
+    engine = engine_for(connect(DEMO / "fashion.toml"))
+    (verdict,) = [v async for v in looking.look(engine, [picture], Profile.load(profile))]
     assert isinstance(verdict, Verdict)
     encoded = json.dumps({"image": base64.b64encode(shirt).decode(), "name": "shirt"}).encode()
     for reply in (
@@ -134,18 +129,6 @@ def test_events_tell_the_picture_its_views_each_answer_and_the_verdict(service: 
     assert (mirrored == decode(shirt, "shirt").pixels[:, ::-1]).all()
 
 
-def test_a_large_picture_is_not_kept_decoded_while_it_is_looked_at() -> None:
-    small, large = (
-        Opened(Upload("x", encode_jpeg(np.zeros((side, side, 3), np.uint8), 80)), 10**7) for side in (300, 1500)
-    )
-    kept, let_go = (Shown.of(source, 128, WorkingSize(2000)) for source in (small, large))
-    assert isinstance(kept.source, Held)
-    assert let_go.source is large
-    assert (let_go.width, let_go.height) == (1500, 1500)
-    thumbnail = decode(base64.b64decode(let_go.thumbnail.partition(",")[2]), "thumbnail")
-    assert thumbnail.pixels.shape == (128, 128, 3)
-
-
 def test_events_of_a_burst_tell_each_photo(service: Service) -> None:
     one, two, *_ = clothes()
     told = events(service.form("/v1/burst/events", ("a", one), ("b", two)).body)
@@ -206,7 +189,7 @@ def test_too_many_pixels_are_refused_before_they_are_decoded(service: Service) -
 
 def test_too_many_pictures_are_refused(service: Service) -> None:
     shirt = clothes()[0]
-    assert service.post("/v1/looks", json.dumps(packed(*[shirt] * 5)).encode(), JSON).status == 400
+    assert service.post("/v1/looks", json.dumps(packed(*[shirt] * 5)).encode(), JSON).status == 413
     assert service.form("/v1/looks", *[("x", shirt)] * 5).status == 400
 
 
@@ -242,7 +225,7 @@ def test_metrics_count_what_was_asked_and_what_came_out(service: Service) -> Non
     assert service.post("/v1/look", b"broken").status == 422
     after = metrics(service)
     grown = {name: after[name] - before.get(name, 0) for name in after}
-    assert grown["looktwice_queries_total"] == 1 + len(PANEL)
+    assert grown["looktwice_queries_total fashion.toml"] == 1 + len(PANEL)
     assert grown["looktwice_look_seconds_count"] == 1
     assert sum(n for name, n in grown.items() if name.startswith("looktwice_verdicts_total")) == 1
     assert grown["looktwice_refusals_total picture"] == 1
@@ -278,123 +261,6 @@ def test_every_reply_carries_the_headers_that_keep_strangers_out(service: Servic
         assert "server" not in reply.headers
 
 
-# The Open Inference Protocol
-
-
-def infer(service: Service, **asked: object) -> tuple[int, dict[str, Any]]:
-    reply = service.post(f"{OIP}/infer", json.dumps(asked).encode(), JSON)
-    return reply.status, reply.json()
-
-
-def outputs(said: dict[str, Any]) -> dict[str, list[object]]:
-    return {tensor["name"]: tensor["data"] for tensor in said["outputs"]}
-
-
-def test_the_inference_protocol_answers_label_and_confidence(service: Service) -> None:
-    assert service.get("/v2/health/ready").status == service.get("/v2/health/live").status == 200
-    assert service.get("/v2").json()["extensions"] == ["binary_tensor_data"]
-    assert service.get(OIP).json()["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
-    shirt, shoe, *_ = clothes()
-    data = [base64.b64encode(file).decode() for file in (shirt, shoe)]
-    image = {"name": "image", "datatype": "BYTES", "shape": [2], "data": data}
-    status, said = infer(service, id="7", inputs=[image])
-    verdicts = [service.post("/v1/look", file).json() for file in (shirt, shoe)]
-    assert (status, said["id"], said["model_name"]) == (200, "7", "looktwice")
-    assert outputs(said) == {
-        "label": [verdict["label"] for verdict in verdicts],
-        "confidence": [pytest.approx(verdict["confidence"]) for verdict in verdicts],
-    }
-
-
-def test_every_part_of_a_verdict_can_be_asked_for_by_name(service: Service) -> None:
-    told = {output["name"]: output["datatype"] for output in service.get(OIP).json()["outputs"]}
-    verdict = service.post("/v1/look", clothes()[0]).json()
-    assert set(told) == set(verdict) - {"name"}
-    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(clothes()[0]).decode()]}
-    status, said = infer(service, inputs=[image], outputs=[{"name": name} for name in told])
-    assert status == 200
-    assert {tensor["name"]: tensor["datatype"] for tensor in said["outputs"]} == told
-    found = {name: data[0] for name, data in outputs(said).items()}
-    found |= {name: json.loads(str(found[name])) for name in ("votes", "prediction_set", "score")}
-    found["unfamiliar_because"] = found["unfamiliar_because"] or None
-    assert found == {name: verdict[name] for name in told}
-    status, said = infer(service, inputs=[image], outputs=[{"name": "certainty"}])
-    assert (status, "there are label, confidence, low" in said["error"]) == (400, True)
-
-
-def test_parts_of_a_verdict_as_binary_tensors(service: Service) -> None:
-    verdict = service.post("/v1/look", clothes()[0]).json()
-    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(clothes()[0]).decode()]}
-    binary = {"binary_data": True}
-    wanted = [{"name": name, "parameters": binary} for name in ("high", "queries", "prediction_set")]
-    reply = service.post(f"{OIP}/infer", json.dumps({"inputs": [image], "outputs": wanted}).encode(), JSON)
-    blob = reply.body[int(reply.headers["inference-header-content-length"]) :]
-    high, queries, length = struct.unpack("<fiI", blob[:12])
-    assert (high, queries) == (pytest.approx(verdict["high"], rel=1e-6), verdict["queries"])
-    assert (length, blob[12:]) == (4, b"null")
-
-
-def test_pixels_as_a_uint8_tensor_get_the_same_answer(service: Service) -> None:
-    pixels = decode(clothes()[0], "shirt").pixels
-    wanted = service.post("/v1/look", clothes()[0]).json()["label"]
-    for data in (pixels.ravel().tolist(), pixels.tolist()):
-        image = {"name": "x", "datatype": "UINT8", "shape": list(pixels.shape), "data": data}
-        status, said = infer(service, inputs=[image], outputs=[{"name": "label"}])
-        assert (status, outputs(said)) == (200, {"label": [wanted]})
-
-
-def test_binary_tensors_go_both_ways(service: Service) -> None:
-    shirt, shoe, *_ = clothes()
-    blob = b"".join(struct.pack("<I", len(file)) + file for file in (shirt, shoe))
-    image = {"name": "image", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(blob)}}
-    head = json.dumps({"inputs": [image], "parameters": {"binary_data_output": True}}).encode()
-    reply = service.post(
-        f"{OIP}/infer", head + blob, "application/octet-stream", inference_header_content_length=str(len(head))
-    )
-    end = int(reply.headers["inference-header-content-length"])
-    label, confidence = json.loads(reply.body[:end])["outputs"]
-    size = label["parameters"]["binary_data_size"]
-    verdicts = [service.post("/v1/look", file).json() for file in (shirt, shoe)]
-    texts = [str(verdict["label"]).encode() for verdict in verdicts]
-    assert reply.body[end : end + size] == b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    assert confidence["datatype"] == "FP32"
-    numbers = np.frombuffer(reply.body[end + size :], "<f4")
-    assert numbers == pytest.approx([verdict["confidence"] for verdict in verdicts], rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("tensor", "words"),
-    [
-        ({"datatype": "FP32", "shape": [1], "data": [0.5]}, "FP32"),
-        ({"datatype": "BYTES", "shape": [2], "data": ["eA=="]}, "shape"),
-        ({"datatype": "BYTES", "shape": [1], "data": [7]}, "base64"),
-        ({"datatype": "BYTES", "shape": [1], "data": ["eA=="]}, "picture"),
-        ({"datatype": "UINT8", "shape": [2, 2, 3], "data": [1, 2, 3]}, "shape"),
-        ({"datatype": "UINT8", "shape": [1, 1, 3], "data": [1, 2, 300]}, "255"),
-        ({"datatype": "UINT8", "shape": [1, 2], "data": [[1], [2, 3]]}, "length"),
-        ({"datatype": "UINT8", "shape": [1, 1, 2], "data": [1, 2]}, "shape"),
-        ({"datatype": "UINT8", "shape": [0, 1], "data": []}, "shape"),
-        ({"datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 9}}, "9 bytes"),
-    ],
-)
-def test_a_bad_tensor_is_refused_in_the_words_of_the_protocol(
-    service: Service, tensor: dict[str, object], words: str
-) -> None:
-    status, said = infer(service, inputs=[{"name": "image", **tensor}])
-    assert status in (400, 422)
-    assert words in said["error"]
-
-
-async def test_looktwice_can_ask_looktwice(service: Service) -> None:
-    classifier = connect(f"oip+{service.url}looktwice")
-    try:
-        prepared = await asyncio.to_thread(classifier.prepare, decode(clothes()[0], "shirt").pixels)
-        (answer,) = meant(classifier, await classifier.label([prepared]))
-    finally:
-        await classifier.close()
-    assert answer.label == service.post("/v1/look", clothes()[0]).json()["label"]
-
-
 # The description
 
 
@@ -404,4 +270,4 @@ def test_no_request_that_the_description_allows_or_forbids_breaks_the_service(se
     options = ["--exclude-checks", "positive_data_acceptance", "--max-examples", "10", "--seed", "1", "--no-color"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    assert "Tested: 16" in done.stdout
+    assert "Tested: 10" in done.stdout

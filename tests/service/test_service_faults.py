@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import threading
@@ -16,11 +15,11 @@ from pathlib import Path
 import pytest
 from faults import Running, fault_server
 from serving import Reply, Service, clothes, named, serving
+from support.engines import counted
 from waiting import until
 from workshop import PANEL, write_profile
 
-from looktwice.asking.ledger import SqliteLedger, maintain
-from looktwice.verdicts.profile import Profile
+from looktwice.engine.ledger import maintenance
 
 QUESTIONS = 1 + len(PANEL)
 PATIENCE = 60.0
@@ -47,7 +46,6 @@ def unready(service: Service) -> str:
     """Why the service takes no pictures now, by its own word."""
     reply = service.get("/readyz")
     assert (reply.status, reply.json()["code"]) == (503, "unavailable")
-    assert service.get("/v2/health/ready").status == 503
     assert service.get("/healthz").status == 200
     return str(reply.json()["detail"])
 
@@ -139,7 +137,7 @@ def test_a_classifier_that_wants_to_be_left_alone_is_and_makes_it_unready_meanwh
     with serving(resting, None, {"ledger": str(ledger), "longest_wait": 1}) as service:
         assert service.get("/readyz").status == 200
         assert service.post("/v1/look", clothes()[0]).status == 503
-        assert "wants to be left alone until" in unready(service)
+        assert "is rate-limited until" in unready(service)
         assert service.post("/v1/look", clothes()[0]).status == 503
         assert 1 <= int(service.get("/readyz").headers["retry-after"]) <= Resting.wait
         until(lambda: service.get("/readyz").status == 200)
@@ -147,15 +145,32 @@ def test_a_classifier_that_wants_to_be_left_alone_is_and_makes_it_unready_meanwh
     assert Resting.too_early == 1, "nothing was sent while it wanted to be left alone"
 
 
-def test_more_pictures_than_allowed_are_told_to_come_again(held: Path, ledger: Path) -> None:
+def test_more_pictures_than_allowed_wait_for_their_turn(held: Path, ledger: Path) -> None:
     one, two, *_ = clothes()
-    with serving(held, {"looks": 1}, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
+    limits = {"looks": 1, "seconds": 2 * PATIENCE}
+    with serving(held, limits, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
         first = threads.submit(service.post, "/v1/look", one)
         until(lambda: b"looktwice_looks 1.0" in service.get("/metrics").body)
-        refused = service.post("/v1/look", two)
-        assert (refused.status, refused.json()["code"]) == (429, "busy")
-        assert int(refused.headers["retry-after"]) >= 1
-        assert service.form("/v1/looks", ("a", one), ("b", two)).status == 429
+        second = threads.submit(service.post, "/v1/look", two)
+        until(lambda: b"looktwice_looks 2.0" in service.get("/metrics").body)
+        assert Held.asked <= QUESTIONS
+        Held.release.set()
+        assert (first.result().status, second.result().status) == (200, 200)
+
+
+def test_more_requests_than_may_wait_are_told_to_come_again_and_health_is_still_told(held: Path, ledger: Path) -> None:
+    one, two, *_ = clothes()
+    with (
+        serving(held, {"requests": 1, "waiting": 0}, {"ledger": str(ledger)}) as service,
+        ThreadPoolExecutor() as threads,
+    ):
+        first = threads.submit(service.post, "/v1/look", one)
+        until(lambda: b"looktwice_looks 1.0" in service.get("/metrics").body)
+        for path in ("/v1/look", "/v1/look/events", "/v1/burst"):
+            refused = service.post(path, two)
+            assert (refused.status, refused.json()["code"]) == (429, "busy")
+            assert int(refused.headers["retry-after"]) >= 1
+        assert service.get("/healthz").status == service.get("/readyz").status == 200
         Held.release.set()
         assert first.result().status == 200
         assert service.post("/v1/look", two).status == 200
@@ -224,13 +239,12 @@ def test_after_kill_9_budget_and_ledger_are_right(held: Path, ledger: Path) -> N
         service.process.wait()
         assert broken.result() is None
     Held.release.set()
-    assert maintain.verify(ledger) == []
+    assert maintenance.verify(ledger) == []
     with serving(held, None, wishes) as service:
         assert service.post("/v1/look", clothes()[17]).status == 200
-    with SqliteLedger(ledger) as book:
-        account = book.spent(Profile.load(held).fingerprint)
-    assert account.answered == QUESTIONS
-    assert Held.asked == 2 + QUESTIONS <= account.queries <= 2 * QUESTIONS
+    queries, answered = counted(ledger)
+    assert answered == QUESTIONS
+    assert Held.asked == 2 + QUESTIONS <= queries <= 2 * QUESTIONS
 
 
 def _quietly(service: Service, picture: bytes) -> Reply | None:
@@ -241,17 +255,34 @@ def _quietly(service: Service, picture: bytes) -> Reply | None:
 
 
 def test_a_farewell_waits_for_what_is_on_its_way(slow: Running, profile: Path, ledger: Path) -> None:
-    before, fingerprint = slow.stats()["requests"], Profile.load(profile).fingerprint
+    before = slow.stats()["requests"]
     with serving(profile, None, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
         look = threads.submit(service.post, "/v1/look", clothes()[18])
         until(lambda: slow.stats()["requests"] > before)
         service.process.send_signal(signal.SIGTERM)
         assert look.result().status == 200
         service.process.wait(PATIENCE)
-    assert maintain.verify(ledger) == []
-    with SqliteLedger(ledger) as book:
-        account = book.spent(fingerprint)
-    assert (account.queries, account.answered, account.unanswered) == (QUESTIONS, QUESTIONS, 0)
+    assert maintenance.verify(ledger) == []
+    assert counted(ledger) == (QUESTIONS, QUESTIONS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_ordinary_end_closes_the_ledger(
+    slow: Running, profile: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """No answer is lost, and no log is left behind, so that a copy of the file is whole."""
+    ledger = tmp_path / "ledger.db"
+    before = slow.stats()["requests"]
+    with serving(profile, None, {"ledger": str(ledger)}) as service, ThreadPoolExecutor() as threads:
+        looks = [threads.submit(_quietly, service, picture) for picture in clothes()[20:26]]
+        until(lambda: slow.stats()["requests"] > before)
+        service.process.send_signal(number)
+        assert service.process.wait(PATIENCE) == 0
+        replies = [look.result() for look in looks]
+    assert [file.name for file in tmp_path.glob("ledger.db*")] == ["ledger.db"]
+    assert any(reply and reply.status == 200 for reply in replies)
+    queries, answered = counted(ledger)
+    assert queries == answered == slow.stats()["requests"] - before
 
 
 def test_a_classifier_that_is_not_there_makes_it_unready_and_says_why(slow: Running, tmp_path: Path) -> None:
@@ -265,5 +296,3 @@ def test_a_classifier_that_is_not_there_makes_it_unready_and_says_why(slow: Runn
         assert int(reply.headers["retry-after"]) >= 1
         assert service.get("/readyz").status == 503
         assert service.get("/healthz").status == 200
-        oip = json.dumps({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [""]}]}).encode()
-        assert service.post("/v2/models/looktwice/infer", oip, "application/json").status == 503

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri
+from support.engines import engine_for
 from workshop import run
 
 import looktwice
-from looktwice.asking.asker import Asker
 from looktwice.calibration import crossfit
 from looktwice.calibration.calibrators import restore
 from looktwice.calibration.crossfit import Outcome
@@ -102,8 +102,8 @@ def test_every_figure_equals_a_slow_direct_computation(
 def test_the_open_model_is_shown_what_a_closed_one_would_be(
     clothes: list[Picture], found: list[Probe], model: OnnxModel
 ) -> None:
-    asker = Asker(connect(DEMO / "fashion.toml"))
-    collected = asyncio.run(learn.collect(asker, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
+    engine = engine_for(connect(DEMO / "fashion.toml"))
+    collected = asyncio.run(learn.collect(engine, clothes, Panel.parse(f"rotation:20*{DRAWS}")))
     assert collected.votes.base.tolist() == [item.readings[1].label for item in found]
     assert collected.votes.views.tolist() == [item.readings[1].labels.tolist() for item in found]
 
@@ -113,7 +113,7 @@ def test_a_photo_is_brought_to_the_working_size_first(model: OnnxModel, tmp_path
     (tmp_path / "photo.jpg").write_bytes(encode_jpeg(colours.repeat(20, 0).repeat(20, 1), 90))
     (photo,) = find([tmp_path / "photo.jpg"])
     collected = asyncio.run(
-        learn.collect(Asker(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
+        learn.collect(engine_for(connect(DEMO / "fashion.toml")), [photo], Panel.parse(f"rotation:20*{DRAWS}"))
     )
     (seen,) = probes(model, [photo], [parse("rotation:20")], DRAWS)
     assert isinstance(seen, Probe)

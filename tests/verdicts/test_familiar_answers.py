@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from looktwice import Model
 from looktwice.calibration.votes import Votes
-from looktwice.model import Model
 from looktwice.pictures.descriptor import Pixels
 from looktwice.verdicts.familiarity import LEAST, AnswerKinds, kinds
 from looktwice.verdicts.profile import Profile

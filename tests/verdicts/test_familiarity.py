@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from serving import DEMO, started
 from workshop import run
 
+from looktwice import Model
 from looktwice.errors import ProfileError
-from looktwice.model import Model
 from looktwice.pictures.collection import Held, Picture, find, labelled
 from looktwice.pictures.descriptor import NAMES, PLACES, Floats, Pixels, descriptor
 from looktwice.pictures.image import encode_png
@@ -212,7 +212,7 @@ def test_the_summary_is_small_and_comes_back_the_same() -> None:
 def test_distances_and_p_values_are_those_worked_out_by_hand() -> None:
     neighbours, new = clothes()[:30], clothes()[1000:1040]
     packed = base64.b64encode(neighbours.astype("<f4").tobytes()).decode()
-    found = Familiarity.model_validate({"scale": 2, "neighbours": packed, "distances": [1.0, 2.0, 3.0]})
+    found = Familiarity.model_validate({"neighbours": packed, "distances": [1.0, 2.0, 3.0]})
     unit = np.maximum(neighbours.std(axis=0), LEAST_UNITS)
     scaled = neighbours / unit
     variance = scaled.var(axis=0)
@@ -238,19 +238,11 @@ def test_distances_and_p_values_are_those_worked_out_by_hand() -> None:
         {"distances": [-1.0, 1.0]},
         {"distances": [float("nan")]},
         {"descriptor": 2},
-        {"scale": 3},
     ],
 )
 def test_a_damaged_summary_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Familiarity.model_validate({**known().model_dump(), **change})
-
-
-@pytest.mark.parametrize("scale", [1, None])
-def test_distances_of_an_older_scale_are_refused_with_what_to_do(scale: int | None) -> None:
-    values = {**known().model_dump(exclude={"scale"}), **({"scale": scale} if scale else {})}
-    with pytest.raises(ValidationError, match="older scale; fit again"):
-        Familiarity.model_validate(values)
 
 
 # At work

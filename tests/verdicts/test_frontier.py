@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workshop import run
 
-from looktwice.asking.jobs import AnswerEvent
+from looktwice import AsyncModel, Model
 from looktwice.classifiers.base import Terms, Weight
 from looktwice.classifiers.registry import connect
+from looktwice.engine.query import AnswerEvent
 from looktwice.errors import UnscoredError
-from looktwice.model import AsyncModel, Model
 from looktwice.phrasing import AS_DESCRIBED, Phrasing
 from looktwice.pictures.collection import labelled
 from looktwice.verdicts.pilot import Choice, frontier, taken
@@ -97,14 +97,14 @@ def test_tuning_over_sizes_stops_where_it_is_told_to_and_counts_what_it_asked(tm
     def stop(event: AnswerEvent) -> None:
         answers.append(event)
         if len(answers) == 50:
-            model.asker.stop("the person said so")
+            model.engine.stop("the person said so")
 
     async def tune() -> None:
         async with model:
             await model.tune_sizes(labelled(DEMO / "pictures.npz")[:200], sizes=[14, 28], max_queries=2)
 
     model = AsyncModel(DEMO / "fashion.toml", ledger=str(tmp_path / "ledger.db"), on_answer=stop, concurrency=1)
-    counted = model.asker.progress
+    counted = model.engine.progress
     with pytest.raises(UnscoredError, match=r"no views were chosen.*the person said so"):
         asyncio.run(tune())
     assert 50 <= counted.answered < 500

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.engines import engine_for
 from workshop import run
 
-from looktwice.asking.asker import Asker
 from looktwice.calibration import jury, logit, panels
 from looktwice.calibration.panels import Gain
 from looktwice.calibration.votes import Evidence, LabelledVotes, Votes
@@ -252,10 +252,10 @@ def clothes() -> list[Picture]:
 
 @pytest.fixture(scope="module")
 def chosen(clothes: list[Picture]) -> tuple[pilot.Selection, int, panels.Plan]:
-    asker = Asker(connect(MODEL))
+    engine = engine_for(connect(MODEL))
     plan = panels.plan(len(clothes), len(CANDIDATES), 4)
-    found = asyncio.run(pilot.choose(asker, clothes, plan, CANDIDATES, GENERAL))
-    return found, asker.progress.sent, plan
+    found = asyncio.run(pilot.choose(engine, clothes, plan, CANDIDATES, GENERAL))
+    return found, engine.progress.sent, plan
 
 
 def test_choosing_sends_what_was_planned_and_no_more(chosen: tuple[pilot.Selection, int, panels.Plan]) -> None:
@@ -279,7 +279,7 @@ def test_the_votes_of_a_choice_are_those_of_asking_the_panel_alone(
     chosen: tuple[pilot.Selection, int, panels.Plan], clothes: list[Picture]
 ) -> None:
     found, _, _ = chosen
-    alone = asyncio.run(learn.collect(Asker(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
+    alone = asyncio.run(learn.collect(engine_for(connect(MODEL)), pilot.shuffled(clothes), found.collected.panel))
     words, own = found.collected.votes.vocabulary, alone.votes.vocabulary
     assert [[words[c] for c in row] for row in found.collected.votes.views] == [
         [own[c] for c in row] for row in alone.votes.views
@@ -313,10 +313,10 @@ def test_classes_that_only_truths_of_different_parts_name_are_all_counted() -> N
 
 
 def test_the_papers_search_takes_the_best_setting_and_asks_what_it_says(clothes: list[Picture]) -> None:
-    asker = Asker(connect(MODEL))
+    engine = engine_for(connect(MODEL))
     grid = Panel.parse("rotation:10 rotation:60").views
-    found, settings = asyncio.run(pilot.search(asker, clothes[:120], grid, draws=3))
-    assert asker.progress.sent <= pilot.search_queries(120, 2, 3) + 60
+    found, settings = asyncio.run(pilot.search(engine, clothes[:120], grid, draws=3))
+    assert engine.progress.sent <= pilot.search_queries(120, 2, 3) + 60
     best = min(settings, key=lambda setting: setting.brier)
     assert str(found.collected.panel) == f"{best.view}*3"
     assert found.pilot == 60

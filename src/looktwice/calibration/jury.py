@@ -16,7 +16,6 @@ not named, it is a label like any other and may be the prediction: with two clas
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
@@ -75,12 +74,6 @@ class Jury:
     """How likely each unnamed label is; None if all are equally likely."""
     log_votes: float = 0.0
     """γ, the weight of the log of a label's number of votes: each further vote for the same label counts less."""
-
-    def __post_init__(self) -> None:
-        votes, size = len(self.weights), len(self.covariance)
-        if size and size == votes + len(self.offsets) + 2:  # a profile from before γ, which is exactly 0 then
-            padded = np.insert(np.insert(np.array(self.covariance), votes, 0.0, axis=0), votes, 0.0, axis=1)
-            object.__setattr__(self, "covariance", tuple(map(tuple, padded.tolist())))
 
     def fit(self, labelled: LabelledVotes) -> Self:
         """The jury fitted on these pictures.
@@ -147,16 +140,6 @@ class Jury:
         if self.scored is None or votes.evidence is None:
             return np.zeros(len(votes), bool)
         return votes.evidence.listed()[:, 0]
-
-    def hears_scores(self, votes: Votes) -> NDArray[np.bool_]:
-        """Deprecated: the old name of `judged_by_scores`."""
-        warnings.warn("Jury.hears_scores is called judged_by_scores now", DeprecationWarning, stacklevel=2)
-        return self.judged_by_scores(votes)
-
-    def beside(self, votes: Votes, labelled: LabelledVotes) -> Self:
-        """Deprecated: the old name of `with_companions`."""
-        warnings.warn("Jury.beside is called with_companions now", DeprecationWarning, stacklevel=2)
-        return self.with_companions(votes, labelled)
 
     def pooled(self, views: int) -> Self:
         """The jury for views that are not the panel's, such as several photos of one thing.

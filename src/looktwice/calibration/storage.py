@@ -12,6 +12,8 @@ from looktwice import files
 from looktwice.calibration.votes import MISSING, Codes, Evidence, LabelledVotes, Votes
 from looktwice.errors import DataError, MissingExtra
 
+ROWS = 256
+"""Rows of a Parquet file that are unpacked at a time."""
 MOST_BYTES = 2**29
 """What a votes file may take when it is unpacked: the answers about some millions of pictures."""
 
@@ -104,12 +106,17 @@ def _save_parquet(path: Path, votes: Votes, texts: str) -> None:
 
 
 def _load_parquet(path: Path) -> Loaded:
-    _, pq = files.arrow()
+    pa, pq = files.arrow()
+    batches, size = [], 0
     with pq.ParquetFile(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        _check_unpacked(sum(group.total_byte_size for group in groups))
-        table = file.read()
-    packed = (table.schema.metadata or {})[b"looktwice"]
+        packed = (file.schema_arrow.metadata or {})[b"looktwice"]
+        if file.metadata.num_rows != len(json.loads(packed)["names"]):
+            raise ValueError("it has not one row for each name")
+        for batch in file.iter_batches(ROWS):  # what its metadata say of its size need not be true
+            size += batch.nbytes
+            _check_unpacked(size)
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, file.schema_arrow)
     codes: dict[str, int] = {label: code for code, label in enumerate(json.loads(packed)["vocabulary"])}
     views = len(json.loads(packed)["panel"])
     columns = [column.to_pylist() for column in table.columns[1:]]

@@ -78,11 +78,12 @@ class Evidence:
         longest = max((len(ranked) for row in lists for ranked in row), default=0)
         labels = np.full((len(lists), questions, max(longest, 1)), UNLISTED, np.int32)
         scores = np.full(labels.shape, np.nan, np.float32)
-        for i, row in enumerate(lists):
-            for s, ranked in enumerate(row):
-                for place, (label, score) in enumerate(ranked):
-                    labels[i, s, place] = codes.setdefault(label, len(codes))
-                    scores[i, s, place] = np.nan if score is None else score
+        with np.errstate(over="ignore"):  # a score beyond what four bytes hold is infinite, and so unknown
+            for i, row in enumerate(lists):
+                for s, ranked in enumerate(row):
+                    for place, (label, score) in enumerate(ranked):
+                        labels[i, s, place] = codes.setdefault(label, len(codes))
+                        scores[i, s, place] = np.nan if score is None else score
         return cls(labels, scores)
 
     def check(self, pictures: int, views: int, vocabulary: int) -> None:

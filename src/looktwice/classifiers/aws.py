@@ -34,7 +34,7 @@ from yarl import URL
 from looktwice.classifiers.base import NO_LABEL, Answer, Classifier, Names, Pixels, Settings, fingerprint
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.registry import described, folder_of, read_labels
-from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
+from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets
 from looktwice.classifiers.transport import HttpSettings, retry_after
 from looktwice.errors import ClassifierError, MissingExtra, PermanentError, QuotaError, TransientError
@@ -161,9 +161,8 @@ class RekognitionClassifier(AwsClassifier):
         self.labels = labels
         self.names = Names(empty=description.empty)
         self.terms = description.terms(PHOTO, encoding=self._encoding)
-        parts = _parts(description, self._service.region)
-        # Which word counts depends on the labels, and the others of a reply are not kept.
-        self.fingerprint = fingerprint("rekognition", {**parts, "labels": labels})
+        self.fingerprint = fingerprint("rekognition", _parts(description, self._service.region))
+        self.reading = fingerprint("json", {"labels": labels})  # by which those that count are chosen
 
     def _ask(self, file: bytes) -> Answer:
         least = self._description.min_confidence
@@ -176,17 +175,20 @@ class RekognitionClassifier(AwsClassifier):
         return self._answer(self._service.call("detect_custom_labels", arguments), "CustomLabels")
 
     def _answer(self, reply: Mapping[str, Any], field: str) -> Answer:
-        raw = json.dumps(reply.get(field), default=str).encode()
         if field not in reply:
             raise garbled(f"the reply of Rekognition has no {field}")
-        counted = [one for one in reply[field] if self.labels is None or one.get("Name") in self.labels]
+        return self.reread(json.dumps(reply[field], default=str).encode(), 200)
+
+    def reread(self, reply: bytes, status: int | None) -> Answer:
+        listed = json.loads(reply)
+        counted = [one for one in listed if self.labels is None or one.get("Name") in self.labels]
         try:
             found = self._reader.read(counted)
         except Garbled as why:
             problem = str(why)
         else:
             shares = [(word, None if score is None else score / 100) for word, score in (found[:2], *found.options)]
-            return self._service.secrets().answer(*shares[0], 200, raw, tuple(shares[1:]))
+            return self._service.secrets().answer(*shares[0], status, reply, tuple(shares[1:]))
         raise garbled(f"the reply of Rekognition {self._service.secrets().line(problem)}")
 
 
@@ -209,19 +211,22 @@ class SageMakerClassifier(AwsClassifier):
         self.labels = self.names.labels
         self.terms = description.terms(PHOTO, encoding=self._encoding)
         self.fingerprint = fingerprint("sagemaker", _parts(description, self._service.region))
+        self.reading = fingerprint("json", description.model_dump(include=set(READING)))
 
     def _ask(self, file: bytes) -> Answer:
         kind = self._description.content_type or f"image/{kind_of(file)}"
         given = {name: value for name, value in self._arguments.items() if value is not None}
         arguments = {**given, "ContentType": kind, "Body": file}
-        body = self._service.body(self._service.call("invoke_endpoint", arguments)["Body"])
+        return self.reread(self._service.body(self._service.call("invoke_endpoint", arguments)["Body"]), 200)
+
+    def reread(self, reply: bytes, status: int | None) -> Answer:
         try:
-            found = self._reader.read(json.loads(body))
+            found = self._reader.read(json.loads(reply))
         except (Garbled, ValueError, RecursionError) as why:
             problem = str(why) if isinstance(why, Garbled) else "is not JSON"
         else:
-            return self._service.secrets().answer(found.word, found.score, 200, body, found.options)
-        words = self._service.secrets().line(f"{problem}: {body.decode('utf-8', 'replace')}")
+            return self._service.secrets().answer(found.word, found.score, status, reply, found.options)
+        words = self._service.secrets().line(f"{problem}: {reply.decode('utf-8', 'replace')}")
         raise garbled(f"the reply of SageMaker endpoint {self._description.endpoint!r} {words}")
 
 
@@ -242,7 +247,9 @@ def _labels(labels: tuple[str, ...] | str | None, settings: Settings) -> tuple[s
 
 
 def _parts(description: Account, region: str) -> dict[str, object]:
-    parts = description.model_dump(exclude={*HttpSettings.model_fields, *NAMING, "encoding", "region", "error"})
+    parts = description.model_dump(
+        exclude={*HttpSettings.model_fields, *NAMING, *READING, "encoding", "region", "error"}
+    )
     return {**parts, "region": region, "encoding": description.encoding.parts()}
 
 

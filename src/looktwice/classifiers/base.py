@@ -122,6 +122,18 @@ class Classifier(Protocol, Generic[Prepared]):
         """Release connections and processes."""
 
 
+@runtime_checkable
+class Rereadable(Protocol):
+    """A classifier whose stored replies can be read in another way, which costs no query."""
+
+    @property
+    def reading(self) -> str:
+        """Changes if and only if something changes that is read from a reply: paths, labels, thresholds."""
+
+    def reread(self, reply: bytes, status: int | None) -> Answer:
+        """The answer that a stored reply holds; raises the ClassifierError of one that does not fit."""
+
+
 AnyClassifier = Classifier[Any]
 """A classifier with any prepared form of a picture."""
 
@@ -130,6 +142,11 @@ def fingerprint(kind: str, parts: Mapping[str, object]) -> str:
     """A short tagged hash of everything that could change answers."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return f"{kind}:{hashlib.blake2b(text.encode(), digest_size=12, person=b'looktwice').hexdigest()}"
+
+
+def reading(classifier: AnyClassifier) -> str:
+    """The digest of what is read from a classifier's replies; empty where that is part of the fingerprint."""
+    return classifier.reading if isinstance(classifier, Rereadable) else ""
 
 
 def size_in_bytes(prepared: object) -> int | None:
@@ -152,8 +169,10 @@ NO_LABEL = ""
 """The label of an answer that was paid for but contains no readable label."""
 
 
+KEPT_OPTIONS = 100
+"""The most labels of a reply that are kept."""
 MOST_OPTIONS = 10
-"""The most labels of a ranked list that are kept."""
+"""The most labels of a ranked list that are asked for, or are evidence for one label."""
 
 Option = tuple[str, float | None]
 """A label of a ranked list, and its score where it has one."""
@@ -175,12 +194,16 @@ class Tokens(NamedTuple):
     """Those of the input that were written to a cache, where that has a price of its own."""
 
 
+FARTHEST = 1e300
+"""What stands for an infinite logit: the difference of two is still a number."""
+
+
 def probabilities(scores: NDArray[np.floating]) -> NDArray[np.float64]:
     """(K,): the scores of all classes about one picture as probabilities.
 
     Numbers in [0, 1] stay as they are, percentages are divided by 100, and anything else is taken for logits.
     """
-    values = np.nan_to_num(scores.astype(np.float64))
+    values = np.nan_to_num(scores.astype(np.float64), posinf=FARTHEST, neginf=-FARTHEST).clip(-FARTHEST, FARTHEST)
     if values.min() >= 0 and values.max() <= 1 + 1e-3:
         return np.minimum(values, 1.0)
     if values.min() >= 0 and abs(values.sum() - 100) < 0.5:
@@ -200,7 +223,7 @@ class Answer:
     status: int | None = None
     raw: bytes | None = None
     options: tuple[Option, ...] = ()
-    """The first labels of its ranked list, at most MOST_OPTIONS, where it gave one."""
+    """The first labels of its ranked list, at most KEPT_OPTIONS, where it gave one."""
     usage: Usage = ()
     """What it used, where the classifier reports it."""
 
@@ -281,7 +304,7 @@ def merged(names: Naming, answer: Answer) -> tuple[Option, ...]:
     """
     words: dict[str, float | None] = {}
     found: dict[str, float | None] = {}
-    for word, score in answer.listed():
+    for word, score in answer.listed()[:MOST_OPTIONS]:
         words.setdefault(word, score)
     for word, score in words.items():
         label = names.label(word)

@@ -39,7 +39,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from looktwice.classifiers.base import (
-    MOST_OPTIONS,
+    KEPT_OPTIONS,
     NO_LABEL,
     Answer,
     Classifier,
@@ -202,7 +202,7 @@ class CommandClassifier:
             ) from None
         if all(each.score is not None for each in ranked):
             ranked.sort(key=lambda each: -(each.score or 0.0))
-        options = tuple((each.label, each.score) for each in ranked[:MOST_OPTIONS])
+        options = tuple((each.label, each.score) for each in ranked[:KEPT_OPTIONS])
         first = options[0] if options else (NO_LABEL, None)
         return self._secrets.answer(*first, options=options if len(options) > 1 else ())
 

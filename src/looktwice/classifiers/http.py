@@ -35,7 +35,7 @@ from looktwice.classifiers.base import Answer, Classifier, Names, Pixels, Settin
 from looktwice.classifiers.encoding import Encoding, kind_of
 from looktwice.classifiers.preprocessing import Preprocessing
 from looktwice.classifiers.registry import described, folder_of, read_labels
-from looktwice.classifiers.replies import NAMING, Garbled, Paths, Reader
+from looktwice.classifiers.replies import NAMING, READING, Garbled, Paths, Reader
 from looktwice.classifiers.secrets import Secrets, refuse_literals
 from looktwice.classifiers.transport import HttpSettings, Reply, Transport
 from looktwice.errors import PermanentError
@@ -43,6 +43,7 @@ from looktwice.errors import PermanentError
 PICTURE_NAMES = ("image_base64", "image_data_url", "width", "height", "pixels")
 PICTURE = re.compile(r'("\{(?:width|height|pixels)\}"|\{image_base64\}|\{image_data_url\})')
 PLACE = re.compile(r"(?<!\$)\{([a-z][a-z0-9_]*)\}")
+WHAT_IS_READ = {*READING, "reply"}
 Build = Callable[[Pixels], bytes]
 Fill = Callable[[str], str]
 
@@ -162,6 +163,7 @@ class HttpClassifier:
         self.labels = self.names.labels
         self.terms = _terms(description, self._encoding)
         self.fingerprint = fingerprint("http", _parts(description))
+        self.reading = fingerprint("json", description.model_dump(include=WHAT_IS_READ))
 
     def prepare(self, pixels: Pixels) -> bytes:
         return self._build(self._encoding.fit(pixels))
@@ -169,6 +171,9 @@ class HttpClassifier:
     async def label(self, batch: Sequence[bytes]) -> list[Answer]:
         kinds = [{"content-type": f"image/{kind_of(body)}"} if self._untyped else None for body in batch]
         return [self._answer(await self._endpoint.send(body, kind)) for body, kind in zip(batch, kinds, strict=True)]
+
+    def reread(self, reply: bytes, status: int | None) -> Answer:
+        return self._answer(Reply(status or 200, {}, reply))
 
     async def close(self) -> None:
         await self._transport.close()
@@ -218,13 +223,18 @@ def preset(name: str) -> str:
 
 
 def _connect(settings: Settings) -> HttpClassifier:
-    if "preset" in settings:
-        start = tomllib.loads(preset(str(settings["preset"])))
-        settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
-    settings = {key: value for key, value in settings.items() if key != "connector"}
+    settings = merge_preset(settings)
     description = described(Description, settings)
     labels = description.labels
     return HttpClassifier(description, read_labels(labels, folder_of(settings)) if isinstance(labels, str) else labels)
+
+
+def merge_preset(settings: Settings) -> dict[str, object]:
+    """The settings on top of those of the preset that they name, if any."""
+    if "preset" in settings:
+        start = tomllib.loads(preset(str(settings["preset"])))
+        settings = _changed(start, {key: value for key, value in settings.items() if key != "preset"})
+    return {key: value for key, value in settings.items() if key != "connector"}
 
 
 def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object]:
@@ -238,8 +248,8 @@ def _changed(start: Mapping[str, object], changes: Settings) -> dict[str, object
 
 
 def _parts(description: Description) -> dict[str, object]:
-    """All that could change the server's words; secrets are in it by the names of their variables."""
-    silent = {*HttpSettings.model_fields, *NAMING, "values", "error"}
+    """All that could change the server's reply; secrets are in it by the names of their variables."""
+    silent = {*HttpSettings.model_fields, *NAMING, *WHAT_IS_READ, "values", "error"}
     parts = description.model_dump(exclude={*silent, "encoding", "headers"})
     if "{pixels}" not in json.dumps(parts["body"]):
         del parts["pixels"]

@@ -83,7 +83,10 @@ class OnnxClassifier:
         """`folder` is where the description lies; beside the model if left out."""
         self._description = description
         self._session = _session(path)
-        self._input = self._session.get_inputs()[0].name
+        inputs = self._session.get_inputs()
+        if not inputs:
+            raise PermanentError(f"{str(path)!r} has no input for a picture; export it with one")
+        self._input = inputs[0].name
         labels = description.labels
         self.labels = read_labels(labels, folder or path.parent, path.parent) if isinstance(labels, str) else labels
         self.names = Names(self.labels)
@@ -113,7 +116,13 @@ class OnnxClassifier:
 
     def run(self, tensor: Tensor) -> Tensor:
         """(n, K): the model's first output for these numbers."""
-        output: Tensor = self._session.run(None, {self._input: tensor})[0]
+        try:
+            output: Tensor = self._session.run(None, {self._input: tensor})[0]
+        except Exception as error:  # onnxruntime raises types of its own that share no public root
+            why = " ".join(str(error).split())[:200]
+            raise PermanentError(f"the model cannot be run on an input of shape {tensor.shape}: {why}") from None
+        if not isinstance(output, np.ndarray) or output.dtype.kind not in "fiu":
+            raise PermanentError("the model's first output is not an array of numbers; export its scores first")
         return output
 
     def _answer(self, batch: Sequence[Pixels]) -> list[Answer]:
@@ -135,20 +144,23 @@ class OnnxClassifier:
 
 def connect(address: str, settings: Settings) -> Classifier[Pixels]:
     """`onnx:model.onnx`, or the settings of a TOML file."""
-    if address:
-        path = Path(address)
-        beside = path.with_suffix(".toml")
-        if not path.exists():
-            raise PermanentError(f"there is no model file {str(path)!r}")
-        if not beside.exists():
-            raise PermanentError(
-                f"{str(path)!r} needs {str(beside)!r} beside it, which says what the model does not: at least size = "
-                "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one"
-            )
-        settings = {"model": path.name, **read_toml(beside), "folder": str(path.parent)}
+    settings = read_beside(Path(address)) if address else settings
     description = described(Description, {key: value for key, value in settings.items() if key != "connector"})
     folder = folder_of(settings)
     return OnnxClassifier(folder / description.model, description, folder)
+
+
+def read_beside(path: Path) -> Settings:
+    """The settings in the TOML file beside a model."""
+    beside = path.with_suffix(".toml")
+    if not path.exists():
+        raise PermanentError(f"there is no model file {str(path)!r}")
+    if not beside.exists():
+        raise PermanentError(
+            f"{str(path)!r} needs {str(beside)!r} beside it, which says what the model does not: at least size = "
+            "[224, 224], the labels, and how pixels are scaled; docs/connectors.md shows one"
+        )
+    return {"model": path.name, **read_toml(beside), "folder": str(path.parent)}
 
 
 def _pool() -> ThreadPoolExecutor:

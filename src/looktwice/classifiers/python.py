@@ -26,7 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
+from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, Answer, Classifier, Pixels, Settings, Terms, fingerprint
 from looktwice.errors import PermanentError
 from looktwice.pictures.image import PHOTO, WorkingSize
 
@@ -107,7 +107,7 @@ class PythonClassifier:
 
     def _answer(self, value: object) -> Answer:
         if isinstance(value, Mapping):
-            ranked = sorted(value.items(), key=lambda item: -self._number(item[1]))[:MOST_OPTIONS]
+            ranked = sorted(value.items(), key=lambda item: -self._number(item[1]))[:KEPT_OPTIONS]
             options = tuple((self._word(label), self._number(score)) for label, score in ranked)
             return Answer(*options[0], options=options) if options else Answer(NO_LABEL)
         if isinstance(value, tuple) and len(value) == 2:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -45,7 +46,18 @@ Description = TypeVar("Description", bound="BaseModel")
 
 Connect = Callable[[str, Settings], AnyClassifier]
 
-Source = str | Path | AnyClassifier | Callable[..., object]
+
+@dataclass(frozen=True)
+class Described:
+    """A description that was read, and of which nothing has been imported, run or connected yet."""
+
+    text: str
+    scheme: str
+    address: str
+    settings: Settings
+
+
+Source = str | Path | Described | AnyClassifier | Callable[..., object]
 """What `connect` takes."""
 
 
@@ -56,7 +68,9 @@ def connect(source: Source) -> AnyClassifier:
     `batch`, `images` or `pictures`, and returns a label or a list of labels; it may be async.
     """
     if isinstance(source, str | Path):
-        return _described(str(source))
+        source = resolve(str(source))
+    if isinstance(source, Described):
+        return _protocol(source.scheme)(source.address, source.settings)
     if isinstance(source, Classifier):
         return source
     if callable(source):
@@ -73,27 +87,31 @@ def describe(source: Source, classifier: AnyClassifier) -> str:
     """What a profile and a ledger call the classifier that `connect` made of this source."""
     if isinstance(source, str | Path):
         return str(source)
+    if isinstance(source, Described):
+        return source.text
     return str(getattr(classifier, "description", classifier.fingerprint))
 
 
-def _described(text: str) -> AnyClassifier:
+def resolve(text: str) -> Described:
+    """Read a description, and the TOML file where it names one; nothing is imported, run or connected."""
     if text.endswith(".toml"):
-        return _from_file(Path(text))
+        return _from_file(text)
     scheme, separator, address = text.partition(":")
     if not separator:
         raise PermanentError(
             f"{text!r} does not describe a classifier; write for example onnx:model.onnx, "
             "python:module:function, or the name of a .toml file"
         )
-    return _protocol(scheme)(address, {})
+    return Described(text, scheme, address, {})
 
 
-def _from_file(path: Path) -> AnyClassifier:
+def _from_file(text: str) -> Described:
+    path = Path(text)
     settings = read_toml(path)
     scheme = settings.pop("connector", "http" if "preset" in settings else None)
     if not isinstance(scheme, str):
         raise PermanentError(f'{str(path)!r} does not name its protocol; add a line such as connector = "onnx"')
-    return _protocol(scheme)("", {**settings, "folder": str(path.parent)})
+    return Described(text, scheme, "", {**settings, "folder": str(path.parent)})
 
 
 def _protocol(scheme: str) -> Connect:

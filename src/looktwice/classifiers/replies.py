@@ -2,7 +2,7 @@
 
 When paths give lists, the label with the largest score counts, the first of equals, or the first of all where there is
 no score path; an empty list is an answer without a label. Without a label path, the scores are of all classes: the
-label is the position of the largest, and logits become probabilities. The first ten of a list are kept with the
+label is the position of the largest, and logits become probabilities. The first hundred of a list are kept with the
 answer, in the order of their scores, or as they came.
 
 A score may be a number in quotes, or one of Google's likelihood words, which stand for five numbers between 0 and 1.
@@ -25,7 +25,7 @@ import numpy as np
 from jmespath.visitor import TreeInterpreter
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from looktwice.classifiers.base import MOST_OPTIONS, NO_LABEL, Option, as_word, position_word, probabilities
+from looktwice.classifiers.base import KEPT_OPTIONS, NO_LABEL, Option, as_word, position_word, probabilities
 
 Search = Callable[[object], object]
 LIKELIHOODS = {"VERY_UNLIKELY": 0.05, "UNLIKELY": 0.25, "POSSIBLE": 0.5, "LIKELY": 0.75, "VERY_LIKELY": 0.95}
@@ -38,6 +38,8 @@ MOST_PATHS, LONGEST_PATH = 5, 100
 """Places of texts that an error names, and their characters."""
 NAMING = ("labels", "rename", "empty")
 """Settings that only say what the server's words mean."""
+READING = ("label", "score")
+"""Settings that say what is read from a reply; they do not change it."""
 
 
 class Paths(BaseModel):
@@ -96,10 +98,10 @@ class Reader:
         named, scores = self._listed(data)
         if not named:
             return Found(NO_LABEL, None)
-        ranked = nlargest(MOST_OPTIONS, range(len(named)), scores.__getitem__) if scores else range(len(named))
+        ranked = nlargest(KEPT_OPTIONS, range(len(named)), scores.__getitem__) if scores else range(len(named))
         first = ranked[0]
         best = self._word(named[first]), scores[first] if scores else None
-        return Found(*best, (best, *self._others(named, scores, ranked[1:MOST_OPTIONS])) if len(named) > 1 else ())
+        return Found(*best, (best, *self._others(named, scores, ranked[1:KEPT_OPTIONS])) if len(named) > 1 else ())
 
     def _others(self, named: Sequence[object], scores: list[float], ranked: Sequence[int]) -> Iterator[Option]:
         """The rest of the ranked list; entries that are no labels are skipped."""

@@ -8,7 +8,7 @@
 
 HTTP itself is aiohttp's. What is added here: whether a request that failed was surely not sent, which decides what is
 paid for; and caps on the size of replies. `Secrets` takes keys out of every text that leaves this file. Redirects are
-refused, because a key must not follow one. Nothing is retried here: that is the asker's affair.
+refused, because a key must not follow one. Nothing is retried here: that is the engine's affair.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class HttpSettings(BaseModel):
     public: tuple[str, ...] = Field(default=(), description="names of values that look like keys and are none")
 
     def terms(self, size: WorkingSize, batch: int = 1, encoding: Encoding | None = None) -> Terms:
-        """The same, in the words of the asker, for a classifier that can use pictures of this size."""
+        """The same, in the words of the engine, for a classifier that can use pictures of this size."""
         size = WorkingSize(long=self.working_size) if self.working_size else size
         price = int(self.price * 1_000_000)
         jpeg_above = encoding.jpeg_above if encoding else None
@@ -398,7 +398,7 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
         return min(milliseconds / 1000, YEAR)
     if (asked := _wait(headers.get("retry-after", ""), now)) is not None:
         return min(asked, YEAR)
-    # The soonest reset: the asker's own backoff lengthens a wait that turns out too short.
+    # The soonest reset: the engine's own backoff lengthens a wait that turns out too short.
     resets = [wait for name in RESETS if (wait := _wait(headers.get(name, ""), now)) is not None]
     return min([*resets, YEAR]) if resets else None
 

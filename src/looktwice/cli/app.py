@@ -59,9 +59,9 @@ from looktwice.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
-    from looktwice.cli.fleet import Machines
+    from looktwice.cli.ray import Machines
+    from looktwice.engine.options import AskOptions
     from looktwice.service import Place
     from looktwice.verdicts.policy import DecisionOptions
 
@@ -385,8 +385,8 @@ def score(
 
       looktwice score s3://bucket/photos -o s3://bucket/verdicts --engine ray --address auto
     """
-    from looktwice.cli.fleet import score as score_on_machines
     from looktwice.cli.look import Following, score
+    from looktwice.cli.ray import score as score_on_machines
 
     if machines:
         _exit(score_on_machines(pictures, take, verify, profile, classifier, out, decide, machines, ask, output))
@@ -412,7 +412,9 @@ def serve(
     classifier: OtherOption = None,
     tls_cert: Annotated[Path | None, Serve(help="TLS certificate, for HTTPS.")] = None,
     tls_key: Annotated[Path | None, Serve(help="Private key of the certificate.")] = None,
-    looks: Annotated[int, Serve(help="Maximum number of pictures in progress or waiting.", min=1)] = 64,
+    looks: Annotated[
+        int, Serve(help="Maximum number of pictures in progress at a time; others wait for their turn.", min=1)
+    ] = 64,
     timeout: Annotated[float, Serve(help="Longest time that a client waits, in seconds.", min=0.1)] = 60.0,
     max_megabytes: Annotated[float, Serve(help="Maximum size of a request.", min=0.001)] = 16.0,
     max_megapixels: Annotated[float, Serve(help="Maximum size of a picture.", min=0.0001)] = 24.0,
@@ -524,14 +526,10 @@ def report(
     report(profile, votes, pictures, noise, ledger, price, decide, out)
 
 
-Tool = Literal["label-studio", "fiftyone"]
-
-
 @commands.command()
 def export(
     verdicts: Annotated[Path, typer.Argument(help=REVIEWED, show_default=False)],
     pictures: Annotated[Path | None, typer.Argument(help="The folder that was scored, or its .npz file.")] = None,
-    to: Annotated[Tool, Help(help="The labelling tool.")] = "label-studio",
     prefix: Annotated[str | None, Help(help=PREFIX, metavar="ADDRESS")] = None,
     doubtful: Annotated[
         bool, Help("--doubtful", help="Only verdicts that need review, least confident first.")
@@ -541,67 +539,61 @@ def export(
         Path, Help("--out", "-o", help="Where to write the tasks; the project configuration goes beside it.")
     ] = Path("tasks.json"),
 ) -> None:
-    """Export verdicts to Label Studio or FiftyOne.
+    """Export verdicts to Label Studio.
 
     They become predictions with their confidence.
 
     [bold]Examples[/bold]
 
-      looktwice export verdicts.csv photos/ --to label-studio -o tasks.json
+      looktwice export verdicts.csv photos/ -o tasks.json
 
-      looktwice export verdicts.csv --to label-studio --prefix http://localhost:9000/photos/ --doubtful
-
-      looktwice export verdicts.csv --to fiftyone -o classifications.json
+      looktwice export verdicts.csv --prefix http://localhost:9000/photos/ --doubtful
     """
     from looktwice.cli.label import ExportOptions, export
 
-    export(verdicts, pictures, to, ExportOptions(prefix, doubtful, profile, out))
+    export(verdicts, pictures, ExportOptions(prefix, doubtful, profile, out))
 
 
 @commands.command("import")
 def import_(
-    result: Annotated[Path, typer.Argument(help="The JSON file that the tool exported.", show_default=False)],
-    pictures: Annotated[Path | None, typer.Argument(help="The folder of the pictures; FiftyOne only.")] = None,
-    source: Annotated[Tool, Help("--from", help="The labelling tool.")] = "label-studio",
+    result: Annotated[Path, typer.Argument(help="The JSON file that Label Studio exported.", show_default=False)],
     out: Annotated[
         Path, Help("--out", "-o", help="Where to write the labels; an existing file is never overwritten.")
     ] = Path("labels.csv"),
 ) -> None:
-    """Import labels from Label Studio or FiftyOne, as a labels.csv.
+    """Import labels from Label Studio, as a labels.csv.
 
     [bold]Examples[/bold]
 
-      looktwice import result.json --from label-studio -o labels.csv
-
-      looktwice import truths.json photos/ --from fiftyone -o labels.csv
+      looktwice import result.json -o labels.csv
     """
     from looktwice.cli.label import import_labels
 
-    import_labels(result, pictures, source, out)
+    import_labels(result, out)
 
 
 ledger_commands = typer.Typer(
     name="ledger",
-    help="Show, export, verify or merge the answers you paid for.",
+    help="Show, export, verify, back up or forget the answers you paid for.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
 )
 commands.add_typer(ledger_commands)
 BOOKS = "The ledger; by default that of the project if there is one, else the one in your data folder."
-LedgerOption = Annotated[Path | None, Help("--ledger", help=BOOKS)]
+LedgerOption = Annotated[str | None, Help("--ledger", help=BOOKS)]
 
 
 @ledger_commands.command("stats")
 def ledger_stats(
     ledger: LedgerOption = None,
     by: Annotated[
-        Literal["day", "classifier", "command"] | None,
+        Literal["day", "classifier"] | None,
         Help(help="Group by this; by default by day and classifier."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show queries and money by day, classifier or command."""
+    """Show queries and money by day and classifier."""
     from looktwice.cli.ledger import stats
 
     stats(ledger, by, json)
@@ -633,23 +625,26 @@ FORGOTTEN = "The classifier as shown by stats: its fingerprint or description, o
 
 @ledger_commands.command("forget")
 def ledger_forget(
-    classifier: Annotated[str, typer.Argument(help=FORGOTTEN, show_default=False)],
+    classifier: Annotated[str | None, typer.Argument(help=FORGOTTEN, show_default=False)] = None,
+    pictures: Annotated[list[Path] | None, Help(help="Forget what was answered about these alone.")] = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Delete the answers of one classifier; what they cost stays counted."""
+    """Delete the answers of one classifier, or about some pictures; what they cost stays counted."""
     from looktwice.cli.ledger import forget
 
-    forget(ledger, classifier)
+    if classifier is None and not pictures:
+        raise typer.BadParameter("name a classifier, or --pictures")
+    forget(ledger, classifier, find_pictures(pictures) if pictures else None)
 
 
-@ledger_commands.command("merge")
-def ledger_merge(
-    other: Annotated[Path, typer.Argument(help="The ledger to add; it is not changed.")], ledger: LedgerOption = None
+@ledger_commands.command("backup")
+def ledger_backup(
+    out: Annotated[Path, typer.Argument(help="Where to write the copy.")], ledger: LedgerOption = None
 ) -> None:
-    """Add the answers and costs of another ledger; merging twice changes nothing."""
-    from looktwice.cli.ledger import merge
+    """Copy a ledger as it is now, while others write; copying its file by hand may miss the last answers."""
+    from looktwice.cli.ledger import backup
 
-    merge(other, ledger)
+    backup(ledger, out)
 
 
 @commands.command()
@@ -663,6 +658,25 @@ def prices() -> None:
     from looktwice.classifiers.prices import example
 
     typer.echo(example(), nl=False)
+
+
+@commands.command()
+def trust(
+    file: Annotated[Path, typer.Argument(help="A profile, or the .toml file of a classifier.", show_default=False)],
+    yes: Annotated[bool, Help("--yes", "-y", help="Approve without asking.")] = False,
+) -> None:
+    """Approve the classifier that a file from somebody else names.
+
+    Shows what it would run, which environment variables it reads and where pictures go. Until it is approved, nothing
+    of it is run or sent. Profiles that you fit are approved by fit.
+
+    [bold]Example[/bold]
+
+      looktwice trust profile.json
+    """
+    from looktwice.cli.trust import trust
+
+    trust(file, yes)
 
 
 OpenOption = Annotated[str, Help("--open", help="The open model: model.onnx with model.toml beside it.")]
@@ -771,8 +785,8 @@ def main() -> None:
         finally:
             _flush_streams()
     except LookTwiceError as error:
-        from looktwice.asking.progress import say
         from looktwice.cli.console import exit_code, safe
+        from looktwice.progress import say
 
         say(f"[red]error:[/red] {safe(str(error))}")
         sys.exit(exit_code(NOT_SCORED if isinstance(error, UnscoredError) else 1))
@@ -781,7 +795,7 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        from looktwice.asking.progress import say
+        from looktwice.progress import say
 
         _discard(sys.stdout)
         say("[red]error:[/red] no space is left where this is printed; free some and run the same command again")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from looktwice.asking.check import Checkup
-from looktwice.asking.session import ledger_name, run
 from looktwice.cli.console import OUT, PICTURES, Output, print_json, safe, say_next, taking
+from looktwice.engine.check import Checkup
+from looktwice.engine.options import ledger_name, run
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 

@@ -22,15 +22,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from looktwice.asking import progress
-from looktwice.asking.asker import Estimate
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.progress import ERR, say
-from looktwice.asking.session import ledger_name, run
+from looktwice import progress
 from looktwice.calibration.crossfit import ONE_QUERY, OWN
+from looktwice.classifiers import trust
+from looktwice.classifiers.registry import resolve
+from looktwice.engine.engine import Estimate
+from looktwice.engine.options import ledger_name, run
+from looktwice.engine.outcome import Unscored
 from looktwice.errors import LookTwiceError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.progress import ERR, say
 from looktwice.verdicts.planning import LADDER, least_error, selection_level
 from looktwice.verdicts.policy import NEVER, DecisionOptions, Policy
 from looktwice.verdicts.profile import Profile, Result
@@ -106,6 +108,8 @@ def estimate(
             return await model.estimate(pictures, decide or DecisionOptions(), views=panel)
 
     show_estimate(run(work), ledger_name(model.terms, model.options), output.json)
+    if (sends := trust.reach(resolve(model.description)).sends) and not output.json:
+        say(f"Pictures would go to {safe(', '.join(sends))}")
 
 
 @asynccontextmanager
@@ -116,9 +120,9 @@ async def watched(model: AsyncModel, total: int, output: Output) -> AsyncIterato
     signals = stopping_signals()
     loop.set_exception_handler(_report_error)
     try:
-        async with model, progress.shown(model.asker, total, show):
+        async with model, progress.shown(model.engine, total, show):
             for each in signals:
-                loop.add_signal_handler(each, stop, each, model.asker.stop, model.asker.give_up)
+                loop.add_signal_handler(each, stop, each, model.engine.stop)
             yield
     finally:
         for each in signals:
@@ -146,12 +150,10 @@ def stopping_signals() -> list[signal.Signals]:
     return [each for each in found if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN]
 
 
-def stop(number: int, halt: Callable[[str], None], give_up: Callable[[], None] | None = None) -> None:
-    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once, after `give_up`."""
+def stop(number: int, halt: Callable[[str], None]) -> None:
+    """Have a run send nothing more, by `halt` and its reason; the second signal leaves at once."""
     received.append(number)
     if len(received) > 1:
-        if give_up:
-            give_up()
         raise SystemExit(128 + number)
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     halt(f"the run was stopped by {name}; run the same command again to resume")

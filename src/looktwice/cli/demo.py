@@ -22,8 +22,6 @@ from rich import box
 from rich.table import Table
 
 from looktwice import report
-from looktwice.asking import session
-from looktwice.asking.progress import say
 from looktwice.calibration import crossfit, storage
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
@@ -31,9 +29,11 @@ from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive
 from looktwice.calibration.shares import Constant, Probit
 from looktwice.cli import console
+from looktwice.engine import options as session
 from looktwice.files import make_folder
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture, labelled
+from looktwice.progress import say
 from looktwice.verdicts import evaluate
 from looktwice.verdicts.evaluate import Evaluation
 from looktwice.verdicts.learn import Collected

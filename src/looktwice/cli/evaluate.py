@@ -7,9 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from looktwice.asking import ledger
-from looktwice.asking.progress import say
-from looktwice.asking.session import ledger_place, micros, run
 from looktwice.calibration import storage
 from looktwice.calibration.votes import Floats, LabelledVotes, Votes
 from looktwice.cli.console import (
@@ -29,11 +26,16 @@ from looktwice.cli.console import (
 )
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.options import check_places
+from looktwice.engine.budget import micros
+from looktwice.engine.ledger import maintenance
+from looktwice.engine.ledger.places import MEMORY, OFF, POSTGRES
+from looktwice.engine.options import ledger_place, run
 from looktwice.errors import DataError, ImageError
 from looktwice.model import AsyncModel
 from looktwice.pictures import datasets
 from looktwice.pictures.collection import Picture, find
 from looktwice.pictures.descriptor import descriptor
+from looktwice.progress import say
 from looktwice.report import MAX_ERROR, ReportInputs, write
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import planning
@@ -106,7 +108,7 @@ def report(
         replace(decide, max_error=None).of(profile),
         {} if saved is None else _described(saved, shown, profile),
         noise=NoiseFile.load(noise) if noise else None,
-        days=ledger.stats(ledger_path) if ledger_path else (),
+        days=maintenance.stats(ledger_path) if ledger_path else (),
         price_micros=micros(price) if price else 0,
     )
     _write(out, inputs, decide)
@@ -145,12 +147,12 @@ def _labelled(votes: Votes, pictures: Sequence[Picture]) -> Votes | LabelledVote
     return votes if isinstance(votes, LabelledVotes) or len(found) < len(votes) else votes.labelled(found)
 
 
-def _own_days(model: AsyncModel) -> list[ledger.DayCost]:
+def _own_days(model: AsyncModel) -> list[maintenance.DayCost]:
     """What the ledger that a run used says of the model's classifier."""
     place = ledger_place(model.terms, model.options)
-    if place is None or not Path(place).exists():
+    if place in (None, OFF, MEMORY) or not (place.startswith(POSTGRES) or Path(place).exists()):
         return []
-    return [day for day in ledger.stats(Path(place)) if day.fingerprint == model.classifier.fingerprint]
+    return [day for day in maintenance.stats(place) if day.fingerprint == model.classifier.fingerprint]
 
 
 def plan(max_error: float, level: float, profile_path: Path | None, json: bool) -> None:
@@ -169,4 +171,4 @@ def plan(max_error: float, level: float, profile_path: Path | None, json: bool) 
         score = ("score", PICTURES, "-p", profile_path, *guarantee(max_error, level), "-o", "verdicts.csv")
         say_next("accept answers under that guarantee, which its labels support", *score)
     else:
-        say_next("label that many", "label", PICTURES, "-c", profile.classifier if profile else "CLASSIFIER")
+        say_next("label that many", "label", PICTURES, "-c", "CLASSIFIER")

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from looktwice.asking.outcome import Cause
-from looktwice.asking.progress import say
-from looktwice.asking.session import run
 from looktwice.calibration import calibrators, crossfit, paper, storage
 from looktwice.calibration.votes import LabelledVotes
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.options import check_places
+from looktwice.engine.options import run
+from looktwice.engine.outcome import Cause
 from looktwice.errors import FitError, UnscoredError
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few
+from looktwice.progress import say
 from looktwice.transfer.noise import NoiseFile
 from looktwice.verdicts import learn, stopping
 from looktwice.verdicts.learn import Collected
@@ -73,7 +73,7 @@ def fit(model: AsyncModel, pictures: Sequence[Picture], options: FitOptions, out
     tell_duplicates(collected)
     fixed = len(panel) if options.views else len(GENERAL)
     profile = model.learn(collected, calibrator, fixed=fixed, max_error=options.max_error)
-    profile.save(options.out)
+    model.save(options.out)
     advice = profile.advice()
     if profile.adaptive and len(profile.adaptive.views()) < len(panel):
         unknown = f"Fewer than {stopping.RANKING} answers were wrong, too few to tell which further views help"

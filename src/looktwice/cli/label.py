@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from looktwice import files
-from looktwice.asking.progress import say
 from looktwice.cli.console import safe
 from looktwice.errors import DataError, MissingExtra
-from looktwice.labelling.exchange import fiftyone, label_studio, write_labels
+from looktwice.labelling.exchange import label_studio, write_labels
 from looktwice.labelling.labels import Labels
 from looktwice.labelling.queue import shuffled
 from looktwice.labelling.session import Asking, LabellingSession, Prediction, verdicts_wrong
 from looktwice.model import AsyncModel, panel_of
 from looktwice.pictures.collection import Picture, few, find
+from looktwice.progress import say
 from looktwice.service import PARTS, Place
 from looktwice.verdicts import review as reviewing
 from looktwice.verdicts.audit import Audit
@@ -169,16 +169,12 @@ class ExportOptions:
     out: Path
 
 
-def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions) -> None:
-    """Write verdicts in the format of a labelling tool."""
+def export(verdicts: Path, folder: Path | None, options: ExportOptions) -> None:
+    """Write verdicts as tasks for Label Studio."""
     files.check_writable(options.out, (".json",))
     found = reviewing.read(verdicts)
     if options.doubtful:
         found = reviewing.doubtful(found, {})
-    if to == "fiftyone":
-        fiftyone.export(found, options.out)
-        say(f"{len(found)} classifications are in {safe(str(options.out))}.")
-        return
     if options.prefix is None:
         names = [verdict.name for verdict in found]
         advice = "name the scored folder after them, or an address with --prefix"
@@ -190,22 +186,16 @@ def export(verdicts: Path, folder: Path | None, to: str, options: ExportOptions)
     say(f"{len(found)} tasks are in {safe(str(options.out))}; configure the project with {safe(str(config))}.")
 
 
-def import_labels(result: Path, folder: Path | None, source: str, out: Path) -> None:
-    """Write labels from a labelling tool to a new `labels.csv`."""
-    if source == "fiftyone":
-        if folder is None:
-            raise DataError("where are the pictures? name their folder after the file: FiftyOne drops their endings")
-        known = fiftyone.read(result, [picture.name for picture in find([folder])])
-    else:
-        found = label_studio.read(result)
-        known = found.known
-        if found.disputed:
-            disputed = safe(few(found.disputed, "picture"))
-            say(f"[yellow]Left out:[/yellow] people disagree about {disputed}; settle it there and import again.")
-        if found.unnamed:
-            unnamed = f"{found.unnamed} annotations of tasks that `looktwice export` did not write"
-            say(f"[yellow]Left out:[/yellow] {unnamed}: their data have no field `file` with the picture's name.")
-    if not known:
+def import_labels(result: Path, out: Path) -> None:
+    """Write labels from Label Studio to a new `labels.csv`."""
+    imported = label_studio.read(result)
+    if imported.disputed:
+        disputed = safe(few(imported.disputed, "picture"))
+        say(f"[yellow]Left out:[/yellow] people disagree about {disputed}; settle it there and import again.")
+    if imported.unnamed:
+        unnamed = f"{imported.unnamed} annotations of tasks that `looktwice export` did not write"
+        say(f"[yellow]Left out:[/yellow] {unnamed}: their data have no field `file` with the picture's name.")
+    if not imported.known:
         raise DataError(f"{str(result)!r} holds no label; label some pictures there and export again")
-    write_labels(out, known)
-    say(f"Labels of {len(known)} pictures are in {safe(str(out))}.")
+    write_labels(out, imported.known)
+    say(f"Labels of {len(imported.known)} pictures are in {safe(str(out))}.")

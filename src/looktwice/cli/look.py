@@ -9,9 +9,6 @@ from heapq import nsmallest
 from pathlib import Path
 
 from looktwice import files
-from looktwice.asking.outcome import Cause, Unscored
-from looktwice.asking.progress import say
-from looktwice.asking.session import run
 from looktwice.cli.console import (
     OUT,
     PICTURES,
@@ -26,14 +23,16 @@ from looktwice.cli.console import (
     say_reach,
     watched,
 )
+from looktwice.engine.options import run
+from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError
 from looktwice.files import check_writable
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.progress import say
 from looktwice.verdicts.files import ScoreFile
 from looktwice.verdicts.look import Verdict, alternatives, is_unfamiliar, percent
 from looktwice.verdicts.policy import DecisionOptions, Policy
-from looktwice.verdicts.profile import Profile
 from looktwice.verdicts.stream import Observation, Stream
 from looktwice.views import Panel
 
@@ -100,18 +99,19 @@ class Following:
     pictures: Sequence[str]
     out: Path
 
-    def say(self, profile: Profile, max_error: float | None, price: int, decided: Decided, changed: bool) -> None:
+    def say(self, model: AsyncModel, max_error: float | None, decided: Decided, changed: bool) -> None:
         """Tell how many verdicts are accepted and what each of them costs, or what could be; then how to go on.
 
         Where the pictures have changed, labels alone tell how many verdicts are right, and nothing is guaranteed.
         """
         folder = self.pictures[0] if len(self.pictures) == 1 else PICTURES
+        price = model.typical_price()
         if changed:
-            say_next("label some of them", "label", folder, "-c", profile.classifier)
+            say_next("label some of them", "label", folder, "-c", model.description)
             say_next("see how many verdicts are right", "evaluate", folder, "-p", self.profile)
             return
         if max_error is None:
-            say_reach(profile, self.profile, price)
+            say_reach(model.fitted(), self.profile, price)
         if max_error is None or not decided.verdicts:
             return
         cost = cost_of_accepted(decided.queries, price, decided.accepted)
@@ -192,7 +192,7 @@ def score(
 
     async def work() -> None:
         async with watched(model, len(todo), output):
-            async for verdict in model.score(todo, decide):
+            async for verdict in model.score(file.watched(todo), decide):
                 decided.add(verdict)
                 if isinstance(verdict, Verdict):
                     file.add(verdict)
@@ -221,7 +221,7 @@ def score(
     again = f"{'replace the bad files and ' if bad else ''}run the same command again to complete it"
     say(f"Verdicts: {out}" + (f"; not scored: {file.missing():,}; {again}" if file.missing() else ""))
     if not (output.json or file.missing()):
-        following.say(profile, decide.max_error, model.typical_price(), decided, stream.alarm)
+        following.say(model, decide.max_error, decided, stream.alarm)
     return not file.missing()
 
 
@@ -243,7 +243,7 @@ def tell_drift(stream: Stream, began: str | None, first: Sequence[str] = ()) -> 
 
 def _show(verdict: Verdict | Unscored, json: bool) -> None:
     if json:
-        print_json(asdict(verdict))
+        print_json(asdict(verdict) if isinstance(verdict, Unscored) else verdict.to_dict())
     elif isinstance(verdict, Unscored):
         say(f"[red]not scored:[/red] {safe(verdict.name)}: {safe(verdict.message)}")
     else:

@@ -12,9 +12,6 @@ from rich.progress import track
 from rich.table import Table
 
 from looktwice import __version__, files
-from looktwice.asking.outcome import Unscored
-from looktwice.asking.progress import ERR, say
-from looktwice.asking.session import run
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
@@ -22,12 +19,15 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Gaussian, Naive, Transfer
 from looktwice.calibration.shares import Constant, Probit
-from looktwice.classifiers.base import names_of
+from looktwice.classifiers.base import names_of, reading
 from looktwice.cli.console import OUT, Output, complain, estimate, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.fit import check_not_stopped, tell_duplicates
+from looktwice.engine.options import run
+from looktwice.engine.outcome import Unscored
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel
 from looktwice.pictures.collection import Picture
+from looktwice.progress import ERR, say
 from looktwice.transfer.borrow import Pupil, fit_towards
 from looktwice.transfer.noise import Measured, NoiseFile, drawn, filed, fold, probes
 from looktwice.transfer.onnx_features import open_onnx
@@ -117,7 +117,7 @@ def transfer(
     tell_duplicates(drawn)
     found = compare(chosen, drawn, jury)
     profile = model.learn(drawn, Transfer(noise=chosen.noise.cumulative))
-    profile.save(out)
+    model.save(out)
     results = [Result.of(outcome) for outcome in (*found.others, found.calibrator)]
     if output.json:
         figures = {"results": [result.model_dump() for result in results], "differences": _differences(found)}
@@ -164,7 +164,8 @@ def borrow(teacher: Path, model: AsyncModel, pictures: Sequence[Picture], out: P
         profile = taught(prior, collected, model.description)
     else:
         profile = untaught(taught_by, model)
-    profile.save(out)
+    model.profile = profile
+    model.save(out)
     if output.json:
         print_json({"profile": str(out), "results": [result.model_dump() for result in profile.results]})
         return not unscored
@@ -184,6 +185,7 @@ def untaught(teacher: Profile, model: AsyncModel) -> Profile:
         looktwice=__version__,
         classifier=model.description,
         fingerprint=model.classifier.fingerprint,
+        reading=reading(model.classifier),
         renames=dict(names_of(model.classifier).renames),
         vocabulary=labels or teacher.vocabulary,
         classes=len(labels) if labels else teacher.classes,

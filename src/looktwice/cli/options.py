@@ -14,9 +14,9 @@ import typer
 from looktwice.errors import DataError
 
 if TYPE_CHECKING:
-    from looktwice.asking.session import AskOptions
     from looktwice.cli.console import Output
-    from looktwice.cli.fleet import Machines
+    from looktwice.cli.ray import Machines
+    from looktwice.engine.options import AskOptions
     from looktwice.model import AsyncModel
     from looktwice.pictures.collection import Picture
     from looktwice.service import Place
@@ -77,7 +77,8 @@ SETS = "How a set is built: larger for doubtful pictures, with fewer labels, wit
 
 ClassifierOption = Annotated[str, Help("--classifier", "-c", help=CLASSIFIER)]
 OtherOption = Annotated[
-    str | None, Help("--classifier", "-c", help="The classifier, if it has moved since the profile was made.")
+    str | None,
+    Help("--classifier", "-c", help="The classifier, if the profile names another place or is not yours; see trust."),
 ]
 ProfileOption = Annotated[Path, Help("--profile", "-p", help="The profile that fit wrote.")]
 PicturesArgument = Annotated[list[Path], typer.Argument(help="Pictures, folders or .npz files.", show_default=False)]
@@ -112,11 +113,12 @@ def _asking(
     batch: Annotated[bool, Ask("--batch", help=BATCH)] = False,
     label_check: Annotated[int, Ask(help=LABEL_CHECK, min=0)] = 20,
 ) -> "AskOptions":
-    from looktwice.asking.session import AskOptions
+    from looktwice.engine.options import AskOptions
 
+    out = Path(str(context.params.get("out") or "")).absolute()
     return AskOptions(
         ledger, budget, money, price, prices, rate, concurrency, canaries, seed, per_day, money_per_day, longest_wait,
-        scores, working_size, batch, label_check, command=str(context.info_name),
+        scores, working_size, batch, f"{context.info_name} {out}", label_check,
     )  # fmt: skip
 
 
@@ -174,7 +176,7 @@ def _machines(
 ) -> "Machines | None":
     if engine == "here":
         return None
-    from looktwice.cli.fleet import Machines
+    from looktwice.cli.ray import Machines
 
     return Machines(address, workers, shard, max_bad)
 

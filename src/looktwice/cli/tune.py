@@ -11,17 +11,17 @@ from rich import box
 from rich.table import Table
 
 from looktwice import files
-from looktwice.asking.progress import say
-from looktwice.asking.session import ledger_name, run
 from looktwice.calibration.panels import LossName, Plan
 from looktwice.cli.console import COLUMNS, OUT, Output, complain, print_json, results_table, safe, say_reach, watched
 from looktwice.cli.fit import tell_duplicates
 from looktwice.cli.options import check_places
+from looktwice.engine.options import ledger_name, run
 from looktwice.errors import DataError
 from looktwice.model import AsyncModel, Sized, Tuned
 from looktwice.pictures.collection import Picture
 from looktwice.plots import figures
 from looktwice.plots.figures import Line
+from looktwice.progress import say
 from looktwice.report import ReportInputs, write
 from looktwice.verdicts import pilot
 from looktwice.verdicts.learn import check_teachable
@@ -61,7 +61,7 @@ def tune(
     profile, chosen = tuned.profile, tuned.chosen
     complain(chosen.collected.unscored)
     tell_duplicates(chosen.collected)
-    profile.save(out)
+    model.save(out)
     if report:
         write(report, ReportInputs(profile, tuned.collected.votes, pictures, price_micros=price))
         say(f"Report: {report}")
@@ -100,7 +100,7 @@ def tune_sizes(
     sized = run(work)
     profile, chosen = sized.tuned.profile, sized.tuned.chosen
     complain(chosen.collected.unscored)
-    profile.save(out)
+    model.save(out)
     lines = [
         Line(
             f"{size} px",
@@ -164,7 +164,7 @@ def search(
     profile, collected = tuned.profile, tuned.collected
     complain(collected.unscored)
     tell_duplicates(collected)
-    profile.save(out)
+    model.save(out)
     if report:
         write(report, ReportInputs(profile, collected.votes, pictures))
         say(f"Report: {report}")

@@ -13,17 +13,17 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.types import ASGIApp
 
-from looktwice.asking import session as asking_session
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Token
 from looktwice.labelling.session import LabellingSession
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize, encode_jpeg, encode_png
 from looktwice.service import Limits, Place, bodies
+from looktwice.service.admission import Admission
 from looktwice.service.app import PageFiles, add_refusals
 from looktwice.service.guards import Guard, Tokens, check_address
 from looktwice.service.replies import Refusal
-from looktwice.service.server import answer, listen
+from looktwice.service.server import answer, listen, run_async
 
 SIDE = 1280
 """Longest side of a picture on the page, in pixels."""
@@ -71,9 +71,9 @@ def run(session: LabellingSession, work: Work, place: Place) -> None:
     async def serve() -> None:
         await answer(build(session, work, tokens, place.names), LIMITS, place, listening)
 
-    # Ctrl-C is how it ends: uvicorn raises the signal again when everything is saved.
+    # Ctrl-C is how it ends, also before it listens to signals.
     with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
-        asking_session.run(serve)
+        run_async(serve())
 
 
 def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[str, ...] = ()) -> ASGIApp:
@@ -92,7 +92,7 @@ def build(session: LabellingSession, work: Work, tokens: Tokens, names: tuple[st
         app.add_route(path, file)
     _Routes(session, work).add_to(app)
     add_refusals(app, Uncounted())
-    return Guard(app, tokens, names, page.keys(), Uncounted())
+    return Guard(Admission(app, LIMITS, Uncounted()), tokens, names, page.keys(), Uncounted())
 
 
 class _Routes:
@@ -133,7 +133,7 @@ class _Routes:
 
     async def click(self, request: Request) -> Response:
         """Save a click; it is on disk before the reply is sent."""
-        click = await bodies.parsed(Click, await bodies.read(request, LIMITS))
+        click = await bodies.parsed(Click, request)
         if click.file not in self._session.pictures:
             raise Refusal("missing", "there is no picture with this name; /v1/label/state lists the current ones")
         await self._saved(self._session.click(click))
@@ -141,7 +141,7 @@ class _Routes:
 
     async def undo(self, request: Request) -> Response:
         """Undo the window's last click."""
-        body = await bodies.parsed(UndoBody, await bodies.read(request, LIMITS))
+        body = await bodies.parsed(UndoBody, request)
         await self._saved(self._session.undo(body.id, body.window))
         return self._state(body.window)
 

@@ -32,7 +32,8 @@ Says = Literal["label", "not", "unsure", "skip"]
 LABELS = {"label": (1, 1), "not": (1, 100), "unsure": (0, 0), "skip": (0, 0)}
 """The fewest and most labels that each takes."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+Word = Annotated[str, StringConstraints(pattern=r"\S", max_length=200)]
+"""A label as it is: the classifier's own may begin or end with a space, and another text would never be equal to it."""
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_-]{1,64}$")]
 
 
@@ -224,13 +225,15 @@ def table(known: Mapping[str, Click]) -> str:
     nobody could tell.
     """
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer, quoting = (
+        csv.writer(out, lineterminator="\n", quoting=kind) for kind in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
     writer.writerow(COLUMNS)
     for file, click in sorted(known.items()):
-        if click.truth:
-            writer.writerow(map(files.to_cell, [file, click.truth, ""]))
-        elif click.settles:
-            writer.writerows(map(files.to_cell, [file, "", label]) for label in click.excluded or ("",))
+        ruled_out = [(file, "", label) for label in click.excluded or ("",)] if click.settles else []
+        for row in [(file, click.truth, "")] if click.truth else ruled_out:
+            spaced = any(cell.startswith(" ") for cell in row)  # which readers drop unless it is quoted
+            (quoting if spaced else writer).writerow(map(files.to_cell, row))
     return out.getvalue().encode("utf-8", "backslashreplace").decode()
 
 

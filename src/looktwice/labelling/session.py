@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from looktwice.asking.outcome import Cause
 from looktwice.calibration.votes import Row, Votes
+from looktwice.engine.outcome import Cause
 from looktwice.errors import LookTwiceError
 from looktwice.labelling.labels import Click, Labels
 from looktwice.labelling.queue import BUTTONS, Queue, options
@@ -202,7 +202,7 @@ class LabellingSession:
             wanted = [*self._queue.ahead(settled, ASKED), *labelled]
             left = [name for name in wanted if name not in self.rows and name not in self._failed]
             try:
-                async for row in asking.model.asker.ask(
+                async for row in asking.model.engine.ask(
                     [self.pictures[name] for name in left[:TOGETHER]], asking.panel
                 ):
                     if isinstance(row, Row):

@@ -11,7 +11,6 @@ import math
 import os
 import stat
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,8 @@ from looktwice.errors import DataError
 from looktwice.files import from_cell
 from looktwice.pictures.decode import converted, decode, load
 from looktwice.pictures.image import MAX_PIXELS, Image, WorkingSize, shown
+from looktwice.pictures.npz import array_names, read_array, unpacking
+from looktwice.pictures.npz import read_header as read_array_header
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
@@ -43,8 +44,9 @@ NOT = "not"
 """The column of labels that the truth is not; a CSV that has it may also leave pictures out, and truths empty."""
 PROBABILITY = "probability"
 """The column that says how likely a picture like this one was to be labelled, beside the others of the CSV."""
-Stamp = tuple[int, int]
-"""When a file was last changed, in nanoseconds, and how many bytes it has."""
+Stamp = tuple[int, ...]
+"""What tells a file from another in its place: times of the last change of its content and of the file, in nanoseconds
+(nobody can set the second one), bytes, and its number on the disk."""
 
 
 class Source(Protocol):
@@ -114,8 +116,7 @@ class Folder:
         return load(self.root / name, self.max_pixels, size)
 
     def stamp(self, name: str) -> Stamp:
-        status = os.stat(self.root / name)
-        return status.st_mtime_ns, status.st_size
+        return _stamp(self.root / name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +133,42 @@ class Stack:
 
     @classmethod
     def of(cls, path: Path, read: Callable[[Path], NDArray[np.uint8]]) -> "Stack":
-        return cls(path, read, _stamp(path))
+        return cls(path, read, _content_stamp(path))
 
     def stamp(self, name: str) -> Stamp:
-        return self.listed
+        return _stamp(self.path)
 
     def image(self, name: str, size: WorkingSize | None = None) -> Image:
         with _LOADING:
             images = _images(self)
         return Image.of(images[int(name.rpartition("#")[2])]).within(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Pictures in one array of one file that is not compressed: each is read where it lies."""
+
+    path: Path
+    listed: Stamp
+    offset: int
+    shape: tuple[int, ...]
+    """Of one picture."""
+
+    def stamp(self, name: str) -> Stamp:
+        return _stamp(self.path)
+
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        step = math.prod(self.shape)
+        with _reading(self.path), self.path.open("rb") as file:
+            if _content_stamp(file.fileno()) != self.listed:
+                raise _changed(self.path)
+            file.seek(self.offset + int(name.rpartition("#")[2]) * step)
+            pixels = np.frombuffer(file.read(step), np.uint8)
+        return Image.of(pixels.reshape(self.shape)).within(size)
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(f"{shown(str(path))}: changed since its pictures were listed; list them again")
 
 
 _LOADING = Lock()
@@ -149,16 +177,21 @@ _LOADING = Lock()
 @lru_cache(maxsize=2)
 def _images(stack: Stack) -> NDArray[np.uint8]:
     with _reading(stack.path):
-        if _stamp(stack.path) != stack.listed:
-            raise DataError(f"{shown(str(stack.path))}: changed since its pictures were listed; list them again")
+        if _content_stamp(stack.path) != stack.listed:
+            raise _changed(stack.path)
         images = stack.read(stack.path)
     images.flags.writeable = False
     return images
 
 
 def _stamp(path: Path) -> Stamp:
-    with _reading(path):
-        status = os.stat(path)
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _content_stamp(file: Path | int) -> Stamp:
+    """When the content of an array's file was last changed, and its bytes; a backup changes neither."""
+    status = os.stat(file)
     return status.st_mtime_ns, status.st_size
 
 
@@ -285,7 +318,8 @@ def _listed(root: Path) -> list[str]:
 def _walk(root: Path) -> Iterator[str]:
     """Files below a folder, hidden ones left out. Each folder is read once, so that links in a ring come to an end.
 
-    Links to folders are followed last, so that what really lies below the root keeps its own name.
+    Links to folders are followed last, so that what really lies below the root keeps its own name; links to a folder
+    above the root, or above the link, are not followed.
     """
     folders, links, seen = [""], list[str](), set[tuple[int, int]]()
     while folders or links:
@@ -301,7 +335,9 @@ def _walk(root: Path) -> Iterator[str]:
             if not _is_folder(entry):
                 yield name
             elif entry.is_symlink():
-                heapq.heappush(links, name + "/")
+                target = os.path.realpath(entry.path)
+                if not any(Path(os.path.realpath(below)).is_relative_to(target) for below in (root, root / folder)):
+                    heapq.heappush(links, name + "/")
             else:
                 folders.append(name + "/")
 
@@ -464,33 +500,30 @@ def _is_npz(path: Path) -> bool:
 
 
 def _stacked(path: Path, name: str, max_pixels: int) -> Sequence[Picture]:
-    stack = Stack.of(path, _npz_images)
-    with _unpacking(path), zipfile.ZipFile(path) as archive, archive.open("images.npy") as file:
-        np.lib.format.read_magic(file)
-        shape, _, kind = np.lib.format.read_array_header_1_0(file)
-    where = shown(str(path))
+    listed, header, where = _content_stamp(path), read_array_header(path, "images"), shown(str(path))
+    shape, kind = header.shape, header.kind
     if kind != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3, 4))):
         raise DataError(f"{where}: images are {kind} of shape {shape}; give uint8, N x H x W or N x H x W x 3")
     if 0 in shape:
         raise DataError(f"{where}: images have shape {shape}, so there is no picture; give at least one")
     if shape[1] * shape[2] > max_pixels:
         raise DataError(f"{where}: {shape[2]} x {shape[1]} pixels is more than the limit of {max_pixels:,}; raise it")
-    return Collection([f"{name}#{place}" for place in range(shape[0])], stack)
+    source: Source = Stack(path, _npz_images, listed)
+    if header.offset is not None and not header.fortran:
+        source = Slices(path, listed, header.offset, shape[1:])
+    return Collection([f"{name}#{place}" for place in range(shape[0])], source)
 
 
 def _npz_images(path: Path) -> NDArray[np.uint8]:
-    with _unpacking(path), np.load(path, allow_pickle=False) as arrays:
-        images: NDArray[np.uint8] = arrays["images"]
-    return images
+    return read_array(path, "images").view(np.uint8)
 
 
 def _labelled_stack(path: Path, max_pixels: int) -> list[Picture]:
-    pictures, where = find([path], max_pixels), shown(str(path))
-    with _unpacking(path), np.load(path, allow_pickle=False) as arrays:
-        if "labels" not in arrays:
-            raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, arrays))}")
-        labels, names = arrays["labels"], arrays.get("class_names")
-    classes = None if names is None else _texts(path, names)
+    pictures, where, names = find([path], max_pixels), shown(str(path)), array_names(path)
+    if "labels" not in names:
+        raise DataError(f"{where}: no array named labels; it has {', '.join(map(shown, names))}")
+    labels = read_array(path, "labels")
+    classes = _texts(path, read_array(path, "class_names")) if "class_names" in names else None
     twice = _repeated(classes or ())
     if twice:
         raise DataError(f"{where}: {few(twice, 'class name')} used for two classes; give each class its own")
@@ -529,24 +562,12 @@ def _texts(path: Path, array: "NDArray[np.generic]") -> list[str]:
         raise DataError(
             f"{where}: labels or class names are {array.dtype} of shape {array.shape}; give texts or whole numbers"
         )
-    with _unpacking(path):
+    with unpacking(path):
         texts = [sys.intern(t if isinstance(t, str) else t.decode()) for t in array.tolist()]
     blank = [f"#{number}" for number, text in enumerate(texts) if not text]
     if blank:
         raise DataError(f"{where}: {few(blank, 'label')} empty; every picture needs a truth")
     return texts
-
-
-@contextmanager
-def _unpacking(path: Path) -> Iterator[None]:
-    """Turns whatever a damaged archive raises into one line that names it."""
-    try:
-        yield
-    except (OSError, DataError):
-        raise
-    except Exception as fault:  # zipfile, zlib and numpy raise many kinds
-        why = " ".join(str(fault).split())[:120] or type(fault).__name__
-        raise DataError(f"{shown(str(path))}: not an .npz of plain arrays ({shown(why)}); save it again") from fault
 
 
 # --- words for errors

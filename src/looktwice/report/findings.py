@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit, metrics
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.crossfit import Outcome
@@ -17,6 +16,7 @@ from looktwice.calibration.logit import folds
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import MISSING, Floats, LabelledVotes, Votes, base_tally
+from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.report.inputs import Evidence, Judged
 from looktwice.verdicts import planning, risk
@@ -298,4 +298,4 @@ def cost(votes: Votes, price_micros: int) -> Cost:
 def price(days: Sequence[DayCost], given: int) -> int:
     """Millionths that a query costs: as given, else the mean that the ledger has paid, 0 if nothing is known."""
     queries = sum(day.queries for day in days)
-    return given or (round(sum(day.micros for day in days) / queries) if queries else 0)
+    return given or (round(sum(day.picos for day in days) / 1e6 / queries) if queries else 0)

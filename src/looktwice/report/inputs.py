@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from looktwice.asking.ledger import DayCost
 from looktwice.calibration import crossfit
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Codes, Floats, LabelledVotes, Votes
+from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.pictures.collection import Picture
 from looktwice.transfer.borrow import Pupil

@@ -17,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from looktwice import __version__, files
-from looktwice.asking.ledger import DayCost
 from looktwice.calibration import metrics
+from looktwice.engine.ledger.maintenance import DayCost
 from looktwice.errors import DataError
 from looktwice.plots import figures
 from looktwice.plots.figures import Line, upward
@@ -198,9 +198,8 @@ def _cost(inputs: ReportInputs, judged: Judged | None) -> dict[str, object]:
 
 
 def _total(days: Sequence[DayCost]) -> dict[str, int]:
-    counts = ("queries", "micros", "answered", "refused", "unknown", "estimated", "billed")
-    tokens = ("input_tokens", "output_tokens", "cached_tokens")
-    return {key: sum(getattr(day, key) for day in days) for key in (*counts, *tokens)}
+    counts = ("queries", "micros", "answered", "input_tokens", "output_tokens", "cached_tokens")
+    return {key: sum(getattr(day, key) for day in days) for key in counts}
 
 
 # To do it again ------------------------------------------------------------------------------------------------------

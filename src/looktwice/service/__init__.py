@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from looktwice.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from looktwice.asking.session import AskOptions
-    from looktwice.verdicts.policy import DecisionOptions
+    from looktwice.model import AskOptions, DecisionOptions
 
 
 @dataclass(frozen=True)
@@ -24,17 +23,23 @@ class Limits:
     pictures: int = 32
     """Pictures in one request."""
     looks: int = 64
-    """Pictures that are looked at or wait for it, of all requests together; more are refused for now."""
+    """Pictures that are looked at at a time, of all requests together; others wait for their turn."""
+    requests: int = 256
+    """Requests with a body that are read and answered at a time; others wait for their turn, with the body unread."""
+    waiting: int = 1024
+    """Requests that wait for their turn; further ones are refused for now."""
+    memory: int = 256 * 2**20
+    """Bytes of the bodies that are held together."""
     seconds: float = 60.0
-    """Until a request fails because its verdict takes too long."""
+    """Until a request fails because its verdict takes too long; it waits for its turn up to half of that."""
     upload: float = 30.0
     """Seconds in which the whole body must have come."""
     headers: float = 10.0
     """Seconds in which the headers must have come."""
     head: int = 32_768
     """Bytes of the headers."""
-    connections: int = 512
-    """Open connections."""
+    connections: int = 2048
+    """Open connections; beyond them the one that has been idle longest is closed."""
     reviews: int = 1000
     """Pictures that are kept for people to review; the verdicts of further ones go to the caller alone."""
     review_bytes: int = 2**30

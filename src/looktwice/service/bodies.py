@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from threading import Lock
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
 
 from looktwice.errors import ImageError
 from looktwice.pictures.decode import decode, is_video
@@ -26,9 +24,11 @@ from looktwice.service.replies import Refusal
 LONGEST_NAME = 200
 """Characters that are kept of the name of a picture."""
 LARGE = 65_536
-"""Bytes of JSON that are too many to be read while others wait."""
+"""Bytes of JSON that are parsed in a thread, so that the event loop stays responsive."""
 FIELDS = 16
 """Parts of a form that are not files."""
+ENTRIES = 100_000
+"""Commas in JSON that is parsed at all: a bound on its values, each of which takes many times its bytes."""
 EXAMPLE = (
     "iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAAAAAA6mKC9AAAALklEQVQY02NgIAQYIdR/OJMRxoVxGJH4YB4TFjP+o3AxVBAWIMoW"
     "TIehOJ0wAAAFggcSVEn3OAAAAABJRU5ErkJggg=="
@@ -56,24 +56,16 @@ class PictureBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    image: str = Field(description="the file in base64", examples=[EXAMPLE])
-    name: str = Field(default="picture", max_length=LONGEST_NAME)
+    image: Annotated[str, Field(description="the file in base64", examples=[EXAMPLE])]
+    name: Annotated[str, Field(max_length=LONGEST_NAME)] = "picture"
 
 
 class PicturesBody(BaseModel):
-    """Several pictures in JSON."""
+    """Several pictures in JSON; for a burst, photos of one thing with the one to be judged first."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    images: list[PictureBody] = Field(min_length=1)
-
-
-class BurstBody(BaseModel):
-    """Several photos of one thing in JSON, the one to be judged first."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    images: list[PictureBody] = Field(min_length=1)
+    images: Annotated[list[PictureBody], Field(min_length=1)]
 
 
 class Opened:
@@ -95,38 +87,13 @@ class Opened:
         return Image(image.pixels, self._upload.original_size) if self._upload.original_size else image
 
 
-async def read(request: Request, limits: Limits) -> bytes:
-    """The whole body, if it is small enough and comes in time."""
-    announced = request.headers.get("content-length", "0")
-    if not announced.isdecimal() or int(announced) > limits.body:
-        raise too_large(limits)
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(limits.upload):
-            async for part in request.stream():
-                size += len(part)
-                if size > limits.body:
-                    raise too_large(limits)
-                parts.append(part)
-    except ClientDisconnect:
-        raise Refusal("slow", "the client left before its body was whole") from None
-    except TimeoutError:
-        raise Refusal("slow", f"the body did not come within {limits.upload:g} s; send it faster") from None
-    return b"".join(parts)
-
-
-def too_large(limits: Limits) -> Refusal:
-    """The refusal of a body that is larger than allowed."""
-    return Refusal("size", f"the body may have {limits.body:,} bytes; send a smaller picture, or fewer at a time")
-
-
 async def one(request: Request, limits: Limits) -> Upload:
     """The picture of a request that holds one."""
     kind = _kind(request)
     if kind.startswith(RAW):
-        return Upload("picture", await read(request, limits))
+        return Upload("picture", await request.body())
     if kind == JSON:
-        return _decoded(await parsed(PictureBody, await read(request, limits)))
+        return _decoded(await parsed(PictureBody, request))
     uploads = await _form(request, limits)
     if len(uploads) != 1:
         raise Refusal("request", f"the form holds {len(uploads)} files; send one, or use /v1/looks or /v1/burst")
@@ -135,15 +102,20 @@ async def one(request: Request, limits: Limits) -> Upload:
 
 async def several(request: Request, limits: Limits) -> list[Upload]:
     """The pictures of a request that holds some, in their order."""
-    return await _some(request, limits, PicturesBody)
+    if _kind(request) != JSON:
+        return await _form(request, limits)
+    pictures = (await parsed(PicturesBody, request)).images
+    if len(pictures) > limits.pictures:
+        raise Refusal("size", f"there are {len(pictures)} pictures; send up to {limits.pictures} in one request")
+    return [_decoded(picture) for picture in pictures]
 
 
 async def photos(request: Request, limits: Limits, size: WorkingSize) -> list[Upload]:
     """The photos of a request that holds a burst, in their order, or some frames of the one video that it holds."""
     if _kind(request).startswith((*RAW, "video/")):
-        uploads = [Upload("video", await read(request, limits))]
+        uploads = [Upload("video", await request.body())]
     else:
-        uploads = await _some(request, limits, BurstBody)
+        uploads = await several(request, limits)
     if len(uploads) > 1:
         return uploads
     if not is_video(uploads[0].data):
@@ -166,23 +138,16 @@ def _frames(upload: Upload, count: int, size: WorkingSize, limits: Limits) -> li
     ]
 
 
-async def _some(request: Request, limits: Limits, model: type[PicturesBody] | type[BurstBody]) -> list[Upload]:
-    if _kind(request) == JSON:
-        uploads = [_decoded(body) for body in (await parsed(model, await read(request, limits))).images]
-    else:
-        uploads = await _form(request, limits)
-    if not 1 <= len(uploads) <= limits.pictures:
-        raise Refusal("request", f"there are {len(uploads)} pictures; send 1 to {limits.pictures} in one request")
-    return uploads
-
-
-async def parsed(model: type[Parsed], body: bytes) -> Parsed:
-    """JSON as a checked model; a Refusal says what is wrong with it. Others do not wait for a large one."""
+async def parsed(model: type[Parsed], request: Request) -> Parsed:
+    """The body as a checked model; a Refusal says what is wrong with it."""
+    body = await request.body()
     return await asyncio.to_thread(checked, model, body) if len(body) > LARGE else checked(model, body)
 
 
 def checked(model: type[Parsed], body: bytes) -> Parsed:
-    """The same at once."""
+    """JSON as a checked model."""
+    if body.count(b",") > ENTRIES:
+        raise Refusal("size", f"the JSON has more than {ENTRIES:,} entries; send fewer at a time")
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -208,23 +173,22 @@ def _decoded(body: PictureBody) -> Upload:
 
 
 async def _form(request: Request, limits: Limits) -> list[Upload]:
+    """The files of a form: at least one."""
     if _kind(request) != FORM:
         sent = shown(request.headers.get("content-type", "none"))
         raise Refusal("type", f"content type {sent} is not taken; send {FORM}, {JSON}, image/png or image/jpeg")
-    body = await read(request, limits)
-
-    async def stream() -> AsyncIterator[bytes]:
-        yield body
-
-    parser = MultiPartParser(request.headers, stream(), max_files=limits.pictures, max_fields=FIELDS)  # type: ignore[arg-type]
-    parser.spool_max_size = limits.body  # the bytes are in memory already and need not go to the disk
+    parser = MultiPartParser(
+        request.headers, request.stream(), max_files=limits.pictures, max_fields=FIELDS, max_part_size=LARGE
+    )
+    parser.spool_max_size = limits.body  # no upload is written to disk
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError, UnicodeError) as error:
         why = getattr(error, "message", "") or str(error) or type(error).__name__
         raise Refusal("request", f"the form cannot be read: {shown(why[:200])}") from None
-    try:
-        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-        return [Upload((file.filename or "picture")[:LONGEST_NAME], await file.read()) for file in files]
-    finally:
-        await form.close()
+    files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    uploads = [Upload((file.filename or "picture")[:LONGEST_NAME], await file.read()) for file in files]
+    await form.close()
+    if not uploads:
+        raise Refusal("request", "the form holds no file; send a picture")
+    return uploads

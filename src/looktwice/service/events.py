@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from looktwice.pictures.collection import Held, Source
-from looktwice.pictures.image import Image, WorkingSize, data_url, shrunk
-from looktwice.service.replies import Refusal, caption
-from looktwice.views import Panel, Question, questions, render
+from looktwice.model import AnswerEvent, OnAnswer, Picture, Pixels
+from looktwice.pictures.image import WorkingSize, data_url, shrunk
+from looktwice.service.replies import Refusal
 
+TYPE = "text/event-stream"
 Emit = Callable[[str, dict[str, object]], None]
 """Sends an event: its name and its data."""
 
@@ -19,8 +19,6 @@ MOST_DRAWN = 24
 """Views of a panel that are drawn."""
 VIEW_SIDE, PICTURE_SIDE = 128, 512
 """Pixels of the longer side of a thumbnail."""
-KEPT = 2_000_000
-"""Pixels of the largest picture that stays decoded while it is looked at."""
 HEARTBEAT = 15.0
 """Seconds after which a silent stream says that it is alive."""
 
@@ -60,47 +58,47 @@ async def stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncIterator[bytes
         task.cancel()
 
 
-def answers(emit: Emit) -> Callable[[int, str | None], None]:
+def answers(emit: Emit) -> OnAnswer:
     """Emits each answer: the place of its view, from 1, or 0 for the picture itself; null where it has no label."""
-    return lambda place, label: emit("answer", {"place": place, "label": label})
+
+    def on_answer(event: AnswerEvent) -> None:
+        emit("answer", {"place": event.place, "label": event.label})
+
+    return on_answer
 
 
-def picture_event(shown: Shown, name: str, views: Sequence[str]) -> dict[str, object]:
-    """The first event: what is looked at, and how."""
-    named = [{"view": view, "caption": caption(view)} for view in views]
+def picture_event(shown: Shown, name: str, views: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """The first event: what is looked at, and the views with their captions."""
+    named = [{"view": view, "caption": caption} for view, caption in views]
     return {"name": name, "width": shown.width, "height": shown.height, "picture": shown.thumbnail, "views": named}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A picture as people see it, and where its pixels are."""
+    """A picture as people see it."""
 
     width: int
     height: int
     thumbnail: str
-    source: Source
 
     @classmethod
-    def of(cls, source: Source, side: int, size: WorkingSize) -> Shown:
-        """Decodes the picture at a working size; a large one is dropped, and decoded again where its pixels are needed.
-
-        What people see is decoded apart where the working size is smaller than that.
-        """
-        image = source.image("", size)
+    def of(cls, picture: Picture, side: int, size: WorkingSize) -> Shown:
+        """Decodes the picture at a working size, or larger where people would see less than `side`."""
+        image = picture.image(size)
         height, width, _ = image.pixels.shape
-        kept = Held(image) if height * width <= KEPT else source
-        seen = source.image("", WorkingSize(long=side)) if image.original_size and max(height, width) < side else image
+        seen = picture.image(WorkingSize(long=side)) if image.original_size and max(height, width) < side else image
         height, width = image.original_size or (height, width)
-        return cls(width, height, data_url(shrunk(seen.pixels, side)), kept)
+        return cls(width, height, data_url(shrunk(seen.pixels, side)))
 
 
-async def draw(emit: Emit, source: Source, size: WorkingSize, panel: Panel, seed: int) -> None:
-    """Emits the views of a picture as they are drawn, from the very pixels that the classifier is shown."""
-    image = await asyncio.to_thread(source.image, "", size)
-    for place, question in enumerate(questions(image, panel[:MOST_DRAWN], seed), 1):
-        emit("view", {"place": place, "picture": await asyncio.to_thread(_drawn, image, question)})
+async def draw(emit: Emit, views: Iterator[Pixels]) -> None:
+    """Emits the views of a picture as they are rendered."""
 
+    def following() -> str | None:
+        pixels = next(views, None)
+        return None if pixels is None else data_url(shrunk(pixels, VIEW_SIDE))
 
-def _drawn(image: Image, question: Question) -> str:
-    (pixels,) = render(image, [question])
-    return data_url(shrunk(pixels, VIEW_SIDE))
+    for place in range(1, MOST_DRAWN + 1):
+        if (view := await asyncio.to_thread(following)) is None:
+            break
+        emit("view", {"place": place, "picture": view})

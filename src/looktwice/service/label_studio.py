@@ -12,23 +12,21 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from http import HTTPStatus
 
+import aiohttp
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from yarl import URL
 
-from looktwice.classifiers.secrets import Secrets
-from looktwice.classifiers.transport import HttpSettings, Transport
-from looktwice.errors import ClassifierError, DataError, LookTwiceError
-from looktwice.pictures.collection import Source
+from looktwice.errors import DataError, LookTwiceError
+from looktwice.model import Picture, Profile, Verdict
 from looktwice.service import Limits, bodies
 from looktwice.service.bodies import Opened, Upload
 from looktwice.service.guards import Counters
 from looktwice.service.replies import Refusal
 from looktwice.verdicts.label_studio import Interface
-from looktwice.verdicts.look import Verdict
-from looktwice.verdicts.profile import Profile
 
 KEY = "LABEL_STUDIO_API_KEY"
 """The environment variable with the key for Label Studio: a personal access token, or a legacy one."""
@@ -78,10 +76,10 @@ class Studio:
             raise LookTwiceError("--label-studio is not an address; write for example http://localhost:8080")
         self._key = os.environ.get(KEY, "").strip()
         self._limits = limits
-        self._transport = Transport(HttpSettings(timeout=limits.upload, max_reply_bytes=limits.body), Secrets())
+        self._session: aiohttp.ClientSession | None = None
         self._access, self._until = "", 0.0
 
-    async def picture(self, address: object) -> Opened:
+    async def picture(self, address: object) -> Picture:
         """The picture at an address that a task names."""
         if not isinstance(address, str) or not address:
             raise Refusal("request", "the task has no address of a picture in the field that the project shows")
@@ -94,10 +92,12 @@ class Studio:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._transport.close()
+        if self._session:
+            await self._session.close()
 
-    def _opened(self, data: bytes) -> Opened:
-        return Opened(Upload("the picture of the task", data), self._limits.pixels)
+    def _opened(self, data: bytes) -> Picture:
+        name = "the picture of the task"
+        return Picture(name, None, Opened(Upload(name, data), self._limits.pixels))
 
     def _ours(self, address: str) -> URL:
         """The address, if it is one of the Label Studio that was named; what is checked here is what is asked."""
@@ -112,10 +112,25 @@ class Studio:
     async def _fetch(self, method: str, url: URL, body: bytes | None = None) -> bytes:
         """A reply of Label Studio; what it says of an error is not repeated, as it may hold the key."""
         headers = {"content-type": bodies.JSON} if body else await self._authorization()
+        headers |= {"accept-encoding": "identity", "user-agent": "looktwice"}
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._limits.upload)
+            self._session = aiohttp.ClientSession(
+                timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=True
+            )
+        why, data = "it did not send it, or not in time and size", bytearray()
         try:
-            return (await self._transport.endpoint(method, url, headers).send(body)).body
-        except ClassifierError as error:
-            why = f"it answered {error.status}" if error.status else "it did not send it, or not in time and size"
+            async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as reply:
+                async for part in reply.content.iter_any():
+                    data += part
+                    if len(data) > self._limits.body:
+                        break
+                else:
+                    if reply.status == HTTPStatus.OK:
+                        return bytes(data)
+                    why = f"it answered {reply.status}"
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass
         raise Refusal(
             "picture", f"a picture could not be fetched from Label Studio: {why}; see --label-studio and {KEY}"
         )
@@ -139,7 +154,7 @@ class Backend:
     def __init__(
         self,
         studio: Studio,
-        look: Callable[[Source], Awaitable[Verdict]],
+        look: Callable[[Picture], Awaitable[Verdict]],
         profile: Profile,
         limits: Limits,
         counters: Counters,
@@ -168,12 +183,12 @@ class Backend:
 
     async def setup(self, request: Request) -> Response:
         """The version, if the project asks for a label of a picture."""
-        _interface((await bodies.parsed(SetupBody, await bodies.read(request, self._limits))).config)
+        _interface((await bodies.parsed(SetupBody, request)).config)
         return JSONResponse({"model_version": self._version})
 
     async def webhook(self, request: Request) -> Response:
         """Label Studio tells of everything that happens in the project; nothing is learned from it."""
-        event = await bodies.parsed(EventBody, await bodies.read(request, self._limits))
+        event = await bodies.parsed(EventBody, request)
         if event.action == "START_TRAINING":
             raise Refusal("request", "a profile is not trained from here; export the labels and run: looktwice fit")
         return JSONResponse({})
@@ -184,7 +199,7 @@ class Backend:
         Label Studio sends as many tasks as somebody selects, so a few are looked at at a time. Those that are not
         reached in time get no prediction; answers that still come are kept for the next request.
         """
-        body = await bodies.parsed(TasksBody, await bodies.read(request, self._limits))
+        body = await bodies.parsed(TasksBody, request)
         interface = _interface(body.label_config)
         at_once = asyncio.Semaphore(min(self._limits.pictures, self._limits.looks))
         end = time.monotonic() + self._limits.seconds

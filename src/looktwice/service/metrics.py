@@ -9,17 +9,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from looktwice import __version__
-from looktwice.service.dispatcher import Dispatcher
-from looktwice.verdicts.look import Verdict
+from looktwice.model import Verdict
+from looktwice.service.looks import Looks
+from looktwice.service.profiles import public
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
 class Metrics:
-    """Counts what becomes of requests, and reads the rest off the dispatcher when it is asked."""
+    """Counts what becomes of requests, and reads the rest from the model and the monitor when it is asked."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, looks: Looks) -> None:
         self._registry = CollectorRegistry()
         self._verdicts = Counter("looktwice_verdicts", "Verdicts given", ["decision"], registry=self._registry)
         self._refusals = Counter("looktwice_refusals", "Requests without a verdict", ["code"], registry=self._registry)
@@ -33,7 +34,7 @@ class Metrics:
         self._unfamiliar = Counter(
             "looktwice_unfamiliar", "Pictures unlike the labelled ones that were asked about", registry=self._registry
         )
-        self._registry.register(_Asked(dispatcher))
+        self._registry.register(_State(looks))
         ProcessCollector(registry=self._registry)
 
     def count_verdict(self, verdict: Verdict, seconds: float) -> None:
@@ -56,28 +57,39 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Asked(Collector):
-    """What the asker and the drift test know."""
+class _State(Collector):
+    """What the model and the monitor know when they are asked."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, looks: Looks) -> None:
+        self._looks = looks
 
     def collect(self) -> Iterator[Metric]:
-        asker, progress = self._dispatcher.asker, self._dispatcher.asker.progress
-        about = {"version": __version__, "classifier": asker.classifier.fingerprint}
+        looks, model, progress = self._looks, self._looks.model, self._looks.model.asked
+        about = {
+            "version": __version__,
+            "classifier": public(model.description),
+            "fingerprint": model.fitted().fingerprint,
+        }
         info = GaugeMetricFamily("looktwice_info", "What runs here", labels=list(about))
         info.add_metric(list(about.values()), 1)
         yield info
-        yield CounterMetricFamily("looktwice_queries", "Questions that may have been billed", progress.sent)
-        yield CounterMetricFamily("looktwice_ledger_hits", "Answers that the ledger had", progress.hits)
-        yield CounterMetricFamily("looktwice_retries", "Questions sent again", progress.retries)
-        yield CounterMetricFamily("looktwice_spend", "Money spent, in its currency", progress.micros / 1e6)
-        yield GaugeMetricFamily("looktwice_calls_in_flight", "Calls to the classifier now", asker.in_flight)
-        yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", self._dispatcher.looks)
-        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", self._dispatcher.state().ready)
-        stream, since = self._dispatcher.stream, self._dispatcher.drift_since
+        for kind, name, title, value in (
+            (CounterMetricFamily, "queries", "Queries that may have been billed", progress.sent),
+            (CounterMetricFamily, "ledger_hits", "Answers that the ledger had", progress.hits),
+            (CounterMetricFamily, "retries", "Queries sent again", progress.retries),
+            (CounterMetricFamily, "spend", "Money spent, in its currency", progress.micros / 1e6),
+            (GaugeMetricFamily, "calls_in_flight", "Calls to the classifier now", model.in_flight),
+        ):
+            family = kind(f"looktwice_{name}", title, labels=["classifier"])
+            family.add_metric([about["classifier"]], value)
+            yield family
+        yield GaugeMetricFamily("looktwice_looks", "Pictures looked at or waiting", looks.count)
+        yield GaugeMetricFamily("looktwice_ready", "Whether pictures can be looked at", looks.state().ready)
+        stream, since = looks.monitor.stream, looks.monitor.since
+        yield GaugeMetricFamily(
+            "looktwice_drift_alarm", "Live pictures or answers differ from the profile's", stream.alarm
+        )
         if drift := stream.drift:
-            yield GaugeMetricFamily("looktwice_drift_alarm", "Live pictures differ from the profile's", drift.alarm)
             yield GaugeMetricFamily("looktwice_drift_evidence", "Log of the highest wager so far", drift.peak)
         if shift := stream.shift:
             yield GaugeMetricFamily("looktwice_shift_alarm", "Live pictures are less familiar", shift.alarm)

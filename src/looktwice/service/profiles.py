@@ -6,13 +6,8 @@ import math
 
 from pydantic import BaseModel, Field
 
-from looktwice.calibration import metrics
-from looktwice.plots import figures
-from looktwice.service.dispatcher import Dispatcher
-from looktwice.service.replies import caption
-from looktwice.verdicts.policy import Policy
-from looktwice.verdicts.profile import Result
-from looktwice.verdicts.stream import ExpectedAccuracy
+from looktwice.model import ExpectedAccuracy, Result
+from looktwice.service.looks import Looks
 
 
 class ViewReply(BaseModel):
@@ -63,32 +58,33 @@ class ProfileReply(BaseModel):
     limits: LimitsReply
 
 
-def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
+def described(looks: Looks, level: float) -> ProfileReply:
     """The public part of a profile, and how it is put to use."""
-    profile, policy, stream, limits = dispatcher.model.fitted(), dispatcher.policy, dispatcher.stream, dispatcher.limits
+    profile, decide, limits = looks.model.fitted(), looks.decide, looks.limits
+    policy, stream = looks.model.policy(decide), looks.monitor.stream
     accept = policy.accept
     return ProfileReply(
         classifier=public(profile.classifier),
         fingerprint=profile.fingerprint,
         vocabulary=list(profile.vocabulary),
-        panel=[ViewReply(view=str(view), caption=caption(str(view))) for view in policy.panel],
+        panel=[ViewReply(view=str(view), caption=view.adjective) for view in policy.panel],
         pictures=profile.pictures,
         results=list(profile.results),
         threshold=None if accept is None or math.isinf(accept) else accept,
-        max_error=dispatcher.decide.max_error,
+        max_error=decide.max_error,
         level=level,
-        coverage=dispatcher.decide.coverage,
-        sets=None if dispatcher.decide.coverage is None else dispatcher.decide.sets,
+        coverage=decide.coverage,
+        sets=None if decide.coverage is None else decide.sets,
         unfamiliar=policy.unfamiliar if policy.familiarity else None,
         false_alarms=policy.false_alarms,
         drift=DriftReply(
             seen=stream.seen,
             alarm=stream.alarm,
             since_picture=stream.since,
-            since=dispatcher.drift_since,
+            since=looks.monitor.since,
             expected_accuracy=stream.expected(),
         )
-        if stream.drift
+        if stream.drift or stream.shift
         else None,
         limits=LimitsReply(bytes=limits.body, pixels=limits.pixels, pictures=limits.pictures),
     )
@@ -97,12 +93,3 @@ def described(dispatcher: Dispatcher, level: float) -> ProfileReply:
 def public(description: str) -> str:
     """The last part of a classifier's description: no folder of this machine, no address of another."""
     return description.replace("\\", "/").rstrip("/").rpartition("/")[2]
-
-
-def reliability(policy: Policy) -> str:
-    """The reliability diagram of what the verdicts rest on, as SVG; an empty one if no labelled picture is known."""
-    held_out = policy.held_out
-    if not held_out.correct:
-        return '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1" width="0" height="0"></svg>'
-    curve = metrics.reliability(*held_out.arrays())
-    return figures.reliability_svg(curve, title="Confidence and how often it was right")

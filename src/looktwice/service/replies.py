@@ -6,12 +6,36 @@ from http import HTTPStatus
 from typing import Literal
 
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from looktwice.errors import LookTwiceError
-from looktwice.verdicts.look import Verdict, adjective
 
 PROBLEM = "application/problem+json"
+RETRY_AFTER = 60.0
+"""Seconds after which to try again if a service is unavailable until somebody does something."""
+
+
+EXAMPLE: JsonDict = {
+    "name": "shirt.png",
+    "digest": "5cf9e8a0",
+    "label": "Shirt",
+    "confidence": 0.74,
+    "low": 0.61,
+    "high": 0.84,
+    "decision": "review",
+    "held": False,
+    "base": "Shirt",
+    "votes": [{"view": "mirror", "label": "Shirt"}, {"view": "zoom:1.15", "label": "Coat"}],
+    "agree": 1,
+    "queries": 3,
+    "prediction_set": ["Shirt", "Coat", None],
+    "evidence": "labels",
+    "score": None,
+    "familiarity": 0.63,
+    "unfamiliar_because": None,
+    "sentence": "1 of 2 views agree; the enlarged one says Coat; such answers are right 74 % of the time.",
+}
 
 
 class VoteReply(BaseModel):
@@ -22,9 +46,12 @@ class VoteReply(BaseModel):
 
 
 class VerdictReply(BaseModel):
-    """What to think of one picture."""
+    """What to think of one picture: the schema of `Verdict.to_dict`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
 
     name: str
+    digest: str = Field(description="of the pixels; empty for bursts")
     label: str
     confidence: float = Field(ge=0, le=1, description="the probability that the label is right")
     low: float = Field(ge=0, le=1)
@@ -32,8 +59,12 @@ class VerdictReply(BaseModel):
     decision: Literal["accept", "review"] | None = Field(
         description="null for bursts of familiar photos, which have no guarantee"
     )
+    held: bool = Field(
+        description="whether it must not be accepted, whatever the decision, because the pictures have changed"
+    )
     base: str = Field(description="what the classifier said about the picture itself")
     votes: list[VoteReply]
+    agree: int = Field(description="how many views say what the verdict says")
     queries: int
     prediction_set: list[str | None] | None = Field(
         description="the labels that it may have, the most probable first, and null for any other label; null in place "
@@ -51,27 +82,6 @@ class VerdictReply(BaseModel):
         "null where it is like them, or the profile cannot tell"
     )
     sentence: str
-
-    @classmethod
-    def of(cls, verdict: Verdict, name: str) -> VerdictReply:
-        """The verdict under the name that the client gave its picture."""
-        return cls.model_construct(  # checked values already, and a hundred times as many as requests of other kinds
-            name=name,
-            label=verdict.label,
-            confidence=verdict.confidence,
-            low=verdict.low,
-            high=verdict.high,
-            decision=verdict.decision,
-            base=verdict.base,
-            votes=[VoteReply.model_construct(view=view, label=label) for view, label in verdict.votes],
-            queries=verdict.queries,
-            prediction_set=None if verdict.prediction_set is None else list(verdict.prediction_set),
-            evidence=verdict.evidence,
-            score=verdict.score,
-            familiarity=verdict.familiarity,
-            unfamiliar_because=verdict.unfamiliar_because,
-            sentence=verdict.sentence(),
-        )
 
 
 class Problem(BaseModel):
@@ -112,8 +122,9 @@ class Refusal(LookTwiceError):
     def response(self) -> Response:
         """The same as a reply."""
         headers = {"connection": "close"} if self.code == "slow" else {}
-        if self.retry_after is not None:
-            headers["retry-after"] = str(max(1, round(self.retry_after)))
+        retry_after = RETRY_AFTER if self.retry_after is None and self.status == 503 else self.retry_after
+        if retry_after is not None:
+            headers["retry-after"] = str(max(1, round(retry_after)))
         if self.allow:
             headers["allow"] = self.allow
         if self.status == 401:
@@ -133,6 +144,7 @@ CODES = {
     "host": 421,
     "picture": 422,
     "unfamiliar": 422,
+    "headers": 431,
     "busy": 429,
     "budget": 429,
     "internal": 500,
@@ -141,8 +153,3 @@ CODES = {
     "time": 504,
 }
 """Every code of a refusal, and its HTTP status."""
-
-
-def caption(view: str) -> str:
-    """What a view looks like, for people."""
-    return adjective(view) or view

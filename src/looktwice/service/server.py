@@ -4,73 +4,117 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
-from contextlib import suppress
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
+from typing import ClassVar
 
 import uvicorn
+import uvicorn.loops.auto
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from looktwice.asking import session
-from looktwice.asking.progress import say
-from looktwice.asking.session import AskOptions
 from looktwice.errors import LookTwiceError
-from looktwice.model import AsyncModel
+from looktwice.model import AskOptions, AsyncModel, DecisionOptions
 from looktwice.service import Limits, Place
 from looktwice.service.app import ServiceSettings, build
 from looktwice.service.guards import Tokens, check_address
 from looktwice.service.label_studio import Studio
-from looktwice.verdicts.planning import LADDER, selection_level
-from looktwice.verdicts.policy import NEVER, DecisionOptions
-from looktwice.verdicts.profile import Profile
+from looktwice.service.replies import Refusal
 from looktwice.verdicts.review import ReviewFolder
 
 GRACE = 30
 """Seconds that a shutdown waits for requests."""
 KEEP_ALIVE = 20
 """Seconds that an idle connection stays open."""
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+OTHER_FILES = 256
+"""Open files that are left for the classifier's connections, the ledger and the rest."""
 
 
 class Patient(HttpToolsProtocol):
-    """uvicorn's protocol, with a deadline and a size for headers, so that slow clients cannot pile up.
+    """uvicorn's protocol with limits, so that slow and idle clients cannot pile up.
 
+    Headers have a deadline and a size. Beyond the limit of connections, the one that has been without a request for
+    the longest time is closed, so that a new one can always ask for something.
     A body has its deadline where it is read. What still comes of one that was refused is read and dropped, for a
     while: closed at once, the client would lose the refusal to a reset.
     """
 
     limits = Limits()
+    idle: ClassVar[dict[Patient, None]] = {}
+    """Connections without a request in progress, the longest idle first."""
     _deadline: asyncio.TimerHandle | None = None
-    _head: int | None = None
-    """Bytes of the headers so far, while they are coming."""
+    _unread: int | None = 0
+    """Bytes that arrived while headers are incomplete; None while they are not awaited."""
+    _head = 0
+    """Bytes of the headers that were read."""
     _last = False
     """The client wants no further request on this connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_deadline(self.limits.headers)
-        self._head = 0
+        if len(self.connections) > self.limits.connections and self.idle:
+            longest = next(iter(self.idle))
+            del self.idle[longest]
+            longest.transport.abort()
+        self.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self.idle.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._head is not None:
-            self._head += len(data)
-            if self._head > self.limits.head:
+        if self._unread is not None:
+            self._unread += len(data)
+            if self._unread > self.limits.head:
                 self._close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._set_deadline(self.limits.headers)
-        self._head = self._head or 0
+        self._unread, self._head = self._unread or 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)  # with the colon, the space and the line's end
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > self.limits.head:
+            raise ValueError("the headers are too large")  # upon which uvicorn calls send_400_response
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, or has too many headers, as everything else is refused."""
+        refusal = Refusal("request", "this is not a valid HTTP request")
+        if self._head > self.limits.head:
+            refusal = Refusal("headers", f"the headers may have {self.limits.head:,} bytes; send fewer")
+        reply = refusal.response()
+        fields = [*reply.raw_headers, (b"connection", b"close")]
+        lines = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}".encode()]
+        lines += [name + b": " + value for name, value in fields]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(reply.body)]))
+        self.transport.close()
 
     def on_headers_complete(self) -> None:
         self._cancel_deadline()
-        self._head = None
+        self._unread = None
+        self.idle.pop(self, None)
         super().on_headers_complete()
         self._last = not self.cycle.keep_alive
         self.cycle.keep_alive = True
@@ -82,6 +126,8 @@ class Patient(HttpToolsProtocol):
             self._close()
 
     def on_response_complete(self) -> None:
+        if not self.pipeline and not self.transport.is_closing():
+            self.idle[self] = None
         super().on_response_complete()
         if self.cycle.more_body:
             self._set_deadline(self.limits.upload)
@@ -104,7 +150,7 @@ class Patient(HttpToolsProtocol):
 
 def protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """The protocol under these limits."""
-    return type("Limited", (Patient,), {"limits": limits})
+    return type("Limited", (Patient,), {"limits": limits, "idle": {}})
 
 
 def run(
@@ -126,27 +172,37 @@ def run(
     model = AsyncModel.load(path, classifier, options=ask)
     kept = ReviewFolder(review, limits.reviews, limits.review_bytes) if review else None
     settings = ServiceSettings(
-        model, guaranteeing(decide, model.fitted()), decide.level, limits, tokens, place.names, kept, studio
+        model, model.strictest_guarantee(decide), decide.level, limits, tokens, place.names, kept, studio
     )
     try:
-        # Ctrl-C is how it ends: uvicorn raises the signal again when everything is saved.
+        # Ctrl-C is how it ends, also before it listens to signals.
         with listen(place.host, place.port) as listening, suppress(KeyboardInterrupt):
-            session.run(lambda: serve(settings, place, listening))
+            run_async(serve(settings, place, listening))
     finally:
         if kept:
             kept.close()
 
 
-def guaranteeing(decide: DecisionOptions, profile: Profile) -> DecisionOptions:
-    """The options with a guarantee: the one they name, or the best that the profile can keep.
+def run_async(work: Coroutine[None, None, None]) -> None:
+    """Run the work on the fastest event loop that is installed, as uvicorn does."""
+    with asyncio.Runner(loop_factory=uvicorn.loops.auto.auto_loop_factory()) as runner:
+        runner.run(work)
 
-    Looking for the best one tries several, so each must be that much more certain.
-    """
-    if decide.max_error is not None:
-        return decide
-    level = selection_level(decide.level)
-    candidates = [replace(decide, max_error=max_error, level=level) for max_error in LADDER]
-    return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
+
+def open_files(connections: int) -> int:
+    """How many connections the process can have, up to those wanted; its limit of open files is raised if it may be."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - OTHER_FILES))
 
 
 async def serve(settings: ServiceSettings, place: Place, listening: socket.socket) -> None:
@@ -160,14 +216,13 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is not one
     config = uvicorn.Config(
         app,
-        http=protocol(limits),
+        http=protocol(replace(limits, connections=open_files(limits.connections))),
         ws="none",
         lifespan="on",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GRACE,
         ssl_certfile=place.certificate,
@@ -177,17 +232,41 @@ async def answer(app: ASGIApp, limits: Limits, place: Place, listening: socket.s
         config.load()
     except OSError as error:
         raise LookTwiceError(f"the certificate or its key cannot be used: {error}; check both files") from None
-    say(f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)")
+    lines = [f"Serving at {address(listening, secure=config.is_ssl)} (press Ctrl-C to stop)\n"]
     if elsewhere := outside(listening, secure=config.is_ssl):
-        say(f"From a phone or another machine on the network: {elsewhere}")
-    await uvicorn.Server(config).serve(sockets=[listening])
+        lines.append(f"From a phone or another machine on the network: {elsewhere}\n")
+    with suppress(OSError):
+        sys.stderr.writelines(lines)
+        sys.stderr.flush()
+    server = uvicorn.Server(config)
+    server.capture_signals = partial(_ended_by_signals, server)  # type: ignore[method-assign]
+    await server.serve(sockets=[listening])
+
+
+@contextmanager
+def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """End the server gently at SIGINT, SIGTERM and SIGHUP.
+
+    uvicorn would raise the signal again before the ledger is closed. One that is ignored on purpose stays so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    named = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handled = [each for each in named if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, server.handle_exit) for each in handled}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket at the address."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=512)
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
     except OSError as error:
         why = error.strerror or str(error)
         raise LookTwiceError(f"cannot serve at {host}, port {port}: {why}; try another --port, or 0") from None

@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from looktwice import __version__, files
-from looktwice.asking.outcome import Cause, Unscored
 from looktwice.calibration.paper import Cumulative, Gaussian, Transfer
+from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError, ImageError, ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import Image, shown
@@ -42,7 +42,7 @@ class Probe:
 
 
 def probe(model: OpenModel, image: Image, views: Sequence[View], draws: int, seed: int) -> tuple[Reading, ...]:
-    """One reading a view, of `draws` draws each: the same that an Asker with this seed would send to a classifier."""
+    """One reading a view, of `draws` draws each: the same that an engine with this seed would send."""
     (base,) = model.features([model.prepare(render(image, [base_question(image)])[0])])
     # Each view is a call of its own, so that its figures are the same to the digit whatever else is measured.
     readings, step = [], max(1, ROOM // image.pixels.nbytes)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from looktwice.asking.outcome import Unscored
 from looktwice.calibration import calibrators, crossfit, metrics
 from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.paper import Naive
 from looktwice.calibration.shares import Constant
 from looktwice.calibration.votes import Bools, Floats, LabelledVotes, Tally, base_tally
+from looktwice.engine.outcome import Unscored
 from looktwice.plots import figures, notebook
 from looktwice.plots.notebook import Drawing
 from looktwice.verdicts import stopping

@@ -82,8 +82,6 @@ class Familiarity(BaseModel):
 
     descriptor: Literal[1] = 1
     """Which numbers describe a picture."""
-    scale: Literal[2]
-    """Of the distances: LEAST_UNITS and LEAST_VARIANCE. Those of scale 1 were measured by others."""
     neighbours: str
     """Descriptors of some labelled pictures: 32-bit floats in base64, `len(NAMES)` a picture."""
     distances: tuple[float, ...]
@@ -105,7 +103,7 @@ class Familiarity(BaseModel):
         packed = base64.b64encode(descriptors[mixed[:half]].astype("<f4").tobytes()).decode()
         ranked = descriptors[mixed[half : half + RANKED]]
         distances = np.sort(cls.model_construct(neighbours=packed).distance(ranked))
-        return cls(scale=2, neighbours=packed, distances=tuple(distances.tolist()), size=size)
+        return cls(neighbours=packed, distances=tuple(distances.tolist()), size=size)
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same fields; what is derived from them does not count."""
@@ -113,13 +111,6 @@ class Familiarity(BaseModel):
 
     def __hash__(self) -> int:
         return hash((self.neighbours, self.distances))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_of_this_scale(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("scale", 1) == 1:
-            raise ValueError("its distances are of an older scale; fit again: answers in the ledger cost no query")
-        return values
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

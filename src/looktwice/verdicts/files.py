@@ -14,16 +14,16 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from looktwice import files
-from looktwice.asking.outcome import Cause, Unscored
+from looktwice.engine.outcome import Cause, Unscored
 from looktwice.errors import DataError, LookTwiceError
-from looktwice.pictures.collection import Picture
-from looktwice.pictures.image import WorkingSize
+from looktwice.pictures.collection import Picture, Stamp
+from looktwice.pictures.image import Image, WorkingSize
 from looktwice.verdicts.look import Verdict
 
 COLUMNS: files.Columns = {
@@ -45,11 +45,27 @@ COLUMNS: files.Columns = {
     "cause": "text",
     "message": "text",
 }
+BEGINNING = b"looktwice score "
+"""How a part file begins; the line goes on with what it has verdicts of."""
 PART = (*COLUMNS, "stamp", "digest")
 """The columns of a line of the part file: also the stamp of the picture's file, and the digest of its pixels."""
 SETTLED = 1.0
-"""Seconds before a run by which a file was last changed if its stamp is to be trusted: clocks of files are coarse."""
+"""Seconds by which a file must be older than its stamp if that is to be trusted: clocks of files are coarse."""
 NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Takes the stamp of a picture's file before it is read, so that it can only be of these pixels or older ones."""
+
+    picture: Picture
+    stamps: dict[str, Stamp | None]
+
+    def image(self, name: str, size: WorkingSize | None = None) -> Image:
+        stamp = self.picture.stamp()
+        settled = stamp and max(stamp[:2]) / 1e9 < time.time() - SETTLED
+        self.stamps.setdefault(name, stamp if settled else None)
+        return self.picture.image(size)
 
 
 class ScoreFile:
@@ -73,13 +89,15 @@ class ScoreFile:
         self._out = out
         self._hold = files.FileLock(out)
         self._part = out.with_name(out.name + ".part")
-        self._header = json.dumps(header, sort_keys=True)
+        self._header = BEGINNING + json.dumps(header, sort_keys=True).encode() + b"\n"
         self._pictures = pictures
         self._starts = array("q", [NOWHERE]) * len(pictures)
         """Where the line of each picture begins in the part file."""
         self._next = 0
         self._size = size
-        self._verify, self._began = verify, time.time() - SETTLED
+        self._verify = verify
+        self._stamps: dict[str, Stamp | None] = {}
+        """Those of pictures that were read and have no verdict yet."""
         self.changed = set[int]()
         """The places of pictures whose verdicts are about other pixels than they have now."""
         self._file = self._open()
@@ -92,14 +110,16 @@ class ScoreFile:
         """How many pictures have none."""
         return self._starts.count(NOWHERE)
 
+    def watched(self, pictures: Iterable[Picture]) -> Iterator[Picture]:
+        """The pictures to ask about, whose stamps are kept until their verdicts are there."""
+        return (replace(picture, source=_Watched(picture, self._stamps)) for picture in pictures)
+
     def add(self, verdict: Verdict) -> None:
         """Append a verdict."""
         # Verdicts come in the order of the pictures, so that the next place is nearly always the right one.
         ahead = chain(range(self._next, len(self._pictures)), range(self._next))
         place = next(place for place in ahead if self._pictures[place].name == verdict.name)
-        stamp = self._pictures[place].stamp()
-        if stamp and stamp[0] / 1e9 > self._began:  # it may have changed since it was read
-            stamp = None
+        stamp = self._stamps.pop(verdict.name, None)
         line = json.dumps({**record(verdict), "stamp": stamp, "digest": verdict.digest}) + "\n"
         with self._writing():
             start = self._file.tell()
@@ -136,22 +156,21 @@ class ScoreFile:
             what = f"{str(self._out)!r} cannot be written ({error.strerror})"
             raise DataError(f"{what}; free some space and run the same command again") from None
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> IO[bytes]:
         try:
-            file = self._part.open("a+b")
-        except OSError as error:
+            file = files.open_own(self._part, BEGINNING)
+        except DataError:
             self._hold.release()
-            raise DataError(f"{str(self._part)!r} cannot be written: {error.strerror}") from None
+            raise
         file.seek(0)
-        first = file.readline()
-        if first.decode("utf-8", "replace").rstrip("\n") == self._header:
+        if file.readline() == self._header:
             self._read(file)
         else:
             file.truncate(0)
-            file.write((self._header + "\n").encode())
+            file.write(self._header)
         return file
 
-    def _read(self, file: BinaryIO) -> None:
+    def _read(self, file: IO[bytes]) -> None:
         """Take over sound lines about pictures as they are now.
 
         One cut off by a crash is dropped, and a damaged one is as good as not there.
@@ -207,26 +226,12 @@ def unscored_record(unscored: Unscored) -> dict[str, object]:
 
 
 def record(verdict: Verdict) -> dict[str, object]:
-    """The columns of a verdict."""
-    return {
-        "name": verdict.name,
-        "label": verdict.label,
-        "confidence": round(verdict.confidence, 6),
-        "low": round(verdict.low, 6),
-        "high": round(verdict.high, 6),
-        "base": verdict.base,
-        "agree": verdict.agree(),
-        "queries": verdict.queries,
-        "votes": [label for _, label in verdict.votes],
-        "decision": verdict.decision,
-        "prediction_set": None if verdict.prediction_set is None else list(verdict.prediction_set),
-        "evidence": verdict.evidence,
-        "score": verdict.score,
-        "familiarity": None if verdict.familiarity is None else round(verdict.familiarity, 6),
-        "unfamiliar_because": verdict.unfamiliar_because,
-        "cause": None,
-        "message": None,
-    }
+    """The columns of a verdict: those of its schema, with numbers of six decimals, and of votes the labels alone."""
+    fields = {**verdict.to_dict(), "votes": [label for _, label in verdict.votes]}
+    for name in ("confidence", "low", "high", "familiarity"):
+        value = getattr(verdict, name)
+        fields[name] = None if value is None else round(value, 6)
+    return {column: fields.get(column) for column in COLUMNS}
 
 
 def rows(records: Iterable[dict[str, object]]) -> Iterator[list[object]]:

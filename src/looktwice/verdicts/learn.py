@@ -9,9 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from looktwice import __version__
-from looktwice.asking.asker import Asker
-from looktwice.asking.jobs import NO_SCREEN, Rounds, Screen, Trial
-from looktwice.asking.outcome import Unscored
 from looktwice.calibration import crossfit
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.calibrators import dump
@@ -19,6 +16,10 @@ from looktwice.calibration.crossfit import Outcome
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.scales import useless
 from looktwice.calibration.votes import OUTSIDE, Floats, LabelledVotes, Row, Votes, base_tally, check_truths
+from looktwice.classifiers.base import reading
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.outcome import Unscored
+from looktwice.engine.query import NO_SCREEN, Rounds, Screen, Trial
 from looktwice.errors import DataError, FitError, UnscoredError
 from looktwice.pictures.collection import Picture
 from looktwice.pictures.image import WorkingSize
@@ -55,6 +56,8 @@ class Collected:
     """What kind of picture each is, by its digest, where that is known."""
     working_size: int | None = None
     """Pixels of the longer side to which larger pictures were scaled, where that was chosen for this classifier."""
+    reading: str = ""
+    """What was read from the classifier's replies."""
     described_at: WorkingSize | None = None
     """The working size at which the pictures were described and asked about."""
 
@@ -95,7 +98,7 @@ class Collected:
 
 
 async def collect(
-    asker: Asker,
+    engine: QueryEngine,
     pictures: Sequence[Picture],
     panel: Panel,
     vocabulary: Sequence[str] = (),
@@ -108,13 +111,13 @@ async def collect(
     Nothing is asked if none of the truths is a label that the classifier is known to give. Where its labels are not
     known, those of a few pictures are compared with the truths first.
     """
-    known = asker.classifier.labels or ()
+    known = engine.classifier.labels or ()
     if known:
         check_truths((p.truth for p in pictures if p.truth is not None), (*known, *vocabulary))
-    trial = None if known else _trial(pictures, vocabulary, asker.label_check)
+    trial = None if known else _trial(pictures, vocabulary, engine.settings.label_check)
     screen = replace(screen, descriptors=True, thumbnails=True)
     order = _taking_turns(pictures)
-    in_turn = [row async for row in asker.ask([pictures[place] for place in order], panel, rounds, screen, trial)]
+    in_turn = [row async for row in engine.ask([pictures[place] for place in order], panel, rounds, screen, trial)]
     found = [row for _, row in sorted(zip(order, in_turn, strict=True), key=lambda one: one[0])]
     rows = [row for row in found if isinstance(row, Row)]
     unscored = [row for row in found if isinstance(row, Unscored)]
@@ -124,19 +127,20 @@ async def collect(
     votes = Votes.collect(rows, tuple(map(str, panel)), vocabulary or known, classes)
     votes = replace(votes, classes=_classes(votes, kept))
     votes = labelled_votes(votes, kept) if len(kept) == len(rows) else votes
-    who, renames = asker.classifier.fingerprint, asker.names.renames
+    who, renames = engine.classifier.fingerprint, engine.names.renames
     descriptors = {row.digest: row.descriptor for row in rows if row.descriptor is not None}
-    size = asker.terms.working_size
+    size = engine.terms.working_size
     return Collected(
         votes,
         tuple(unscored),
         panel,
         who,
-        asker.seed,
+        engine.settings.seed,
         renames,
         similar=_similar(rows),
         descriptors=descriptors,
-        working_size=size.long if size != asker.classifier.terms.working_size else None,
+        working_size=size.long if size != engine.classifier.terms.working_size else None,
+        reading=reading(engine.classifier),
         described_at=size,
     )
 
@@ -211,16 +215,16 @@ def _similar(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 
 
 async def collect_for(
-    asker: Asker, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None
+    engine: QueryEngine, pictures: Sequence[Picture], profile: Profile, policy: Policy | None = None
 ) -> Collected:
     """The answers about every picture under a profile's panel."""
-    profile.check(asker.classifier.fingerprint, asker.names.renames)
-    profile.check_scores(asker.scores)
+    profile.check(engine.classifier)
+    profile.check_scores(engine.settings.scores)
     if profile.pictures:  # a borrowed vocabulary may be of another classifier
         check_truths((p.truth for p in pictures if p.truth is not None), profile.vocabulary)
     policy = policy or Policy.full_panel(profile)
     return await collect(
-        asker, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds, policy.screen()
+        engine, pictures, policy.panel, profile.vocabulary, profile.classes, policy.rounds, policy.screen()
     )
 
 
@@ -327,6 +331,7 @@ def _profile(
         looktwice=__version__,
         classifier=description,
         fingerprint=collected.fingerprint,
+        reading=collected.reading,
         renames=dict(collected.renames),
         vocabulary=labelled.vocabulary,
         classes=labelled.classes,

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from looktwice.asking.asker import Asker
-from looktwice.asking.outcome import Cause
 from looktwice.calibration import crossfit, panels
 from looktwice.calibration.jury import Jury
 from looktwice.calibration.panels import Gain, Loss, Plan
 from looktwice.calibration.paper import Gaussian
 from looktwice.calibration.votes import MISSING, LabelledVotes, Row, Votes
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.outcome import Cause
 from looktwice.errors import UnscoredError, ViewError
 from looktwice.pictures.collection import Picture
 from looktwice.verdicts import learn, stopping
@@ -43,7 +43,7 @@ class Selection:
 
 
 async def choose(
-    asker: Asker,
+    engine: QueryEngine,
     pictures: Sequence[Picture],
     plan: Plan,
     candidates: Sequence[View],
@@ -55,13 +55,13 @@ async def choose(
     The general panel's views are among the candidates and stay to the last rung.
     """
     mixed = shuffled(pictures)
-    pilot = await _climb(asker, mixed, plan, tuple(candidates), general, loss)
+    pilot = await _climb(engine, mixed, plan, tuple(candidates), general, loss)
     columns = [list(pilot.panel).index(view) for view in general if view in pilot.panel]
     panel, gain = panels.choose(panels.with_useful_scores(pilot.labelled()), columns, plan.longest, loss)
     chosen = joined([pilot], Panel(tuple(pilot.panel.views[column] for column in panel))).distinct()
     steps = stopping.steps(stopping.trials(Jury(), chosen.labelled()))
     losses = tuple(float(step.brier.mean()) for step in steps)
-    rest = await _collected(asker, mixed[plan.pilot() :], chosen.panel, chosen.votes.vocabulary)
+    rest = await _collected(engine, mixed[plan.pilot() :], chosen.panel, chosen.votes.vocabulary)
     whole = joined([chosen, rest], chosen.panel).distinct()
     alone, *asked = steps
     best = asked[int(np.argmin(losses[1:]))]
@@ -80,10 +80,10 @@ def fit(chosen: Selection, views: int, description: str) -> tuple[Collected, Pro
 
 
 async def _collected(
-    asker: Asker, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
+    engine: QueryEngine, pictures: Sequence[Picture], panel: Panel, vocabulary: Sequence[str] = ()
 ) -> Collected:
     """The answers about some pictures; nothing is chosen on those that a spent budget or a signal left over."""
-    collected = await learn.collect(asker, pictures, panel, vocabulary)
+    collected = await learn.collect(engine, pictures, panel, vocabulary)
     cut = [item for item in collected.unscored if item.cause in (Cause.BUDGET, Cause.STOPPED)]
     if cut:
         raise UnscoredError(f"no views were chosen, {len(cut)} of {len(pictures)} pictures are left: {cut[0].message}")
@@ -91,17 +91,17 @@ async def _collected(
 
 
 async def _climb(
-    asker: Asker, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel, loss: Loss
+    engine: QueryEngine, mixed: Sequence[Picture], plan: Plan, candidates: tuple[View, ...], general: Panel, loss: Loss
 ) -> Collected:
     """The answers about all pilot pictures under the candidates of the last rung."""
     first, *others = plan.rungs
-    collected = await _collected(asker, mixed[: first.pictures], Panel(candidates))
+    collected = await _collected(engine, mixed[: first.pictures], Panel(candidates))
     asked = first.pictures
     for rung in others:
         keep = [place for place, view in enumerate(collected.panel) if view in general.views[: plan.longest]]
         columns = panels.survivors(panels.with_useful_scores(collected.labelled()), keep, rung.views, loss)
         panel = Panel(tuple(collected.panel.views[column] for column in columns))
-        more = await _collected(asker, mixed[asked : asked + rung.pictures], panel, collected.votes.vocabulary)
+        more = await _collected(engine, mixed[asked : asked + rung.pictures], panel, collected.votes.vocabulary)
         collected, asked = joined([collected, more], panel), asked + rung.pictures
     return collected
 
@@ -122,16 +122,16 @@ def grid_of(family: str) -> Sequence[View]:
 
 
 async def search(
-    asker: Asker, pictures: Sequence[Picture], grid: Sequence[View], draws: int
+    engine: QueryEngine, pictures: Sequence[Picture], grid: Sequence[View], draws: int
 ) -> tuple[Selection, list[Setting]]:
     """The paper's search: every setting of one transformation about half of the pictures, the best about the rest."""
     mixed = shuffled(pictures)
     pilot = mixed[: len(mixed) // 2]
-    asked = [await _collected(asker, pilot, Panel((view,) * draws)) for view in grid]
+    asked = [await _collected(engine, pilot, Panel((view,) * draws)) for view in grid]
     fitted = [crossfit.cross_fit(Gaussian(), collected.labelled()) for collected in asked]
     settings = [Setting(view, float(found.brier.mean())) for view, found in zip(grid, fitted, strict=True)]
     best = asked[int(np.argmin([setting.brier for setting in settings]))]
-    rest = await _collected(asker, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
+    rest = await _collected(engine, mixed[len(pilot) :], best.panel, best.votes.vocabulary)
     best = best.distinct()
     whole = joined([best, rest], best.panel).distinct()
     return Selection(whole, len(best.votes), Gain(0.0, 0.0, 0), draws), settings

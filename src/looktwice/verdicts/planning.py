@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from looktwice.calibration import metrics
 from looktwice.errors import DataError
-from looktwice.verdicts.profile import HeldOut
+from looktwice.verdicts.policy import NEVER, DecisionOptions
+from looktwice.verdicts.profile import HeldOut, Profile
 from looktwice.verdicts.risk import labels_needed
 
 ACCEPTED = (0.25, 0.5, 0.75, 0.9, 1.0)
@@ -23,6 +24,18 @@ POWER = 0.8
 
 LADDER = (0.01, 0.02, 0.05, 0.1, 0.2)
 """The allowed errors among which the strictest guarantee is sought."""
+
+
+def strictest_guarantee(options: DecisionOptions, profile: Profile) -> DecisionOptions:
+    """The options with a guarantee: the one they name, or the strictest of LADDER that the profile supports.
+
+    Because one of several is picked, each is tested at a stricter level.
+    """
+    if options.max_error is not None:
+        return options
+    level = selection_level(options.level)
+    candidates = [replace(options, max_error=max_error, level=level) for max_error in LADDER]
+    return next((each for each in candidates if each.of(profile).accept != NEVER), candidates[-1])
 
 
 def selection_level(level: float) -> float:

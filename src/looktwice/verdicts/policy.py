@@ -10,10 +10,10 @@ from typing import Literal, Self, TypedDict, get_args
 
 import numpy as np
 
-from looktwice.asking.jobs import Rounds, Screen
 from looktwice.calibration.base import Calibrator
 from looktwice.calibration.jury import Jury, Prefixes
 from looktwice.calibration.votes import MISSING, Bools, Floats, Row, Votes
+from looktwice.engine.query import Rounds, Screen
 from looktwice.errors import DataError, ProfileError
 from looktwice.verdicts.conformal import SetKind, SetMaker
 from looktwice.verdicts.drift import Drift

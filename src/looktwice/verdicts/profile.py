@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from looktwice import files
-from looktwice.asking.jobs import Scores
 from looktwice.calibration import base, calibrators, metrics, panels
 from looktwice.calibration.crossfit import ONE_QUERY, Evidence, Outcome
 from looktwice.calibration.distribution import Standing
 from looktwice.calibration.jury import Prefixes
 from looktwice.calibration.votes import Row, Votes
-from looktwice.classifiers.base import lasting
+from looktwice.classifiers.base import AnyClassifier, lasting, names_of, reading
+from looktwice.engine.query import Scores
 from looktwice.errors import DataError, FitError, ProfileError, ViewError
 from looktwice.pictures.image import shown
 from looktwice.plots import figures, notebook
@@ -208,6 +208,9 @@ class Profile(_Part):
     classifier: str
     """The classifier as it was described; credentials are named by their environment variables."""
     fingerprint: str
+    """What decides the classifier's replies."""
+    reading: str = ""
+    """What is read from them; empty where the fingerprint says that too."""
     renames: dict[str, str] = {}
     """What its description made of the classifier's own words; `#3` is the position 3."""
     vocabulary: tuple[str, ...]
@@ -310,11 +313,6 @@ class Profile(_Part):
         version = values.get("schema_version") if isinstance(values, dict) else None
         if isinstance(version, int) and version > SCHEMA:
             raise ProfileError(f"the profile {name!r} has schema {version}, newer than {SCHEMA}: upgrade looktwice")
-        if isinstance(values, dict) and "secondlook" in values:
-            raise ProfileError(
-                f"the profile {name!r} was made by secondlook, as looktwice was called before, whose random views were "
-                "drawn otherwise; fit again"
-            )
         try:
             profile = cls.model_validate(values)
             _try(profile.restored_calibrator(), profile.views(), profile.classes)
@@ -369,13 +367,19 @@ class Profile(_Part):
                 "costs no query, the answers are in the ledger"
             )
 
-    def check(self, fingerprint: str, renames: Mapping[str, str]) -> None:
-        """Refuse a classifier that this profile was not made for, or whose words are renamed otherwise since."""
-        if lasting(fingerprint) != lasting(self.fingerprint):
+    def check(self, classifier: AnyClassifier) -> None:
+        """Refuse a classifier that this profile was not made for, or that is read otherwise since."""
+        if lasting(classifier.fingerprint) != lasting(self.fingerprint):
             raise ProfileError(
-                f"this profile was fitted on classifier {self.fingerprint}, not on {fingerprint}; "
+                f"this profile was fitted on classifier {self.fingerprint}, not on {classifier.fingerprint}; "
                 "fit again, or give the classifier it was made for"
             )
+        if reading(classifier) != self.reading:
+            raise ProfileError(
+                "this profile was fitted when something else was read from the classifier's replies (its label or "
+                "score path); fit again: it costs no query, the replies are in the ledger"
+            )
+        renames = names_of(classifier).renames
         if changed := sorted(word for word, _ in self.renames.items() ^ renames.items()):
             then, now = (shown(names.get(changed[0], changed[0])) for names in (self.renames, renames))
             raise ProfileError(

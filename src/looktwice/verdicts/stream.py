@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -17,6 +19,11 @@ BINS = 5
 """The number of groups of labelled pictures by confidence, equally large, by which live answers are weighted."""
 LEAST_IN_BIN = 20
 Z = 1.96
+TOGETHER, EVERY = 100, 1.0
+"""A monitor runs its tests after this many verdicts or seconds: a run takes about 2 ms for one verdict or for many."""
+MOMENTS = 2000
+"""Timestamps that a monitor keeps, to tell when a change began."""
+LOG = logging.getLogger("looktwice.monitoring")
 
 
 class Observation(NamedTuple):
@@ -154,3 +161,52 @@ class Stream:
         """Where the groups of confidence begin, but for the first."""
         sure = self.held_out.arrays()[0]
         return np.quantile(sure, np.arange(1, BINS) / BINS).tolist() if len(sure) else [0.5] * (BINS - 1)
+
+
+class Monitor:
+    """Compares live verdicts with the labelled pictures as they come, and logs each alarm when it begins."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._stream = policy, Stream.of(policy)
+        self._pending: list[Observation] = []
+        self._ran = 0.0
+        self._moments: dict[int, float] = {}
+        """When each of these numbers of pictures had been seen, until an alarm."""
+
+    def observe(self, verdict: Verdict) -> Verdict:
+        """Take a verdict into account; it comes back held if there is an alarm."""
+        self._pending.append(Observation.at(verdict, self._policy))
+        if len(self._pending) >= TOGETHER or time.monotonic() - self._ran >= EVERY:
+            self._run()
+        return replace(verdict, held=True) if self._stream.alarm else verdict
+
+    @property
+    def stream(self) -> Stream:
+        """The result after all verdicts so far."""
+        if self._pending:
+            self._run()
+        return self._stream
+
+    @property
+    def since(self) -> float | None:
+        """When the pictures began to differ from the profile's, in seconds since 1970; None without an alarm."""
+        since = self.stream.since
+        return None if since is None else max(moment for seen, moment in self._moments.items() if seen <= since)
+
+    def _run(self) -> None:
+        before, self._ran = self._stream, time.monotonic()
+        if before.since is None:
+            self._moments[before.seen] = time.time()
+            if len(self._moments) > MOMENTS:
+                self._moments = dict(list(self._moments.items())[::2])
+        self._stream, self._pending = before.update(self._pending), []
+        for name, was, test in (
+            ("drift: the votes", before.drift, self._stream.drift),
+            ("shift: the pictures themselves", before.shift, self._stream.shift),
+        ):
+            if was and test and test.alarm and not was.alarm:
+                LOG.warning(
+                    "%s no longer look like those that the profile was fitted on, since about picture %s of %s; "
+                    "label some new pictures and fit again",
+                    *(name, test.since, self._stream.seen),
+                )

@@ -1,4 +1,4 @@
-"""Labels and verdicts from and to other tools: Label Studio, FiftyOne, Hugging Face datasets."""
+"""Labels and verdicts from and to other tools: Label Studio and Hugging Face datasets."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from looktwice.asking.outcome import Unscored
+from looktwice.engine.outcome import Unscored
 from looktwice.errors import DataError, ImageError
 from looktwice.labelling.exchange import Judged
 from looktwice.pictures.collection import Picture

@@ -1,0 +1,92 @@
+"""Ray for the time of a run: a cluster that exists, or one on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from looktwice.errors import FleetError, MissingExtra
+
+AUTO = "auto"
+"""The address of the cluster that this machine belongs to."""
+BLOCK = 16 << 20
+"""Bytes of pictures that Ray moves at a time."""
+
+
+@contextmanager
+def running(address: str | None = None, cpus: int | None = None) -> Iterator[int]:
+    """The number of processors of Ray within the block: the cluster at `address`, or a local one with `cpus`.
+
+    Ray neither reports its use over the network nor opens its dashboard, unless the user's own settings say so.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    # Code that calls Ray after it has ended must not start another one.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise MissingExtra("Runs on Ray", "ray") from None
+    if address is None:
+        _start("local", num_cpus=cpus, include_dashboard=False)
+    else:
+        _reach(address)
+        _start(address)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module="ray")
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.raise_original_map_exception = True
+    context.target_max_block_size = BLOCK
+    context.use_datasource_v2 = False  # it lists files in tasks of a whole processor, and the workers have all of them
+    try:
+        yield max(1, int(ray.cluster_resources().get("CPU", 1)))
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raises unless somebody answers at `host:port`, since Ray would wait for minutes; `auto` it finds by itself."""
+    if address == AUTO:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise FleetError(
+            f"no Ray cluster answers at {address} ({error}); give host:port of its head, often port 6379, or auto"
+        ) from None
+
+
+def _start(address: str, **own: object) -> None:
+    import ray
+
+    try:
+        with _quiet():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except Exception as error:  # Ray raises many kinds, plain ones among them
+        raise FleetError(f"Ray did not start at {address}: {last_line(error)}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Ray's core, which announces on the error stream that it logs nothing there; failures are raised."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def last_line(error: Exception) -> str:
+    """The cause of an error, without Ray's traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

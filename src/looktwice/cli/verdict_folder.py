@@ -1,0 +1,92 @@
+"""A folder of verdicts, here or in a bucket: Parquet files, and a header that says what they are verdicts of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+from uuid import uuid4
+
+from looktwice.errors import DataError
+from looktwice.pictures.image import shown
+from looktwice.ray import SOURCE, filesystem
+
+HEADER = "_looktwice.json"
+
+
+class VerdictFolder:
+    """The folder into which a run on Ray writes, and from which another goes on."""
+
+    def __init__(self, folder: str) -> None:
+        self._files, self._folder = filesystem(folder.rstrip("/"))
+        self._shown = shown(folder)
+
+    def begin(self, header: dict[str, object]) -> None:
+        """Make the folder, or go on in one with the same header."""
+        text = json.dumps(header, sort_keys=True).encode()
+        with self._writing():
+            self._files.create_dir(self._folder, recursive=True)
+            names = self._names()
+            if not names:
+                with self._atomic(HEADER) as file:
+                    file.write(text)
+                return
+        if HEADER not in names:
+            raise DataError(f"{self._shown} holds other files; name another folder")
+        with self._files.open_input_stream(f"{self._folder}/{HEADER}") as known:
+            same = known.read() == text
+        if not same:
+            raise DataError(f"{self._shown} holds verdicts of another profile or other options; name another folder")
+
+    def done(self, sources: set[str], tidy: bool) -> set[str]:
+        """The names of pictures that have a verdict and whose files are still as they were.
+
+        If `tidy`, all other rows are removed, and files that a killed run left unfinished.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        done = set[str]()
+        for name in (name for name in self._names() if name.endswith(".parquet")):
+            path = f"{self._folder}/{name}"
+            try:
+                table = pq.read_table(path, filesystem=self._files)
+            except pa.ArrowInvalid:
+                table = None
+            rows = zip(*(table[each].to_pylist() for each in ("label", SOURCE)), strict=True) if table else ()
+            kept = [label is not None and source in sources for label, source in rows]
+            table = table.filter(pa.array(kept, pa.bool_())) if table else None
+            if table:
+                done.update(table["name"].to_pylist())
+            if not tidy or (kept and all(kept)):
+                continue
+            with self._writing():
+                if not table:
+                    self._files.delete_file(path)
+                    continue
+                with self._atomic(name) as file:
+                    pq.write_table(table, file)
+        return done
+
+    def _names(self) -> set[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        listing = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        return {each.base_name for each in listing if each.type == FileType.File}
+
+    @contextmanager
+    def _atomic(self, name: str) -> Iterator[IO[bytes]]:
+        """A file that appears under its name when it is complete; readers pass over names that begin with a dot."""
+        part = f"{self._folder}/.{name}.{uuid4().hex}"
+        with self._files.open_output_stream(part) as file:
+            yield file
+        self._files.move(part, f"{self._folder}/{name}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as fault:
+            why = " ".join(str(fault).split())[:200]
+            raise DataError(f"{self._shown} cannot be written ({why}); check its rights and the free space") from None

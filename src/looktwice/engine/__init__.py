@@ -1,0 +1,1 @@
+"""Queries and what they cost: the only package that spends."""

@@ -1,0 +1,319 @@
+"""Queries asked in the vendors' batches: within a day, at a lower price, each uploaded once.
+
+A batch is entered in the ledger with its queries before anything is sent. Whoever comes after a crash finds it there:
+what the vendor has of it is looked up by the name that we gave it, and only what it surely does not have is released.
+Results are matched by the name of their query, and each is entered once, however often and in whatever order they
+come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from looktwice.classifiers.base import Answer, reading
+from looktwice.classifiers.chat.batching import Fate, Line, Sought
+from looktwice.classifiers.chat.model import Asked, ChatClassifier
+from looktwice.classifiers.transport import Reply
+from looktwice.engine.budget import MICRO
+from looktwice.engine.ledger.ledger import Claim, InBatch, OpenBatch, OverBudget, Settled, Wait
+from looktwice.engine.ledger.schema import Outcome
+from looktwice.engine.limits import Polling
+from looktwice.engine.outcome import Cause, Failure
+from looktwice.engine.query import Query
+from looktwice.engine.runner import Runner
+from looktwice.errors import ClassifierError, LedgerError, TransientError
+from looktwice.phrasing import Phrasing
+
+T = TypeVar("T")
+Unanswered = Callable[[], AsyncIterator[Sequence[Query]]]
+"""The queries that have no answer in the ledger, prepared, a few at a time; looked up again at each call."""
+DAY = 86_400.0
+SLICE = 2000
+"""Results that are entered together."""
+LOOKS = 4
+"""How often the results of a finished batch are fetched while some are missing."""
+
+
+class Batches:
+    """Gets answers from a vendor's batches, within the budget of a runner."""
+
+    def __init__(self, runner: Runner, polling: Polling) -> None:
+        if not isinstance(runner.classifier, ChatClassifier):
+            raise ClassifierError("only chat models can be asked in batches; leave --batch out")
+        if runner.ledger is None or not runner.ledger.database.lasting:
+            raise LedgerError("batches need a ledger on disk or in PostgreSQL, which outlives the run; name one")
+        self._classifier, self._ledger = runner.classifier, runner.ledger
+        self._runner = runner
+        self._polling = polling
+        self._api = runner.classifier.batches()
+        self._sent: Counter[bytes] = Counter()
+        self._waiting: list[tuple[Query, Asked]] = []
+        self._size = 0
+        self.failures: dict[bytes, Failure] = {}
+        """Why queries have no answer."""
+        self.answered = 0
+        self.in_flight = 0
+        """Queries in batches whose results are not here."""
+
+    async def fetch(self, unanswered: Unanswered) -> None:
+        """Have all queries answered, in as many batches as that takes; those that cannot be are in `failures`."""
+        while not self._runner.halt:
+            await self._collect(patient=False)
+            before, elsewhere = self._sent.total(), False
+            self.failures = {key: why for key, why in self.failures.items() if why.cause is not Cause.BUDGET}
+            async for queries in unanswered():
+                for query in queries:
+                    elsewhere |= await self._add(query)
+            elsewhere |= await self._submit()
+            if not elsewhere and self._sent.total() == before:
+                return
+            await self._collect(patient=True)
+            if elsewhere:
+                await self._runner.pause(self._polling.soonest)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._api.close()
+
+    # Into a batch ----------------------------------------------------------------------------------------------------
+
+    async def _add(self, query: Query) -> bool:
+        """Put a query in the next batch, and send that if it is full; whether another session has a query."""
+        elsewhere = False
+        if query.entry.key in self.failures or self._runner.halt or not isinstance(query.prepared, Asked):
+            return False
+        if self._sent[query.entry.key] >= self._polling.tries:
+            why = f"it expired or failed in {self._polling.tries} batches"
+            self.failures[query.entry.key] = Failure(Cause.CLASSIFIER, why)
+            return False
+        size = len(query.prepared.body) + 200
+        if self._waiting and (
+            self._size + size > self._api.most_bytes or len(self._waiting) == self._api.most_questions
+        ):
+            elsewhere = await self._submit()
+        self._waiting.append((query, query.prepared))
+        self._size += size
+        return elsewhere
+
+    async def _submit(self) -> bool:
+        """Claim and send the batch that was gathered; whether another session has some of its queries."""
+        queries = {query.entry.key: query for query, _ in self._waiting}
+        prepared = {query.entry.key: asked for query, asked in self._waiting}
+        self._waiting, self._size = [], 0
+        if not queries:
+            return False
+        id = secrets.randbits(62)
+        reserves = {key: (query.quote or self._runner.typical).most * MICRO for key, query in queries.items()}
+        settings = self._runner.settings
+        granted = await self._ledger.claim(
+            self._classifier.fingerprint,
+            [(query.entry, reserves[key]) for key, query in queries.items()],
+            settings.budget,
+            description=settings.description,
+            batch=id,
+        )
+        by_key = dict(zip(queries, granted, strict=True))
+        for key, found in by_key.items():
+            if isinstance(found, OverBudget):
+                why = settings.budget.exhausted(found.spend, reserves[key])
+                self.failures[key] = Failure(Cause.BUDGET, why)
+        claimed = tuple(key for key, found in by_key.items() if isinstance(found, Claim))
+        if claimed:
+            self._runner.progress.sent += len(claimed)
+            self.in_flight += len(claimed)
+            self._sent.update(claimed)
+            asked = [(key, *prepared[key]) for key in claimed]
+            lines = [self._api.line(f"{key.hex()}-{int(how.ranked)}-{id:016x}", body) for key, body, how in asked]
+            await self._send(OpenBatch(id, None, None, time.time(), claimed, False), lines)
+        return any(isinstance(found, Wait | InBatch) for found in by_key.values())
+
+    async def _send(self, batch: OpenBatch, lines: Sequence[bytes]) -> None:
+        """Upload a batch; before anything is sent again, it is looked for at the vendor."""
+        try:
+            file = await self._once(
+                lambda: self._api.upload(batch.name, lines), lambda: self._api.find_file(batch.name)
+            )
+            await self._note(batch.id, file=file)
+            sought = Sought(batch.name, file, time.time(), len(batch.keys), self._others())
+            create = partial(self._api.create, batch.name, file, lines)
+            remote = await self._once(create, partial(self._find, sought))
+            await self._note(batch.id, remote=remote)
+        except ClassifierError as error:
+            refused = error.status is not None or not error.sent
+            if refused and not isinstance(error, TransientError):  # so that the vendor surely does not have it
+                await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
+            if not (self._runner.halt and isinstance(error, TransientError)):  # the next run finds out
+                self._runner.end(error)
+
+    async def _once(self, send: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]]) -> T:
+        """The result of `send`; if it failed but may have arrived, what `find` finds of it."""
+        for attempt in range(self._polling.faults):
+            try:
+                return await send()
+            except TransientError as error:
+                if attempt == self._polling.faults - 1 or self._runner.halt:
+                    raise
+                await self._rest(attempt, error)
+                if error.sent and (found := await self._retried(find)) is not None:
+                    return found
+        raise AssertionError
+
+    # Out of a batch --------------------------------------------------------------------------------------------------
+
+    async def _collect(self, patient: bool) -> None:
+        """Fetch the results of the batches that are open, whoever sent them: of all, or of those that have ended."""
+        found = self._ledger.open_batches(self._classifier.fingerprint)
+        self.in_flight = sum(len(batch.keys) for batch in found)
+        for batch in found:
+            if batch.owned and batch.remote is None:
+                continue  # another session is about to send it
+            remote = batch.remote or await self._recovered(batch)
+            if remote and not self._runner.halt:
+                await self._results(batch, remote, patient)
+
+    async def _recovered(self, batch: OpenBatch) -> str | None:
+        """The vendor's id of a batch that was about to be sent; one that it surely does not have is released."""
+        started, late = time.monotonic(), False
+        while not self._runner.halt:
+            file = batch.file or await self._retried(lambda: self._api.find_file(batch.name))
+            sought = Sought(batch.name, file, batch.at, len(batch.keys), self._others())
+            try:
+                remote = await self._retried(partial(self._find, sought))
+            except TransientError:
+                if self._runner.halt:
+                    return None
+                raise
+            if remote is None and file and late:
+                create = partial(self._api.create, batch.name, file, ())
+                remote = await self._once(create, partial(self._find, sought))
+            if remote:
+                await self._note(batch.id, file, remote)
+                return remote
+            if late:
+                await self._settle(batch.id, [Settled(key, Outcome.UNSENT) for key in batch.keys])
+                return None
+            await self._runner.pause(min(self._polling.soonest, self._polling.grace))
+            late = time.monotonic() - started > self._polling.grace
+        return None
+
+    async def _find(self, sought: Sought) -> str | None:
+        """What the vendor calls a batch; a TransientError if the run is stopped before that is known.
+
+        A vendor that shows what is in a batch only at its end makes us wait for those of others, for up to a day.
+        """
+        search = asyncio.create_task(self._api.find(sought))
+        stopping = asyncio.create_task(self._runner.pause(DAY))
+        try:
+            await asyncio.wait([search, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if search.done():
+                return search.result()
+            raise TransientError("the run was stopped before the vendor said whether it has a batch; run again")
+        finally:
+            stopping.cancel()
+            search.cancel()
+
+    def _others(self) -> frozenset[str]:
+        return self._ledger.known_batches(self._classifier.fingerprint)
+
+    async def _results(self, batch: OpenBatch, remote: str, patient: bool) -> None:
+        """Wait for a batch, if it is to be waited for, and enter its results."""
+        state, wait = await self._retried(lambda: self._api.state(remote)), self._polling.soonest
+        while not state.ended:
+            if patient:
+                await self._runner.pause(wait)
+            if self._runner.halt or not patient:
+                return
+            wait = min(self._polling.latest, 1.5 * wait)
+            state = await self._retried(lambda: self._api.state(remote))
+        left, looks = set(batch.keys), 0
+        while True:
+            await self._enter(batch, left, await self._retried(lambda: self._api.results(remote)))
+            looks += 1
+            if not left or looks == LOOKS or state.rest is Fate.FAILED:
+                break
+            # A file that is cut off or not complete yet would have paid answers bought again.
+            await self._runner.pause(self._polling.soonest * 1.5**looks)
+            if self._runner.halt:
+                return
+        for key in left:
+            self._note_failure(key, state.rest, state.message.encode())
+        await self._settle(batch.id, [Settled(key, Outcome.KEPT if state.lost else Outcome.UNSENT) for key in left])
+
+    async def _enter(self, batch: OpenBatch, left: set[bytes], lines: Sequence[Line]) -> None:
+        """Enter the results of those queries that are left, and take them out of it."""
+        part: list[Settled] = []
+        for line in lines:
+            id, _, name = line.id.partition("-")
+            flag, _, number = name.partition("-")
+            if number == f"{batch.id:016x}" and (key := _key(id)) in left:
+                left.discard(key)
+                part.append(self._settled(key, line, Phrasing(ranked=flag == "1")))
+            if len(part) == SLICE:
+                await self._settle(batch.id, part)
+                part = []
+        await self._settle(batch.id, part)
+
+    def _settled(self, key: bytes, line: Line, phrasing: Phrasing) -> Settled:
+        """What a result means for the ledger."""
+        if line.fate is not Fate.ANSWERED:
+            self._note_failure(key, line.fate, line.body)
+            return Settled(key, Outcome.UNSENT)
+        try:
+            answer = self._classifier.read(Reply(line.status, {}, line.body), phrasing)
+        except ClassifierError:
+            return Settled(key, Outcome.KEPT)
+        self.answered += 1
+        self._runner.progress.answered += 1
+        return Settled(key, answer, self._runner.meter.bill(answer), reading=reading(self._classifier))
+
+    def _note_failure(self, key: bytes, fate: Fate, words: bytes) -> None:
+        """Note why a query is not asked again, or that it is: one that expired, or failed in a transient way."""
+        if fate is Fate.FAILED:
+            why = f"the vendor refused it in a batch: {self._api.line_of(words)}"
+            self.failures[key] = Failure(Cause.CLASSIFIER, why)
+        elif fate is Fate.CANCELLED:
+            self.failures[key] = Failure(Cause.STOPPED, "its batch was cancelled; run again to ask it in another")
+        else:
+            self._runner.progress.retries += 1
+
+    async def _settle(self, batch: int, results: Sequence[Settled]) -> None:
+        self.in_flight -= len(results)
+        for result in results:
+            if result.bill:
+                self._runner.count_bill(result.bill, 0)
+            elif isinstance(result.result, Answer):
+                self._runner.progress.micros += self._runner.typical.most
+        await self._ledger.change(lambda transaction: transaction.settle_batch(batch, results))
+
+    async def _note(self, batch: int, file: str | None = None, remote: str | None = None) -> None:
+        """Remember what the vendor calls the file and the batch."""
+        await self._ledger.change(lambda transaction: transaction.note_batch(batch, file, remote))
+
+    async def _retried(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The result of a call to the vendor, retried while it cannot be reached."""
+        for attempt in range(self._polling.faults):
+            try:
+                return await ask()
+            except TransientError as error:
+                if attempt == self._polling.faults - 1 or self._runner.halt:
+                    raise
+                await self._rest(attempt, error)
+        raise AssertionError
+
+    async def _rest(self, attempt: int, error: TransientError) -> None:
+        backoff = min(self._polling.latest, self._polling.soonest * 1.5**attempt)
+        await self._runner.pause(error.retry_after or backoff * random.uniform(0.5, 1))
+
+
+def _key(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

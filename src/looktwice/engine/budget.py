@@ -1,0 +1,139 @@
+"""What may be spent on a classifier, and what has been: queries and money, in total and by the UTC day.
+
+Money is counted in picos, millionths of a millionth of the currency, so that bills by the token are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from sys import maxsize
+from typing import NamedTuple
+
+from looktwice.classifiers.base import Tokens
+from looktwice.errors import BudgetError
+
+MICRO = 1_000_000
+"""Picos in a millionth of the currency."""
+
+Money = str | int | float | Decimal
+
+
+@dataclass(frozen=True)
+class Spend:
+    """The spend on a classifier so far; today is the day in UTC."""
+
+    queries: int = 0
+    picos: int = 0
+    queries_today: int = 0
+    picos_today: int = 0
+
+    @property
+    def micros(self) -> int:
+        """The money in millionths, rounded up."""
+        return -(-self.picos // MICRO)
+
+    def plus(self, queries: int, picos: int) -> Spend:
+        """The same after a change that is made today."""
+        return Spend(self.queries + queries, self.picos + picos, self.queries_today + queries, self.picos_today + picos)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on the spend for one classifier, in total and in one UTC day; None is no limit.
+
+    The scope is the ledger: all that it ever spent on the classifier counts, whoever asked.
+    """
+
+    queries: int | None = None
+    micros: int | None = None
+    queries_per_day: int | None = None
+    micros_per_day: int | None = None
+    stated: tuple[str, str] = ("", "")
+    """The limits of queries and money as the user wrote them, where that differs from the total."""
+
+    def covers(self, spend: Spend, picos: int) -> bool:
+        """Whether one more query at this price is within every limit."""
+        return self.remaining(spend, picos) > 0
+
+    def remaining(self, spend: Spend, picos: int) -> int:
+        """How many more queries at this price it covers, at least 0; `sys.maxsize` if nothing limits them."""
+        limits = (
+            (self.queries, spend.queries, 1),
+            (self.queries_per_day, spend.queries_today, 1),
+            (self._picos(self.micros), spend.picos, picos),
+            (self._picos(self.micros_per_day), spend.picos_today, picos),
+        )
+        counts = [(most - spent) // price for most, spent, price in limits if most is not None and price]
+        return max(0, min(counts, default=maxsize))
+
+    def money_left(self, spend: Spend) -> int | None:
+        """How much more money there is, in millionths; None where nothing limits it."""
+        limits = ((self.micros, spend.picos), (self.micros_per_day, spend.picos_today))
+        return min((most - -(-spent // MICRO) for most, spent in limits if most is not None), default=None)
+
+    def exhausted(self, spend: Spend, picos: int) -> str:
+        """Which limit does not cover a query at this price, how much of it is spent, and what to do."""
+        wait, price = "or wait for midnight UTC, and run again", picos / MICRO / 1e6
+        queries, money = self.stated
+        limits = (
+            (self.queries, spend.queries, 1, "queries", f"raise --budget{_as_stated(queries)} and run again"),
+            (self.queries_per_day, spend.queries_today, 1, "queries a day", f"raise --per-day, {wait}"),
+            (_units(self.micros), spend.picos / MICRO / 1e6, price, "in money",
+             f"raise --money{_as_stated(money)} and run again"),
+            (_units(self.micros_per_day), spend.picos_today / MICRO / 1e6, price, "a day in money",
+             f"raise --money-per-day, {wait}"),
+        )  # fmt: skip
+        for most, spent, least, what, remedy in limits:
+            if most is not None and most - spent < least - 1e-12:
+                more = f", and a query may cost {least:,.10g}" if spent < most else ""
+                spending = f"{spent:,.10g} of {most:,.10g}{more}"
+                return f"the budget of {most:,.10g} {what} is spent ({spending}); {remedy} to continue"
+        return "the budget is spent; run again to resume"
+
+    @staticmethod
+    def _picos(micros: int | None) -> int | None:
+        return None if micros is None else micros * MICRO
+
+
+def _units(micros: int | None) -> float | None:
+    return None if micros is None else micros / 1e6
+
+
+def _as_stated(text: str) -> str:
+    return f" {text}" if text else ""
+
+
+class Bill(NamedTuple):
+    """What a reply costs by the tokens in it."""
+
+    tokens: Tokens
+    picos: int
+
+
+def micros(money: Money) -> int:
+    """Millionths of the currency: '0.0015' → 1500."""
+    try:
+        value = Decimal(str(money)) * 1_000_000
+    except ArithmeticError:  # no number, or one beyond all bounds
+        raise BudgetError(f"{money!r} is not an amount of money; write for example 0.0015") from None
+    if not value.is_finite() or value < 0 or value != int(value):
+        raise BudgetError(f"{str(money)!r} is not an amount of money in whole millionths, 0 or more")
+    return int(value)
+
+
+def total(limit: Money | None, read: Callable[[str], int], spent: int, option: str) -> int | None:
+    """The limit that an option means: `500` in total, `+500` more than is spent now."""
+    if limit is None:
+        return None
+    text = str(limit)
+    try:
+        amount = read(text.removeprefix("+"))
+    except ValueError:
+        raise BudgetError(
+            f"a {option} of {text!r} is not a number; write 500 for a total, or +500 for that many more"
+        ) from None
+    if amount < 0:
+        raise BudgetError(f"a {option} of {text!r} is negative")
+    return amount + (spent if text.startswith("+") else 0)

@@ -1,0 +1,97 @@
+"""One picture asked a few times: whether the classifier can be reached, its latency, price and repeatability."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice.classifiers.base import Answer, size_in_bytes
+from looktwice.classifiers.prices import tokens_of
+from looktwice.engine.engine import QueryEngine
+from looktwice.engine.ledger.schema import Entry, place
+from looktwice.engine.outcome import Failure, Unscored
+from looktwice.engine.query import Query, again
+from looktwice.pictures.image import Image
+
+TIMES = 3
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """The answers of a classifier to one picture asked several times, and its terms."""
+
+    fingerprint: str
+    labels: tuple[str | None, ...]
+    """Each answer, None where it held no label."""
+    seconds: float
+    """The median latency, in seconds."""
+    price_micros: int
+    batch: int
+    concurrency: int
+    per_second: float | None
+    classes: int | None
+    working_size: str
+    """How large pictures may be before they are scaled down, in words."""
+    width: int
+    height: int
+    """Of this picture, as it was asked about."""
+    question_bytes: int | None
+    """The bytes of a question about it as sent; None where they are not known."""
+    scores: tuple[tuple[float | None, int], ...] = ()
+    """Of each answer its own score, and how many labels it ranked; 0 where it named one alone."""
+    tokens: tuple[int, int] = (0, 0)
+    """The expected tokens of a question and its answer, where it is billed by the token."""
+    billed: tuple[tuple[int, int], ...] = ()
+    """The tokens of each, by the classifier's own count."""
+
+    def steady(self) -> bool:
+        """Whether all answers are the same label."""
+        return None not in self.labels and len(set(self.labels)) == 1
+
+
+def test_card() -> NDArray[np.uint8]:
+    """A picture of 256 × 256 with edges, colours and a gradient, for classifiers that are only to be reached."""
+    ramp = np.linspace(0, 255, 256, dtype=np.uint8)
+    card = np.stack(
+        [np.tile(ramp, (256, 1)), np.tile(ramp[:, None], (1, 256)), np.full((256, 256), 96, np.uint8)], axis=2
+    )
+    card[64:192, 64:192] = 255 - card[64:192, 64:192]
+    return card
+
+
+async def examine(engine: QueryEngine, image: Image) -> Checkup:
+    """Ask about one picture three times, which is billed; a ClassifierError says what is wrong."""
+    classifier, terms = engine.classifier, engine.terms
+    prepared = await asyncio.to_thread(classifier.prepare, image.pixels)
+    quote = engine.quote(image)
+    entry = Entry(place(image.digest), image.digest, "again", 0, 0)
+    timed: list[tuple[Answer, float]] = []
+    for _ in range(TIMES):
+        started = time.perf_counter()
+        answer = await engine.probe(Query(again(entry), prepared=prepared, quote=quote, retried=False))
+        if isinstance(answer, Failure):
+            raise answer.error or engine.runner.fatal or Unscored("check", answer.cause, answer.message).error()
+        timed.append((answer, time.perf_counter() - started))
+    answers = [(engine.names.label(answer.label), seconds) for answer, seconds in timed]
+    return Checkup(
+        classifier.fingerprint,
+        tuple(label or None for label, _ in answers),
+        median(seconds for _, seconds in answers),
+        quote.expected,
+        terms.batch,
+        terms.concurrency,
+        terms.per_second,
+        len(classifier.labels) if classifier.labels else None,
+        str(terms.working_size),
+        image.pixels.shape[1],
+        image.pixels.shape[0],
+        size_in_bytes(prepared),
+        tuple((answer.score, len(answer.options)) for answer, _ in timed),
+        quote.tokens[:2],
+        tuple(tokens[:2] for answer, _ in timed if (tokens := tokens_of(dict(answer.usage)))),
+    )

@@ -1,0 +1,598 @@
+"""From pictures to votes: what the ledger lacks is rendered, prepared and asked, a picture at a time.
+
+A picture is a task. Its queries are awaited together, and its row is handed over as soon as it and those before it are
+answered. How far ahead pictures are opened grows with the rows taken, so that whoever takes one row pays for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from looktwice.calibration.votes import Row
+from looktwice.classifiers.base import Answer, AnyClassifier, Naming, Terms, size_in_bytes
+from looktwice.engine.budget import Spend
+from looktwice.engine.canaries import Canaries, Canary
+from looktwice.engine.ledger.ledger import Ledger
+from looktwice.engine.ledger.places import close_ledger
+from looktwice.engine.limits import Polling
+from looktwice.engine.meter import Meter, Quote
+from looktwice.engine.outcome import Cause, Failure, Progress, Unscored
+from looktwice.engine.query import (
+    NO_SCREEN,
+    OnAnswer,
+    Opener,
+    OpenPicture,
+    Query,
+    Rounds,
+    Screen,
+    Trial,
+    again,
+    check_words,
+)
+from looktwice.engine.runner import Runner, Settings
+from looktwice.errors import ClassifierError, ImageError
+from looktwice.phrasing import AS_DESCRIBED, Phrasing
+from looktwice.pictures.collection import Picture
+from looktwice.pictures.image import Image
+from looktwice.views import Panel
+
+if TYPE_CHECKING:
+    from looktwice.engine.batches import Batches
+
+MOST_AHEAD = 4096
+"""Queries of pictures that are opened before those before them are done; a few wait for a retry meanwhile."""
+MOST_TOGETHER = 256
+"""Rows that are handed over at a time."""
+HELD_BYTES = 64_000_000
+"""Pixels of pictures that are being asked about, with all their views."""
+QUICK = 0.002
+"""Seconds within which an iterator gives pictures that need not be waited for."""
+MOST_OPENED, OPENED_BYTES = 32, 2_000_000
+"""Pictures, and pixels with all their views, that a thread opens in one go."""
+WORKERS = os.cpu_count() or 1
+"""Threads that decode photos, render views and prepare them; more would cost memory and gain nothing."""
+NOT_IN_A_BATCH = Failure(Cause.STOPPED, "the query has no answer in a batch yet; run the same command again")
+STOPPED = Failure(Cause.STOPPED, "the run was stopped")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of what a run would ask, without retries and canaries; identical queries count once."""
+
+    pictures: int
+    unreadable: int
+    """Pictures that would not be scored, because they cannot be read."""
+    questions: int
+    hits: int
+    """Questions whose answers the ledger has."""
+    queries: int
+    """Questions that would be sent."""
+    micros: int
+    """Their cost in millionths of the currency: exact for a price a query, estimated for prices by the token."""
+    seconds: float | None
+    """Seconds that takes at the allowed rate; None where nothing limits the rate."""
+    unfamiliar: int = 0
+    """Pictures of another kind than the profile's, as far as it can tell."""
+    width: int = 0
+    height: int = 0
+    """Of the largest picture, as its views are drawn."""
+    question_bytes: int | None = None
+    """The bytes of a query about it as sent to the classifier; None where they are not known."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """Their estimated tokens, where they are billed by the token."""
+    most_micros: int = 0
+    """What they can cost at the most, which a budget must cover while they are in flight."""
+    remaining: int | None = None
+    """Queries that the budget still covers, at a typical price; None where nothing limits them."""
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """The estimate for the pictures of both, one after the other; the largest picture is the larger of the two."""
+        limited = [each.seconds for each in (self, other) if each.seconds is not None]
+        largest = max(self, other, key=lambda each: each.width * each.height)
+        return Estimate(
+            pictures=self.pictures + other.pictures,
+            unreadable=self.unreadable + other.unreadable,
+            questions=self.questions + other.questions,
+            hits=self.hits + other.hits,
+            queries=self.queries + other.queries,
+            micros=self.micros + other.micros,
+            seconds=sum(limited) if limited else None,
+            unfamiliar=self.unfamiliar + other.unfamiliar,
+            width=largest.width,
+            height=largest.height,
+            question_bytes=largest.question_bytes,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            most_micros=self.most_micros + other.most_micros,
+            remaining=self.remaining,
+        )
+
+
+class QueryEngine:
+    """Asks one classifier about pictures; several runs may share it."""
+
+    def __init__(
+        self,
+        classifier: AnyClassifier,
+        ledger: Ledger | None,
+        settings: Settings,
+        meter: Meter | None = None,
+        polling: Polling | None = None,
+    ) -> None:
+        """Without a ledger the classifier is free: nothing is claimed or kept. With `polling` it asks in batches."""
+        self.classifier, self.settings = classifier, settings
+        self.runner = Runner(classifier, ledger, settings, meter)
+        self.on_answer: OnAnswer | None = None
+        """Called with every answer of a run that names no function of its own."""
+        self.canaries = Canaries(settings.canaries if ledger and not polling else 0)
+        self._opener = Opener(classifier, settings.terms, settings.seed, settings.scores)
+        self._batches = _batches(self.runner, polling) if polling else None
+        self._tried: dict[bytes, Answer] = {}
+        """The answers of the last trial, which a ledger need not keep."""
+        self._led: list[QueryEngine] = []
+        self._runs = 0
+        self._stop_requested = False
+        """Whether `stop` was called and `resume` was not."""
+        self._opened_at = ledger.now() if ledger else 0.0
+        self._checking = asyncio.Lock()
+        self._opening = asyncio.Semaphore(WORKERS)
+        self._together = 1
+        """Pictures that are opened in one go: several small ones cost less than handing each over to a thread."""
+        self._held = 0
+        self._has_memory = asyncio.Event()
+        self._has_memory.set()
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="pictures")
+
+    @property
+    def terms(self) -> Terms:
+        return self.settings.terms
+
+    @property
+    def names(self) -> Naming:
+        """What the words in the classifier's answers mean."""
+        return self._opener.names
+
+    @property
+    def progress(self) -> Progress:
+        return self.runner.progress
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self.runner.stopped
+
+    @property
+    def in_flight(self) -> int:
+        """Calls in flight, or queries in batches."""
+        return self._batches.in_flight if self._batches else self.runner.calls.busy
+
+    def stop(self, message: str = STOPPED.message) -> None:
+        """Send nothing more until `resume`; what is in flight is waited for, and the pictures left are not scored."""
+        self._stop_requested = True
+        self.runner.stop(Failure(Cause.STOPPED, message))
+        for other in self._led:
+            other.stop(message)
+
+    def lead(self, other: QueryEngine) -> None:
+        """Have another engine, which asks in the place of this one, stop with it and count into its progress."""
+        other.runner.progress = self.runner.progress
+        self._led.append(other)
+
+    def resume(self) -> None:
+        """Send again, now that what stopped it has passed."""
+        self._stop_requested = False
+        self.runner.resume()
+
+    async def close(self) -> None:
+        """Send nothing more, keep what is in flight, and close the ledger and the classifier."""
+        try:
+            if not self._stop_requested:
+                await self.runner.release_budget()
+            self.stop("the model was closed")
+            await self.runner.finish()
+            if self._batches:
+                await self._batches.close()
+            await self.classifier.close()
+        finally:
+            self._workers.shutdown(wait=False)
+            if self.runner.ledger:
+                await asyncio.to_thread(close_ledger, self.runner.ledger)
+
+    def spend(self) -> Spend:
+        """What the ledger has spent on the classifier so far."""
+        return self.runner.ledger.spend(self.classifier.fingerprint) if self.runner.ledger else Spend()
+
+    # Votes -----------------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        pictures: Iterable[Picture],
+        panel: Panel,
+        rounds: Rounds | None = None,
+        screen: Screen = NO_SCREEN,
+        trial: Trial | None = None,
+        on_answer: OnAnswer | None = None,
+    ) -> AsyncGenerator[Row | Unscored]:
+        """The answers about each picture, one after the other; see `ask_ready`."""
+        async with aclosing(self.ask_ready(pictures, panel, rounds, screen, trial, on_answer)) as groups:
+            async for rows in groups:
+                for row in rows:
+                    yield row
+
+    async def ask_ready(
+        self,
+        pictures: Iterable[Picture],
+        panel: Panel,
+        rounds: Rounds | None = None,
+        screen: Screen = NO_SCREEN,
+        trial: Trial | None = None,
+        on_answer: OnAnswer | None = None,
+    ) -> AsyncGenerator[list[Row | Unscored]]:
+        """The answers about each picture, in the pictures' order, as many at a time as are there; all are committed.
+
+        With a `trial`, some of the pictures come first, and if it raises nothing else is sent.
+        If it is stopped, or the budget is spent, the pictures that are left come back as not scored; an iterator,
+        which may be endless, is read no further. An exception of `on_answer` ends the run.
+        """
+        check_words(self.classifier, panel)
+        on_answer = on_answer or self.on_answer
+        tasks: deque[asyncio.Task[Row | Unscored]] = deque()
+        self._runs += 1
+        try:
+            await self.runner.hold_budget()
+            if self._batches:
+                pictures, rounds = await self._fetch(self._batches, pictures, panel, rounds, screen)
+            await self._try(trial, screen)
+            source, taken = _Source(pictures), 0
+            spent: Unscored | None = None
+            asked_first = 1 + (rounds.first if rounds else len(panel))
+            while True:
+                while not spent and not self.stopped and (room := self._ahead(taken, asked_first) - len(tasks)) > 0:
+                    if not (pictures := await source.next(min(room, self._together))):
+                        break
+                    opening = asyncio.create_task(self._open(pictures, panel, rounds, screen))
+                    tasks += [
+                        asyncio.create_task(self._picture(opening, place, rounds, on_answer))
+                        for place in range(len(pictures))
+                    ]
+                if not tasks:
+                    break
+                await asyncio.wait([tasks[0]])
+                rows: list[Row | Unscored] = []
+                while tasks and tasks[0].done() and len(rows) < MOST_TOGETHER:
+                    rows.append(tasks.popleft().result())
+                unscored = [row for row in rows if isinstance(row, Unscored)]
+                if unscored and self.runner.fatal:
+                    raise self.runner.fatal
+                spent = spent or next((row for row in unscored if row.cause is Cause.BUDGET), None)
+                self._count(rows)
+                yield rows
+                taken += len(rows)
+            left = list[Row | Unscored](source.rest(spent, self.runner.halt))
+            self._count(left)
+            yield left
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._runs -= 1
+            if not self._runs and not self._stop_requested:
+                self.runner.resume()  # what ended these runs does not concern the next one
+
+    def _ahead(self, taken: int, asked_first: int) -> int:
+        """Pictures that may be in progress: the first, and beyond it a number of queries that grows with the rows."""
+        beyond = self.terms.concurrency * self.terms.batch * 4 ** min(taken, 8)
+        return 1 + min(beyond, MOST_AHEAD) // asked_first
+
+    def _count(self, rows: Sequence[Row | Unscored]) -> None:
+        self.progress.pictures += len(rows)
+        self.progress.unscored += sum(isinstance(row, Unscored) for row in rows)
+
+    async def _try(self, trial: Trial | None, screen: Screen) -> None:
+        """Ask the queries of a trial; answers are found again, and reported, when their pictures have their turn."""
+        if trial is None:
+            return
+        opened = await self._open(trial.pictures, Panel(()), None, screen)
+        pictures = [each for each in opened if isinstance(each, OpenPicture)]
+        try:
+            await asyncio.gather(*(self._answers(each, each.queries, None) for each in pictures))
+        finally:
+            self._give_back(*pictures)
+        if self.runner.fatal:
+            raise self.runner.fatal
+        rows = [picture.row() for picture in pictures]
+        trial.check([row.base for row in rows if isinstance(row, Row)])
+        self._tried = {
+            query.entry.key: query.answer
+            for picture in pictures
+            for query in picture.queries
+            if isinstance(query.answer, Answer)
+        }
+
+    async def _picture(
+        self,
+        opening: asyncio.Task[list[OpenPicture | Unscored]],
+        place: int,
+        rounds: Rounds | None,
+        on_answer: OnAnswer | None,
+    ) -> Row | Unscored:
+        """Ask about one of the pictures that are being opened, round by round, until it has enough answers."""
+        opened = (await asyncio.shield(opening))[place]
+        if isinstance(opened, Unscored):
+            return opened
+        try:
+            self._keep_canary(opened)
+            queries = opened.queries[: opened.asked]
+            while queries:
+                await self._answers(opened, queries, on_answer)
+                queries = opened.next_queries(rounds) if rounds else []
+            return opened.row()
+        finally:
+            self._give_back(opened)
+
+    async def _open(
+        self, pictures: Sequence[Picture], panel: Panel, rounds: Rounds | None, screen: Screen
+    ) -> list[OpenPicture | Unscored]:
+        """Pictures with their first queries, prepared as far as the ledger does not have their answers."""
+        async with self._opening:
+            await self._has_memory.wait()
+            if halt := self.runner.halt:
+                return [Unscored(picture.name, halt.cause, halt.message) for picture in pictures]
+
+            def work() -> list[OpenPicture | Unscored]:
+                return [self._opened(picture, panel, rounds, screen) for picture in pictures]
+
+            opened = await asyncio.get_running_loop().run_in_executor(self._workers, work)
+            held = sum(_bytes(each) for each in opened if isinstance(each, OpenPicture))
+            self._held += held
+            if self._held > HELD_BYTES:
+                self._has_memory.clear()
+            self._together = max(1, min(MOST_OPENED, OPENED_BYTES * len(pictures) // max(1, held)))
+            return opened
+
+    def _opened(
+        self, picture: Picture, panel: Panel, rounds: Rounds | None, screen: Screen, prepares: bool = True
+    ) -> OpenPicture | Unscored:
+        opened = self._opener.open(picture, panel, screen)
+        if isinstance(opened, Unscored):
+            return opened
+        ledger, keys = self.runner.ledger, [query.entry.key for query in opened.queries]
+        stored = ledger.find(keys) if ledger else {}
+        for query, key in zip(opened.queries, keys, strict=True):
+            if key in self._tried:
+                query.answer = self._tried[key]
+            elif key in stored:
+                query.answer, query.stored_at = self.runner.read_stored(query, stored[key]), stored[key].at
+        first = opened.next_queries(rounds)
+        if prepares and not self._batches:
+            self._prepare(opened, first)
+        return opened
+
+    def _prepare(self, opened: OpenPicture, queries: Sequence[Query]) -> None:
+        self._opener.prepare(opened.image, [each for each in queries if each.answer is None], self.runner.meter.quote)
+
+    def _give_back(self, *opened: OpenPicture) -> None:
+        """The memory of pictures that are done."""
+        self._held -= sum(map(_bytes, opened))
+        if self._held <= HELD_BYTES:
+            self._has_memory.set()
+
+    async def _answers(self, opened: OpenPicture, queries: Sequence[Query], on_answer: OnAnswer | None) -> None:
+        """Have these queries of a picture answered: by the ledger, or by the classifier."""
+        known = [query for query in queries if query.answer is not None]
+        self.progress.hits += sum(self._tried.pop(query.entry.key, None) is None for query in known)
+        place_of = {query.entry.key: place for place, query in enumerate(opened.queries)}
+        missing = [query for query in queries if query.answer is None]
+        for query in known if on_answer else ():
+            on_answer(opened.event(place_of[query.entry.key]))  # type: ignore[misc]
+        if not missing:
+            return
+        if self._batches:
+            for query in missing:
+                query.answer = self._batches.failures.get(query.entry.key) or self.runner.halt or NOT_IN_A_BATCH
+            return
+        if missing[0].prepared is None:
+            await asyncio.get_running_loop().run_in_executor(self._workers, self._prepare, opened, missing)
+        missing = [query for query in missing if query.answer is None]
+        if self.runner.ledger is None:
+            await self.runner.ask_free(missing)
+            for query in missing if on_answer else ():
+                on_answer(opened.event(place_of[query.entry.key]))  # type: ignore[misc]
+            return
+        await self._check_canaries()
+        tasks = {self.runner.start(query): query for query in missing}
+        pending = set(tasks)
+        try:
+            while pending:
+                wanted = asyncio.FIRST_COMPLETED if on_answer else asyncio.ALL_COMPLETED
+                done, pending = await asyncio.wait(pending, return_when=wanted)
+                for task in done:
+                    query = tasks[task]
+                    query.answer, query.prepared = task.result(), None
+                    if on_answer:
+                        on_answer(opened.event(place_of[query.entry.key]))
+        finally:
+            for task in pending:
+                self.runner.leave(tasks[task])
+
+    # Canaries, checks and prices -------------------------------------------------------------------------------------
+
+    def _keep_canary(self, opened: OpenPicture) -> None:
+        """Keep a few pictures with answers of earlier runs as canaries."""
+        base = opened.queries[0]
+        label = opened.label(base.answer) if (base.stored_at or self._opened_at) < self._opened_at else None
+        if label and self.canaries.wants():
+            self.canaries.keep(Canary(base.entry, opened.image, label))
+
+    async def _check_canaries(self) -> None:
+        async with self._checking:
+            if self.canaries.kept and self.canaries.due(self.progress.sent):
+                try:
+                    await self.canaries.check(self._ask_again, self.progress.sent)
+                except ClassifierError as error:
+                    self.runner.end(error)
+
+    async def _ask_again(self, canary: Canary) -> str | None:
+        """One more answer to a query that has one; None where there is none."""
+        prepared = await asyncio.to_thread(self.classifier.prepare, canary.image.pixels)
+        answer = await self.probe(Query(again(canary.entry), prepared=prepared, quote=self.quote(canary.image)))
+        return self.names.label(answer.label) if isinstance(answer, Answer) else None
+
+    async def probe(self, query: Query) -> Answer | Failure:
+        """The answer to a query that no picture waits for."""
+        return await self.runner.start(query)
+
+    def quote(self, image: Image, phrasing: Phrasing = AS_DESCRIBED) -> Quote:
+        """The price of a query about this picture, in this wording."""
+        height, width, _ = image.pixels.shape
+        return self.runner.meter.quote(height, width, phrasing)
+
+    async def price(self, pictures: Sequence[Picture]) -> float:
+        """The mean cost of a query about these pictures, in millionths; unreadable ones are left out."""
+        opened = [await asyncio.to_thread(self._opener.open, picture, Panel(()), NO_SCREEN) for picture in pictures]
+        quotes = [self.quote(each.image).expected for each in opened if isinstance(each, OpenPicture)]
+        return sum(quotes) / max(1, len(quotes))
+
+    async def estimate(self, pictures: Iterable[Picture], panel: Panel, screen: Screen = NO_SCREEN) -> Estimate:
+        """What `ask` would send for these pictures, looked up in the ledger without asking."""
+        check_words(self.classifier, panel)
+        counts, seen = Counter[str](), set[str]()
+        largest: Image | None = None
+        source = _Source(pictures)
+        while following := await source.next(1):
+            opened = await asyncio.to_thread(self._opened, following[0], panel, None, screen, prepares=False)
+            counts["pictures"] += 1
+            if isinstance(opened, Unscored):
+                counts["unreadable"] += opened.cause is Cause.UNREADABLE
+                counts["unfamiliar"] += opened.cause is Cause.UNFAMILIAR
+                continue
+            counts["unfamiliar"] += opened.unfamiliar
+            if largest is None or opened.image.pixels.size > largest.pixels.size:
+                largest = opened.image
+            if opened.image.digest in seen:
+                continue
+            seen.add(opened.image.digest)
+            counts["questions"] += len(opened.queries)
+            counts["hits"] += sum(query.answer is not None for query in opened.queries)
+            for query in opened.queries:
+                if query.answer is None and query.question:
+                    quote = self.quote(opened.image, query.question.phrasing)
+                    counts["micros"] += quote.expected
+                    counts["most_micros"] += quote.most
+                    counts["input_tokens"] += quote.tokens.input
+                    counts["output_tokens"] += quote.tokens.output
+        counts["queries"] = counts["questions"] - counts["hits"]
+        rate = self.terms.per_second
+        names = ("pictures", "unreadable", "questions", "hits", "queries", "micros")
+        estimate = Estimate(
+            **{**dict.fromkeys(names, 0), **counts},
+            seconds=counts["queries"] / rate if rate else None,
+            remaining=await asyncio.to_thread(self.runner.remaining),
+        )
+        return await asyncio.to_thread(self._weighed, estimate, largest) if largest else estimate
+
+    def _weighed(self, estimate: Estimate, image: Image) -> Estimate:
+        """The estimate with what a query about this picture takes."""
+        height, width, _ = image.pixels.shape
+        try:
+            weight = size_in_bytes(self.classifier.prepare(image.pixels))
+        except ImageError:  # the classifier does not take it
+            weight = None
+        return replace(estimate, width=width, height=height, question_bytes=weight)
+
+    # Batches -------------------------------------------------------------------------------------------------------
+
+    async def _fetch(
+        self, batches: Batches, source: Iterable[Picture], panel: Panel, rounds: Rounds | None, screen: Screen
+    ) -> tuple[Iterable[Picture], Rounds | None]:
+        """Have all queries answered in the ledger first, by the vendor's batches; views in at most two rounds."""
+        pictures = source if isinstance(source, Sequence) else list(source)
+        rounds = rounds and Rounds(rounds.first, partial(_all_or_nothing, rounds.more, len(panel)))
+        for last in (False, True) if rounds else (True,):
+            await batches.fetch(partial(self._unanswered, batches, pictures, panel, rounds, screen, last))
+        if self.runner.fatal:
+            raise self.runner.fatal
+        self.progress.hits -= batches.answered  # which are about to be found there
+        batches.answered = 0
+        return pictures, rounds
+
+    async def _unanswered(
+        self,
+        batches: Batches,
+        pictures: Sequence[Picture],
+        panel: Panel,
+        rounds: Rounds | None,
+        screen: Screen,
+        last: bool,
+    ) -> AsyncIterator[list[Query]]:
+        """The queries of the first or of all rounds that the ledger has no answer to, prepared, picture by picture."""
+        seen: set[bytes] = set()
+        for picture in pictures:
+            if self.stopped:
+                return
+            opened = await asyncio.to_thread(self._opened, picture, panel, rounds, screen)
+            if isinstance(opened, Unscored):
+                continue
+            first = opened.queries[: opened.asked]
+            wanted = first if not (rounds and last) else opened.next_queries(rounds)
+            queries = [
+                each for each in wanted if each.answer is None and each.entry.key not in seen | batches.failures.keys()
+            ]
+            seen.update(query.entry.key for query in queries)
+            await asyncio.to_thread(self._prepare, opened, queries)
+            batches.failures |= {each.entry.key: each.answer for each in queries if isinstance(each.answer, Failure)}
+            yield [query for query in queries if query.answer is None]
+
+
+class _Source:
+    """Pictures one after the other; an iterator is read in a thread, since it may wait."""
+
+    def __init__(self, pictures: Iterable[Picture]) -> None:
+        self._listed = isinstance(pictures, Sequence)
+        self._pictures: Iterator[Picture] = iter(pictures)
+        self._quick = False
+        """Whether the iterator gave its last picture at once."""
+
+    async def next(self, count: int) -> list[Picture]:
+        """The next few, at most `count`; none at the end. Of an iterator that waits one: the next may not come soon."""
+        if self._listed:
+            return list(islice(self._pictures, count))
+        return await asyncio.to_thread(self._read, count if self._quick else 1)
+
+    def _read(self, count: int) -> list[Picture]:
+        started = time.perf_counter()
+        pictures = list(islice(self._pictures, count))
+        self._quick = time.perf_counter() - started < QUICK
+        return pictures
+
+    def rest(self, spent: Unscored | None, halt: Failure | None) -> Iterator[Unscored]:
+        """The pictures that were not opened, where the run has ended; an iterator is read no further."""
+        ended = spent or halt
+        if self._listed and ended:
+            yield from (Unscored(picture.name, ended.cause, ended.message) for picture in self._pictures)
+
+
+def _bytes(opened: OpenPicture) -> int:
+    return opened.image.pixels.nbytes * (1 + len(opened.queries))
+
+
+def _batches(runner: Runner, polling: Polling) -> Batches:
+    from looktwice.engine.batches import Batches  # which loads the connectors of chat models
+
+    return Batches(runner, polling)
+
+
+def _all_or_nothing(more: Callable[[Row], int], views: int, row: Row) -> int:
+    """All the other views where a rule asks for any more: batches take too long for a third round."""
+    return views if more(row) else 0

@@ -1,0 +1,261 @@
+"""What people do with a ledger beside asking: look at the bill, check, export, forget and back up.
+
+Looking changes nothing, whoever is writing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from looktwice import files
+from looktwice.engine.budget import MICRO
+from looktwice.engine.ledger import schema
+from looktwice.engine.ledger.ledger import Database, Row
+from looktwice.engine.ledger.places import POSTGRES
+from looktwice.engine.ledger.sessions import living
+from looktwice.engine.ledger.sqlite import SqliteDatabase, explained, open_to_read
+from looktwice.errors import LedgerError
+
+COLUMNS: files.Columns = {
+    "classifier": "text",
+    "digest": "text",
+    "name": "text",
+    "view": "text",
+    "seed": "whole",
+    "index": "whole",
+    "label": "text",
+    "score": "number",
+    "options": "text",
+    "status": "whole",
+    "answered_at": "text",
+    "latency_s": "number",
+    "sends": "whole",
+    "cost": "number",
+    "input_tokens": "whole",
+    "output_tokens": "whole",
+    "cached_tokens": "whole",
+    "raw": "text",
+}
+"""What is exported of an answer: `options` is its ranked list as JSON; `cost` is that of all sends together."""
+
+
+@dataclass(frozen=True)
+class DayCost:
+    """What one classifier cost on one UTC day."""
+
+    fingerprint: str
+    description: str
+    day: date
+    queries: int
+    picos: int
+    answered: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def micros(self) -> int:
+        """Its cost in millionths of the currency, rounded up."""
+        return -(-self.picos // MICRO)
+
+
+class _Snapshot:
+    """A ledger as it is at one moment."""
+
+    def __init__(self, read: Any) -> None:
+        self.read = read
+
+
+@contextmanager
+def _snapshot(place: str | Path) -> Iterator[_Snapshot]:
+    """The ledger as it is now, however much is written meanwhile."""
+    if str(place).startswith(POSTGRES):
+        with closing(_postgres(str(place))) as database:
+            try:
+                database.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield _Snapshot(database.execute)
+            except database.errors as error:
+                raise database.explain(error) from error
+            return
+    path = Path(place)
+    with explained(path), closing(open_to_read(path)) as db:
+        db.execute("BEGIN")
+        yield _Snapshot(lambda statement, values=(): db.execute(statement, tuple(values)).fetchall())
+
+
+def _postgres(place: str) -> Any:
+    from looktwice.engine.ledger.postgres import PostgresDatabase
+
+    return PostgresDatabase(place)
+
+
+def stats(place: str | Path) -> list[DayCost]:
+    """Queries and money of each classifier and day."""
+    with _snapshot(place) as ledger:
+        rows = ledger.read(
+            "SELECT fingerprint, description, day, queries, picos, answered, input_tokens, output_tokens, cached_tokens"
+            " FROM spend JOIN classifiers ON id = classifier ORDER BY day, fingerprint"
+        )
+    return [DayCost(who, what, date(1970, 1, 1) + timedelta(days=day), *rest) for who, what, day, *rest in rows]
+
+
+def verify(place: str | Path) -> list[str]:
+    """What is wrong with a ledger, one line each; nothing if it is sound."""
+    try:
+        with _snapshot(place) as ledger:
+            damage = [] if str(place).startswith(POSTGRES) else ledger.read("PRAGMA integrity_check(20)")
+            return [*(str(line) for (line,) in damage if line != "ok"), *_malformed(ledger), *_unbalanced(ledger)]
+    except LedgerError as error:
+        if isinstance(error.__cause__, sqlite3.DatabaseError):
+            return [str(error)]
+        raise
+
+
+_RULES = {
+    "never sent": "sends < 1",
+    "with a negative price": "picos < 0",
+    "answered and still in flight": "label IS NOT NULL AND session IS NOT NULL",
+    "of an unknown classifier": "classifier NOT IN (SELECT id FROM classifiers)",
+}
+
+
+def _malformed(ledger: _Snapshot) -> list[str]:
+    sums = ", ".join(f"COALESCE(SUM(CASE WHEN {rule} THEN 1 ELSE 0 END), 0)" for rule in _RULES.values())
+    ((*counts,),) = ledger.read(f"SELECT {sums} FROM queries")
+    found = dict(zip(_RULES, counts, strict=True))
+    ((replies,),) = ledger.read("SELECT COUNT(*) FROM replies WHERE key NOT IN (SELECT key FROM queries)")
+    found["that are gone but have a reply"] = replies
+    return [f"{count} queries {what}" for what, count in found.items() if count]
+
+
+def _unbalanced(ledger: _Snapshot) -> list[str]:
+    """Classifiers whose spend is not what their queries cost."""
+    rows = ledger.read(
+        "SELECT fingerprint, s.queries, s.picos, q.sends, q.picos FROM classifiers c"
+        " LEFT JOIN (SELECT classifier, SUM(queries) AS queries, SUM(picos) AS picos FROM spend GROUP BY classifier) s"
+        " ON s.classifier = c.id"
+        " LEFT JOIN (SELECT classifier, SUM(sends) AS sends, SUM(picos) AS picos FROM queries GROUP BY classifier) q"
+        " ON q.classifier = c.id"
+    )
+    return [
+        f"classifier {who}: {queries or 0} queries and {picos or 0} picos are counted as spent, "
+        f"but its queries come to {sends or 0} and {cost or 0}"
+        for who, queries, picos, sends, cost in rows
+        if (queries or 0, picos or 0) != (sends or 0, cost or 0)
+    ]
+
+
+def export(place: str | Path, out: Path, names: Mapping[str, str] | None = None) -> int:
+    """How many answers were written to `out`: as .csv, .jsonl or .parquet by its ending, whole or not at all.
+
+    `names` are those of pictures by their digests; the ledger knows none.
+    """
+    files.check_writable(out, files.ENDINGS)
+    with _snapshot(place) as ledger, files.atomic(out) as part:
+        return files.write_table(part, out.suffix, COLUMNS, _answers(ledger, names or {}))
+
+
+def _answers(ledger: _Snapshot, names: Mapping[str, str]) -> Iterator[Row]:
+    import zlib
+
+    rows = ledger.read(
+        "SELECT fingerprint, digest, view, seed, number, label, score, options, status, at, latency, sends, picos,"
+        " input_tokens, output_tokens, cached_tokens, raw"
+        " FROM queries q JOIN classifiers c ON c.id = q.classifier LEFT JOIN replies r ON r.key = q.key"
+        " WHERE label IS NOT NULL AND q.of IS NULL"
+    )
+    for who, digest, view, seed, index, label, score, options, status, at, latency, sends, picos, *tokens, raw in rows:
+        when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+        reply = None if raw is None else zlib.decompress(bytes(raw)).decode(errors="backslashreplace")
+        answer = (label, score, options, status, when, latency, sends, picos / 1e12, *tokens, reply)
+        yield who, digest, names.get(digest), view, seed, index, *answer
+
+
+def forget(place: str | Path, classifier: str | None = None, digests: Sequence[str] | None = None) -> int:
+    """How many answers were deleted: all of a classifier, those about some pictures, or both. What they cost stays.
+
+    The classifier is named by its fingerprint or description, or the beginning of one if no other begins like that.
+    Queries in flight stay. The sum of what is deleted is kept as one query of each classifier.
+    """
+    if str(place).startswith(POSTGRES):
+        database: Database = _postgres(str(place))
+    else:
+        with closing(open_to_read(Path(place))):  # one that is not there is not made
+            database = SqliteDatabase(Path(place))
+    try:
+        now = database.begin()
+        who = None if classifier is None else _classifier(database, classifier)
+        deleted = _delete(database, who, digests, now)
+        database.commit()
+        if isinstance(database, SqliteDatabase):
+            database.empty_log()
+    except database.errors as error:
+        database.roll_back()
+        raise database.explain(error) from error
+    finally:
+        database.close()
+    return deleted
+
+
+def _delete(database: Database, who: int | None, digests: Sequence[str] | None, now: float) -> int:
+    sessions = [schema.Session(*row) for row in database.execute("SELECT id, host, pid, born, beat FROM sessions")]
+    held = living(sessions, now) | {int(row[0]) for row in database.execute("SELECT id FROM batches")}
+    rows = database.execute(
+        "SELECT key, classifier, digest, session, label, sends, picos, of FROM queries WHERE digest != ''"
+    )
+    wanted = None if digests is None else set(digests)
+    gone = [
+        row
+        for row in rows
+        if (who is None or row[1] == who) and (wanted is None or row[2] in wanted) and row[3] not in held
+    ]
+    database.execute_many("DELETE FROM queries WHERE key = ?", [row[:1] for row in gone])
+    database.execute_many("DELETE FROM replies WHERE key = ?", [row[:1] for row in gone])
+    sums: dict[int, list[int]] = {}
+    for _, each, _, _, _, sends, picos, _ in gone:
+        total = sums.setdefault(each, [0, 0])
+        total[0], total[1] = total[0] + sends, total[1] + picos
+    for each, (sends, picos) in sums.items():
+        key = b"forgotten" + each.to_bytes(8, "big")
+        database.execute(
+            "INSERT INTO queries(key, classifier, digest, view, seed, number, sends, picos, reserve, day, at)"
+            " VALUES (?, ?, '', 'forgotten', 0, 0, ?, ?, 0, 0, ?)"
+            " ON CONFLICT(key) DO UPDATE SET sends = queries.sends + excluded.sends,"
+            " picos = queries.picos + excluded.picos",
+            (key, each, sends, picos, now),
+        )
+    return sum(row[4] is not None and row[7] is None for row in gone)
+
+
+def _classifier(database: Database, called: str) -> int:
+    """The one classifier whose fingerprint or description is this, or begins with it."""
+    rows = database.execute("SELECT id, fingerprint, description FROM classifiers ORDER BY fingerprint")
+    names = {number: (str(who), str(what), f"{what} {who}") for number, who, what in rows} if called else {}
+    exact = [number for number, known in names.items() if called in known]
+    found = exact or [number for number, known in names.items() if any(name.startswith(called) for name in known)]
+    if len(found) == 1:
+        return int(found[0])
+    many = f"{len(found)} classifiers ({', '.join(names[number][0] for number in found)})" if found else "no classifier"
+    raise LedgerError(f"{database.name} knows {many} called {called!r}; `looktwice ledger stats` lists them")
+
+
+def backup(place: str | Path, out: Path) -> None:
+    """Copy a ledger as it is now, while others write; a PostgreSQL ledger is backed up by the server's own tools."""
+    if str(place).startswith(POSTGRES):
+        raise LedgerError("back up a PostgreSQL ledger with pg_dump --schema looktwice")
+    if out.exists():
+        raise LedgerError(f"{str(out)!r} exists already; name another file for the backup")
+    path = Path(place)
+    with explained(path), closing(open_to_read(path)) as source, files.atomic(out) as part, _new(part) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+
+
+def _new(path: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(path))

@@ -1,0 +1,101 @@
+"""Where ledgers are: a file, a PostgreSQL database, or the memory of this process.
+
+Within a process there is one ledger for one place, which all its models share: one connection that writes, one
+session. A child that was forked opens its own, and never touches what it inherited.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from looktwice.engine.ledger.ledger import Database, Ledger
+from looktwice.engine.ledger.sqlite import SqliteDatabase
+
+POSTGRES = ("postgresql://", "postgres://")
+MEMORY = "memory"
+OFF = "off"
+
+
+@dataclass
+class _Shared:
+    """A ledger, and how many hold it."""
+
+    ledger: Ledger
+    holders: int = 0
+
+
+_OPEN: dict[tuple[object, ...], _Shared] = {}
+"""By the process and the place; those of a parent stay here, so that they are never closed in a child."""
+_OPENING = threading.RLock()
+
+
+def open_ledger(place: str) -> Ledger:
+    """The ledger at a place: a path, `postgresql://…`, `memory` for one that lives as long as this process, or `off`
+    for one that nobody shares. Give it back with `close_ledger`."""
+    if place == OFF:
+        return Ledger(SqliteDatabase(None))
+    with _OPENING:
+        for known, shared in _OPEN.items():
+            if known == _identity(place):
+                shared.holders += 1
+                return shared.ledger
+        ledger = Ledger(_database(place))
+        _OPEN[_identity(place)] = _Shared(ledger, 2 if place == MEMORY else 1)  # the memory is held by the process
+        return ledger
+
+
+def close_ledger(ledger: Ledger) -> None:
+    """Give a ledger back; the last one to do so closes it."""
+    with _OPENING:
+        for known, shared in _OPEN.items():
+            if shared.ledger is ledger:
+                shared.holders -= 1
+                if shared.holders:
+                    return
+                del _OPEN[known]
+                break
+        ledger.close()
+
+
+def _database(place: str) -> Database:
+    if place == MEMORY:
+        return SqliteDatabase(None)
+    if place.startswith(POSTGRES):
+        from looktwice.engine.ledger.postgres import PostgresDatabase
+
+        return PostgresDatabase(place)
+    return SqliteDatabase(Path(place))
+
+
+def _identity(place: str) -> tuple[object, ...]:
+    """What makes two names one ledger: the process, and the file behind a path."""
+    if place == MEMORY or place.startswith(POSTGRES):
+        return os.getpid(), place
+    try:
+        file = Path(place).stat()
+    except OSError:
+        return os.getpid(), place
+    return os.getpid(), file.st_dev, file.st_ino
+
+
+def _close_all() -> None:
+    """Every ordinary end of a process closes its ledgers, also where an error came before anybody could."""
+    for known, shared in list(_OPEN.items()):
+        if known[0] == os.getpid():
+            shared.ledger.close()
+
+
+atexit.register(_close_all)
+
+
+def _reset_lock() -> None:
+    global _OPENING  # noqa: PLW0603  # another thread of the parent may have held it
+    _OPENING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_lock)

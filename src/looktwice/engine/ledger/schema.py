@@ -1,0 +1,191 @@
+"""The tables of a ledger, and every statement that changes them; both databases run the same ones.
+
+    absent   → claimed(S)   claim within the budget: sends + 1, picos + reserve
+    claimed  → answered     final: picos + bill − reserve; the first label stays
+    claimed  → free         lost, refused or S dead: stays counted; unsent or waived: given back
+    free     → claimed(S')  counted again
+
+A query is claimed while `session` is set and that session is alive. `of` marks a query that asks another one again
+(a canary, a check). Σ spend = Σ queries, for each classifier, in queries and picos.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+from hashlib import blake2b
+from typing import NamedTuple
+from zlib import crc32
+
+from looktwice.classifiers.base import Answer
+
+VERSION = 1
+
+TABLES = (
+    "classifiers(id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, description TEXT NOT NULL,"
+    " next_send REAL NOT NULL)",
+    "queries(key BLOB PRIMARY KEY, classifier INTEGER NOT NULL, digest TEXT NOT NULL, view TEXT NOT NULL,"
+    " seed INTEGER NOT NULL, number INTEGER NOT NULL, of BLOB, sends INTEGER NOT NULL, picos INTEGER NOT NULL,"
+    " reserve INTEGER NOT NULL, day INTEGER NOT NULL, at REAL NOT NULL, session INTEGER, label TEXT, score REAL,"
+    " options TEXT, status INTEGER, latency REAL,"
+    " reading TEXT, input_tokens INTEGER, output_tokens INTEGER, cached_tokens INTEGER)",
+    "spend(classifier INTEGER, day INTEGER, queries INTEGER NOT NULL, picos INTEGER NOT NULL,"
+    " answered INTEGER NOT NULL, input_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,"
+    " cached_tokens INTEGER NOT NULL, PRIMARY KEY(classifier, day))",
+    "sessions(id INTEGER PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, born TEXT NOT NULL, beat REAL NOT NULL,"
+    " number INTEGER NOT NULL)",
+    "batches(id INTEGER PRIMARY KEY, classifier INTEGER NOT NULL, owner INTEGER NOT NULL, at REAL NOT NULL,"
+    " file TEXT, remote TEXT)",
+    "replies(key BLOB PRIMARY KEY, raw BLOB NOT NULL)",
+    "budgets(scope TEXT PRIMARY KEY, queries INTEGER, micros INTEGER)",
+)
+"""Times are in seconds since 1970, by the ledger's clock; latencies in seconds. `raw` is a compressed reply."""
+OPEN_CLAIMS = "CREATE INDEX open_claims ON queries(session, classifier) WHERE session IS NOT NULL"
+
+ANSWER = ("label", "score", "options", "status", "latency", "reading", "input_tokens", "output_tokens", "cached_tokens")
+CLAIM = ("key", "classifier", "digest", "view", "seed", "number", "of", "sends", "picos", "reserve", "day", "at",
+         "session")  # fmt: skip
+SPEND = ("queries", "picos", "answered", "input_tokens", "output_tokens", "cached_tokens")
+
+
+class Entry(NamedTuple):
+    """What a query is about; `seed` and `number` are below 2**63."""
+
+    key: bytes
+    digest: str
+    view: str
+    seed: int
+    number: int
+    of: bytes | None = None
+    """The query that this one asks again."""
+
+
+class Outcome(Enum):
+    """How a claim ended without an answer."""
+
+    UNSENT = auto()
+    """It surely reached nobody, or was not billed: the query is given back."""
+    KEPT = auto()
+    """It may be on the bill, with or without a reply: the query stays counted."""
+
+
+class Session(NamedTuple):
+    """One open ledger of one process."""
+
+    id: int
+    host: str
+    pid: int
+    born: str
+    beat: float
+
+
+def keys(fingerprint: str, digest: str, tails: Sequence[bytes]) -> list[bytes]:
+    """The 16-byte keys of queries about one picture: 4 bytes of a hash of the picture, 12 of a hash of everything.
+
+    Queries about one picture are neighbours in the table, so that a commit touches few pages.
+    """
+    shared = blake2b(joined(fingerprint, digest), digest_size=12, person=b"looktwice.key.2")
+    names = []
+    for tail in tails:
+        own = shared.copy()
+        own.update(tail)
+        names.append(place(digest) + own.digest())
+    return names
+
+
+def classifier_id(fingerprint: str) -> int:
+    """The number of a classifier in the tables."""
+    return int.from_bytes(blake2b(fingerprint.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def joined(*parts: str) -> bytes:
+    """Texts as one, so that no two lists of texts give the same."""
+    return "".join(f"{len(part)}:{part}" for part in parts).encode()
+
+
+def place(digest: str) -> bytes:
+    """The 4 bytes with which the keys of all queries about one picture begin."""
+    return crc32(digest.encode()).to_bytes(4, "big")
+
+
+def pack_options(options: Sequence[tuple[str, float | None]]) -> str | None:
+    """A ranked list as JSON; None where there is none."""
+    return json.dumps(options, ensure_ascii=False, separators=(",", ":")) if options else None
+
+
+def unpack_answer(label: str, score: float | None, options: str | None, status: int | None) -> Answer:
+    """A stored answer, without its reply."""
+    ranked = tuple((str(word), value) for word, value in json.loads(options)) if options else ()
+    return Answer(label, score, status, None, ranked)
+
+
+def many(columns: Sequence[str], rows: int) -> str:
+    """Places for so many rows of values."""
+    row = f"({', '.join('?' * len(columns))})"
+    return ", ".join([row] * rows)
+
+
+def flat(rows: Iterable[Sequence[object]]) -> list[object]:
+    """The values of rows, one after the other."""
+    return [value for row in rows for value in row]
+
+
+def claim_rows(rows: int) -> str:
+    """Claim queries that are absent or free; each counts one more send and its reserve."""
+    return (
+        f"INSERT INTO queries({', '.join(CLAIM)}) VALUES {many(CLAIM, rows)} ON CONFLICT(key) DO UPDATE SET"
+        " sends = queries.sends + 1, picos = queries.picos + excluded.picos,"
+        " reserve = excluded.reserve, day = excluded.day, at = excluded.at, session = excluded.session"
+    )
+
+
+def answer_rows(rows: int) -> str:
+    """Store answers; `picos` is what the bill adds to the reserve. The first label of a query stays."""
+    first = ", ".join(f"{name} = CASE WHEN queries.label IS NULL THEN excluded.{name} ELSE queries.{name} END"
+                      for name in ("at", *ANSWER))  # fmt: skip
+    return (
+        f"INSERT INTO queries({', '.join((*CLAIM, *ANSWER))}) VALUES {many((*CLAIM, *ANSWER), rows)}"
+        f" ON CONFLICT(key) DO UPDATE SET picos = queries.picos + excluded.picos, session = NULL, {first}"
+    )
+
+
+def reply_rows(rows: int) -> str:
+    """Keep the first reply to each query."""
+    return f"INSERT INTO replies(key, raw) VALUES {many('kr', rows)} ON CONFLICT(key) DO NOTHING"
+
+
+def spend_rows(rows: int) -> str:
+    """Add to the spend of classifiers and days."""
+    columns = ("classifier", "day", *SPEND)
+    sums = ", ".join(f"{name} = spend.{name} + excluded.{name}" for name in SPEND)
+    return (
+        f"INSERT INTO spend({', '.join(columns)}) VALUES {many(columns, rows)}"
+        f" ON CONFLICT(classifier, day) DO UPDATE SET {sums}"
+    )
+
+
+FREE = "UPDATE queries SET session = NULL WHERE key = ? AND session = ?"
+GIVE_BACK = (
+    "UPDATE queries SET sends = sends - 1, picos = picos - ?,"
+    " session = CASE WHEN session = ? THEN NULL ELSE session END WHERE key = ?"
+)
+NEVER_SENT = "DELETE FROM queries WHERE key = ? AND sends = 0 AND label IS NULL"
+SPENT = (
+    "SELECT COALESCE(SUM(queries), 0), COALESCE(SUM(picos), 0), COALESCE(SUM(CASE WHEN day = ? THEN queries END), 0),"
+    " COALESCE(SUM(CASE WHEN day = ? THEN picos END), 0) FROM spend WHERE classifier = ?"
+)
+OPEN = "SELECT session, COUNT(*) FROM queries WHERE session IS NOT NULL AND classifier = ? GROUP BY session"
+BEAT = (
+    "INSERT INTO sessions(id, host, pid, born, beat, number) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT(id) DO UPDATE SET beat = excluded.beat, number = excluded.number"
+)
+
+
+def known_rows(count: int) -> str:
+    """What is known of queries: their answers, or who has them in flight."""
+    return f"SELECT key, session, label, score, options, status, reading, at FROM queries WHERE key IN {places(count)}"
+
+
+def places(count: int) -> str:
+    return f"({', '.join('?' * count)})"

@@ -1,0 +1,338 @@
+"""A ledger in a SQLite file, or in memory.
+
+Nothing but SQLite opens or closes the file: a hand that closes it drops every lock that the process holds on it, and
+the next process to close would delete the write-ahead log. Checkpoints are made under the write lock alone, because
+releases of SQLite before 3.51.3 can lose commits when one process resets the log while another checkpoints it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from looktwice import files
+from looktwice.engine.ledger import schema
+from looktwice.engine.ledger.ledger import PATIENCE, Row
+from looktwice.errors import LedgerError
+
+APPLICATION = int.from_bytes(b"lkt2", "big")
+"""The mark of our files in the SQLite header."""
+PROJECT = ".looktwice"
+"""The folder of a project's own ledger."""
+CHECKPOINT = 4000
+"""Pages in the write-ahead log before they are moved to the file: 16 MB."""
+POLL = 0.0005
+"""Seconds between two tries to begin while another process writes."""
+OLDEST = (3, 35, 0)
+ADDRESS = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:[/\\]|\bpassword=")
+"""How an address of a database looks, also once a path was made of it; a drive has one letter."""
+FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+"""A full disk as SQLite sees it: the last two are a quota, and a disk too full for its shared memory."""
+BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+FORBIDDEN = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+
+
+class SqliteDatabase:
+    """One connection that writes and one that reads; in memory they are the same."""
+
+    shared = False
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError, UnicodeDecodeError)
+
+    def __init__(self, path: Path | None) -> None:
+        self.name = f"ledger {str(path)!r}" if path else "the ledger in memory"
+        self.lasting = path is not None
+        self._path = path
+        self._lock = threading.RLock()
+        """Held during a transaction."""
+        self._reading = self._lock if path is None else threading.RLock()
+        if path is None:
+            self._db = self._reader = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            create(self._db)
+        else:
+            self._db = open_to_write(path)
+            self._reader = open_to_read(path)
+            self._inode = path.stat().st_ino
+
+    def begin(self) -> float:
+        if self._path and not _is_at(self._path, self._inode):
+            raise LedgerError(
+                f"{self.name} was deleted, moved or replaced while it was in use; put it back and run again"
+            )
+        until = time.monotonic() + PATIENCE
+        self._lock.acquire()
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                return time.time()
+            except sqlite3.Error as error:
+                if _primary(error) not in BUSY or time.monotonic() > until:
+                    raise
+            time.sleep(POLL)
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        return self._db.execute(statement, tuple(values)).fetchall()
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        self._db.executemany(statement, rows)
+
+    def commit(self) -> None:
+        self._db.execute("COMMIT")
+        self._lock.release()
+        if self._path:
+            self._checkpoint(self._path)
+
+    def roll_back(self) -> None:
+        if self._db.in_transaction:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+        with suppress(RuntimeError):  # beginning failed
+            self._lock.release()
+
+    def _checkpoint(self, path: Path) -> None:
+        """Move a long log into the file, unless somebody else writes or reads just now."""
+        with suppress(OSError, sqlite3.Error):
+            if path.with_name(path.name + "-wal").stat().st_size > CHECKPOINT * 4096:
+                self.empty_log()
+
+    def empty_log(self) -> None:
+        """Move the log into the file, so that it holds nothing that was deleted."""
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
+        with self._reading:
+            return self._reader.execute(statement, tuple(values)).fetchall()
+
+    def explain(self, error: Exception) -> LedgerError:
+        return explain(self._path, error)
+
+    def may_pass(self, error: Exception) -> bool:
+        return _primary(error) in BUSY or self.is_full(error)
+
+    def is_full(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.Error) and _code(error) in FULL
+
+    def close(self) -> None:
+        with self._reading:  # a thread may be looking something up
+            self._reader.close()
+        with suppress(sqlite3.Error):  # SQLite clears the log away only where it has looked at it
+            self._db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
+        self._db.close()
+
+
+def _is_at(path: Path, inode: int) -> bool:
+    """Whether the file at a path is still the one that was opened."""
+    try:
+        return path.stat().st_ino == inode
+    except OSError:
+        return False
+
+
+def default_path() -> Path:
+    """Where the ledger is unless the user says otherwise: with the project, or else in the folder for the user's data.
+
+    The current folder or one above it is a project if it has a file `looktwice.toml` or a folder `.looktwice`; that of
+    another user does not count, as anybody may make one in a folder that is open to all.
+    """
+    with suppress(OSError):  # the current folder may be gone
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if _is_ours(folder / PROJECT) or _is_ours(folder / "looktwice.toml"):
+                return folder / PROJECT / "ledger.db"
+    return files.data_folder() / "ledger.db"
+
+
+def _is_ours(mark: Path) -> bool:
+    """Whether there is such a file or folder, and its owner is this user or the system's; root trusts all."""
+    if not mark.exists():
+        return False
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return user in (0, mark.stat().st_uid) or mark.stat().st_uid == 0
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """A connection for writing; the file and its folder are made if they are missing. One that exists is not locked."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise LedgerError(f"the ledger needs SQLite 3.35 or newer, this Python has {sqlite3.sqlite_version}")
+    with explained(path):
+        _refuse_address(path)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.is_dir():
+            raise LedgerError(f"{str(path)!r} is a folder; the ledger needs the name of a file")
+        if not path.exists():
+            with suppress(FileExistsError):  # nobody can have it open yet
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        elif not (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK)):
+            raise LedgerError(
+                f"ledger {str(path)!r} or its folder is read-only; change its rights or name another file"
+            )
+        db = _connect(path, "mode=rw")
+        with _closed_on_error(db):
+            if not _check_header(db, path):
+                _create_file(db, path)
+            for setting in (
+                "synchronous=FULL",
+                "fullfsync=ON",
+                "cache_size=-16000",
+                "wal_autocheckpoint=0",
+                "secure_delete=ON",
+            ):
+                db.execute(f"PRAGMA {setting}")
+            db.execute("PRAGMA busy_timeout=0")
+    return db
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, whoever writes; it works in a folder that nobody can write to, too."""
+    with explained(path):
+        _refuse_address(path)
+        if not path.exists():
+            raise LedgerError(f"there is no ledger {str(path)!r}")
+        db = _connect(path, "mode=ro")
+        try:
+            made = _check_header(db, path)
+        except sqlite3.OperationalError as error:
+            db.close()
+            log = path.with_name(path.name + "-wal")
+            if _primary(error) not in FORBIDDEN or (log.exists() and log.stat().st_size > 0):
+                raise
+            db = _connect(path, "mode=ro&immutable=1")  # nobody can be writing
+            made = _check_header(db, path)
+        except BaseException:
+            db.close()
+            raise
+        if not made:
+            db.close()
+            raise LedgerError(f"{str(path)!r} is empty; it becomes a ledger with the first query")
+        for setting in ("query_only=ON", "cache_size=-16000", "temp_store=MEMORY"):
+            db.execute(f"PRAGMA {setting}")
+    return db
+
+
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables of a new ledger."""
+    for table in schema.TABLES:
+        rowid = "" if table.startswith(("classifiers", "sessions", "batches")) else " WITHOUT ROWID"
+        db.execute(f"CREATE TABLE {table}{rowid}")
+    db.execute(schema.OPEN_CLAIMS)
+
+
+def _create_file(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables in one transaction before WAL mode, so that the header of a ledger always carries our mark."""
+    db.execute(f"PRAGMA busy_timeout={PATIENCE * 1000:.0f}")
+    db.execute("BEGIN IMMEDIATE")
+    if not _check_header(db, path):  # else another process was faster
+        create(db)
+        db.execute(f"PRAGMA application_id={APPLICATION}")
+        db.execute(f"PRAGMA user_version={schema.VERSION}")
+    db.execute("COMMIT")
+    until = time.monotonic() + PATIENCE
+    while (mode := _journal_mode(db)) == "busy" and time.monotonic() < until:
+        time.sleep(0.01)
+    if mode != "wal":
+        raise LedgerError(f"ledger {str(path)!r} is on a drive that cannot share memory; move it to a local disk")
+
+
+def _journal_mode(db: sqlite3.Connection) -> str:
+    """The journal mode after asking for WAL; SQLite does not wait here if another process asks at the same time."""
+    try:
+        return str(db.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if _primary(error) in BUSY:
+            return "busy"
+        raise
+
+
+def _check_header(db: sqlite3.Connection, path: Path) -> bool:
+    """Refuse a file that is not a ledger of this version; whether it has its tables already."""
+    mark, version, tables = (
+        int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("application_id", "user_version", "schema_version")
+    )
+    if not mark and not tables:
+        return False
+    if mark == APPLICATION and version > schema.VERSION:
+        raise LedgerError(
+            f"ledger {str(path)!r} was written by a newer looktwice; upgrade with: pip install -U looktwice"
+        )
+    if mark != APPLICATION:
+        raise _foreign(path)
+    return True
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        timeout=PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+@contextmanager
+def explained(path: Path | None) -> Iterator[None]:
+    """SQLite's and the system's failures inside come out as LedgerError."""
+    try:
+        yield
+    except SqliteDatabase.errors as error:
+        raise explain(path, error) from error
+
+
+def explain(path: Path | None, error: Exception) -> LedgerError:
+    """What a failure means for the user, in one line."""
+    name = f"ledger {str(path)!r}"
+    code = _primary(error)
+    if code == sqlite3.SQLITE_FULL or _code(error) in FULL:
+        return LedgerError(
+            f"the disk holding the ledger {str(path)!r} is full or its quota is used up; free some space and run again"
+        )
+    if code in BUSY:
+        return LedgerError(
+            f"{name} was locked by another program for more than {PATIENCE:.0f} s; end that program, "
+            "and if the file is on a network drive move it to a local disk"
+        )
+    if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):  # of words that are damaged, too
+        return LedgerError(
+            f"{name} is damaged ({error}); nothing was changed: restore a backup, or name another file with --ledger"
+        )
+    if code == sqlite3.SQLITE_NOTADB and path:
+        return _foreign(path)
+    if code in FORBIDDEN or isinstance(error, PermissionError):
+        return LedgerError(f"{name} cannot be opened or written ({error}); change its rights or name another file")
+    return LedgerError(f"{name} failed: {error}")
+
+
+def _foreign(path: Path) -> LedgerError:
+    return LedgerError(f"{str(path)!r} is not a ledger of this version of looktwice; name another file with --ledger")
+
+
+def _refuse_address(path: Path) -> None:
+    """Refuse the address of a database in place of a path: its password would become the name of a folder."""
+    if ADDRESS.search(str(path)):
+        raise LedgerError(
+            "the ledger's place is an address; give postgresql://user@host/database, or the path of a file"
+        )
+
+
+@contextmanager
+def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
+    """Whatever is raised inside leaves no connection open."""
+    try:
+        yield
+    except BaseException:
+        db.close()
+        raise
+
+
+def _code(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0))
+
+
+def _primary(error: Exception) -> int:
+    return _code(error) & 0xFF

@@ -1,0 +1,297 @@
+"""How hard a classifier is asked: calls at a time, which adapt to refusals, and how failed calls are retried."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from looktwice.classifiers.base import Answer, AnyClassifier
+from looktwice.errors import ClassifierError, PermanentError, TransientError
+
+PRESSURE = (429, 503)
+"""Statuses that ask for fewer calls at a time."""
+INTERNAL = 500
+
+WINDOW = 20
+"""Replies by which the share of refusals is judged."""
+TOLERATED = 0.08
+"""The share of refusals below which nothing changes."""
+PAUSING = 0.75
+"""The share of refusals above which all calls wait as long as the server asks for."""
+DECREASE = 0.5
+"""By which calls at a time shrink after a window with many refusals (multiplicative decrease)."""
+IN_VAIN = 5
+"""Windows in a row with many refusals after which fewer calls are seen not to help, and all are made again."""
+
+
+@dataclass(frozen=True)
+class Polling:
+    """How batches are polled; times are in seconds."""
+
+    soonest: float = 5.0
+    latest: float = 120.0
+    """Between two polls of a batch: at first, and at most."""
+    grace: float = 60.0
+    """After a crash: how long a batch that was about to be sent may take to show up at the vendor."""
+    tries: int = 4
+    """How often a query is sent that expired or failed in a transient way."""
+    faults: int = 20
+    """How often in a row polling a batch may fail."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often and how patiently failed calls are retried, and when a run gives up; changes no answer."""
+
+    attempts: int = 6
+    """How often one query is sent, at the most."""
+    few: int = 3
+    """The same after a failure that is seldom transient: an internal error, or an answer that cannot be read."""
+    backoff: float = 0.5
+    """Seconds before the second attempt; each further one waits up to twice as long."""
+    refusals: int = 30
+    """How often one query is refused because there are too many, at the most; these are not among its attempts."""
+    longest: float = 60.0
+    """Seconds of the longest wait before another attempt, where the server does not ask for one."""
+    longest_wait: float = 900.0
+    """Seconds of the longest wait that a server may ask for; the run stops where it asks for more."""
+    breaker: int = 50
+    """Failed attempts in a row after which the run stops; three for each call at a time, if that is more."""
+
+
+@dataclass
+class Tries:
+    """The failed attempts of one query."""
+
+    policy: RetryPolicy
+    attempts: int = 0
+    refusals: int = 0
+
+    def wait(self, error: ClassifierError) -> float | None:
+        """Seconds before the next attempt; None if there is none."""
+        if not isinstance(error, TransientError):
+            return None
+        self.attempts += 1
+        self.refusals += error.status in PRESSURE
+        most = self.policy.few if error.garbled or error.status == INTERNAL else self.policy.attempts
+        if self.attempts - self.refusals >= most or self.refusals >= self.policy.refusals:
+            return None
+        if error.retry_after:
+            return error.retry_after * random.uniform(1.0, 1.1)
+        backoff = min(self.policy.backoff * 2 ** (self.attempts - 1), self.policy.longest)
+        return backoff * random.uniform(0.5, 1)
+
+
+class Concurrency:
+    """Calls at a time: fewer while many are refused, and all where that does not help (AIMD).
+
+    A call that got no reply counts as refused, since a server may be too busy to say so.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = float(most)
+        self.pause_until = float("-inf")
+        """When calls may be made again, by the monotonic clock."""
+        self._replies: list[bool] = []
+        self._in_vain = 0
+
+    @property
+    def limit(self) -> int:
+        """Calls at a time, now."""
+        return 0 if time.monotonic() < self.pause_until else max(1, int(self.size))
+
+    def answered(self) -> None:
+        """A reply came that is not a refusal."""
+        self.size = min(self.most, self.size + 1 / self.size)
+        self._note(refused=False)
+
+    def refused(self, retry_after: float) -> None:
+        """The server refused a call, or gave no reply, and asked to wait so many seconds before the next."""
+        self._note(refused=True)
+        if retry_after and len(self._replies) >= min(WINDOW, 2 * self.most) and self._share() > PAUSING:
+            self.pause_until = time.monotonic() + retry_after
+            self._replies.clear()
+
+    def _note(self, refused: bool) -> None:
+        self._replies.append(refused)
+        if len(self._replies) < max(WINDOW, 2 * int(self.size)):
+            return
+        if self._share() <= TOLERATED:
+            self._in_vain = 0
+        else:
+            self._in_vain += 1
+            self.size = max(1.0, self.size * DECREASE)
+            if self._in_vain > IN_VAIN:
+                self.size, self._in_vain = float(self.most), 0
+        self._replies.clear()
+
+    def _share(self) -> float:
+        return sum(self._replies) / max(1, len(self._replies))
+
+
+class Permits:
+    """A limit that may change on how many do something at a time, first come first served."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self.taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        if self.taken >= self._limit() or self._waiting:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            self._wake()
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.taken -= 1
+                    self._wake()
+                raise
+        else:
+            self.taken += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self.taken -= 1
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self.taken < self._limit():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.taken += 1
+                turn.set_result(None)
+
+
+Answered = tuple[Sequence[Answer], float]
+"""The answers of a call, and how many seconds it took."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    prepared: Sequence[object]
+    may_send: Callable[[], bool]
+    future: asyncio.Future[Answered | None]
+
+
+class Calls:
+    """Makes calls to one classifier out of whatever queries are ready, as many at a time as it takes."""
+
+    def __init__(self, classifier: AnyClassifier, concurrency: Concurrency, batch: int, longest_wait: float) -> None:
+        self._classifier, self._batch, self._longest_wait = classifier, batch, longest_wait
+        self.concurrency = concurrency
+        self.failures = 0
+        """Calls in a row that failed."""
+        self.busy = 0
+        """Calls in flight."""
+        self.seconds = 0.0
+        """How long a call takes, about."""
+        self._ready: deque[_Waiting] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+
+    def send(self, prepared: Sequence[object], may_send: Callable[[], bool]) -> asyncio.Future[Answered | None]:
+        """The answers to a few queries, at most a batch, which go out in one call; with others if they fit in it.
+
+        None if `may_send` said no when their turn came. Raises the ClassifierError of the call.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(prepared, may_send, loop.create_future())
+        self._ready.append(waiting)
+        if self._timer is None:
+            self._timer = loop.call_soon(self._start)
+        return waiting.future
+
+    def _start(self) -> None:
+        """Make as many calls as may be made now; look again when a pause is over."""
+        self._timer = None
+        while self._ready and self.busy < self.concurrency.limit and (not self.busy or self._fills_a_call()):
+            if call := self._next_call():
+                self.busy += 1
+                task = asyncio.create_task(self._call(call))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        pause = self.concurrency.pause_until - time.monotonic()
+        if self._ready and self._timer is None and pause > 0:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._start)
+
+    def _fills_a_call(self) -> bool:
+        """Whether a whole batch is ready: while a call is in flight, a smaller one would gain nothing by going now."""
+        size = 0
+        for waiting in self._ready:
+            size += len(waiting.prepared)
+            if size + len(waiting.prepared) > self._batch:
+                return True
+        return False
+
+    def _next_call(self) -> list[_Waiting]:
+        """As much of what is ready as fits in one call."""
+        call: list[_Waiting] = []
+        size = 0
+        while self._ready and size + len(self._ready[0].prepared) <= self._batch:
+            waiting = self._ready.popleft()
+            if waiting.future.done():
+                continue
+            if waiting.may_send():
+                call.append(waiting)
+                size += len(waiting.prepared)
+            else:
+                waiting.future.set_result(None)
+        return call
+
+    def wake(self) -> None:
+        """Look at what is ready now: queries that may no longer be sent are given back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for waiting in [waiting for waiting in self._ready if not waiting.may_send()]:
+            self._ready.remove(waiting)
+            if not waiting.future.done():
+                waiting.future.set_result(None)
+        self._start()
+
+    async def _call(self, calls: list[_Waiting]) -> None:
+        started = time.perf_counter()
+        prepared = [each for waiting in calls for each in waiting.prepared]
+        try:
+            answers = await self._classifier.label(prepared)
+            if len(answers) != len(prepared):
+                raise PermanentError(f"the classifier gave {len(answers)} answers to {len(prepared)} queries")
+        except BaseException as error:
+            self._note(error)
+            for waiting in calls:
+                if not waiting.future.done():
+                    waiting.future.set_exception(error if isinstance(error, Exception) else _stopped())
+            if not isinstance(error, Exception):
+                raise
+        else:
+            latency = time.perf_counter() - started
+            self.failures = 0
+            self.concurrency.answered()
+            self.seconds = latency if not self.seconds else 0.9 * self.seconds + 0.1 * latency
+            start = 0
+            for waiting in calls:
+                if not waiting.future.done():
+                    waiting.future.set_result((answers[start : start + len(waiting.prepared)], latency))
+                start += len(waiting.prepared)
+        finally:
+            self.busy -= 1
+            if self._timer is None:  # after those who wait for this call: they may stop the run
+                self._timer = asyncio.get_running_loop().call_soon(self._start)
+
+    def _note(self, error: BaseException) -> None:
+        """A call failed; one that was sent before a pause began says nothing new."""
+        if not isinstance(error, TransientError) or time.monotonic() < self.concurrency.pause_until:
+            return
+        self.failures += 1
+        if error.status is None or error.status in PRESSURE:
+            self.concurrency.refused(min(error.retry_after or 0.0, self._longest_wait))
+
+
+def _stopped() -> TransientError:
+    return TransientError("the call was ended from outside; run again")

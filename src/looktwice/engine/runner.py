@@ -1,0 +1,406 @@
+"""One query, from its claim to its answer: `Runner._ask` is read from top to bottom.
+
+Every attempt is a claim of its own, committed before it is sent and settled before its answer is used. Nothing is
+claimed while a retry sleeps. A classifier that is free is asked without claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from looktwice.classifiers.base import Answer, AnyClassifier, Rereadable, Terms, reading
+from looktwice.engine.budget import MICRO, Bill, Budget
+from looktwice.engine.ledger.ledger import (
+    Claim,
+    InBatch,
+    Ledger,
+    OverBudget,
+    Settled,
+    Stored,
+    Wait,
+    forget_budget,
+    held_budget,
+)
+from looktwice.engine.ledger.schema import Entry, Outcome
+from looktwice.engine.limits import Calls, Concurrency, Permits, RetryPolicy, Tries
+from looktwice.engine.meter import TYPICAL_SIZE, FlatMeter, Meter
+from looktwice.engine.outcome import Cause, Failure, Progress
+from looktwice.engine.query import Query, Scores
+from looktwice.errors import ClassifierError, LedgerError, QuotaError, TransientError
+
+SOONEST, LATEST = 0.05, 1.0
+"""Seconds until a query that cannot be claimed yet is tried again: at first, and at most."""
+MOST_AHEAD = 0.5
+"""The share of the calls at a time that may be claimed beyond them, so that no call waits for a commit."""
+
+IN_A_BATCH = Failure(
+    Cause.STOPPED, "the query is in a batch whose results are not here; run with --batch to fetch them"
+)
+ABANDONED = Failure(Cause.STOPPED, "nobody waits for the query any more")
+
+
+FREE = Claim(Entry(b"", "", "", 0, 0), 0, 0, 0, 0.0)
+"""Stands for the claim of a query that costs nothing and is not kept."""
+
+
+class Reply(NamedTuple):
+    """An answer, and how many seconds its call took."""
+
+    answer: Answer
+    latency: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How one classifier is asked; of these only the seed and the working size change an answer."""
+
+    terms: Terms
+    seed: int = 0
+    scores: Scores = "use"
+    label_check: int = 0
+    """Pictures whose labels are compared with their truths before the others are asked about."""
+    canaries: int = 0
+    budget: Budget = field(default_factory=Budget)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    description: str = ""
+    """The classifier as the ledger names it for people."""
+    scope: str = ""
+    """What a budget of so many more is for, so that the same command continues it; empty where it is a total."""
+
+
+class Runner:
+    """Gets answers from one classifier, within its limits and the budget."""
+
+    def __init__(
+        self, classifier: AnyClassifier, ledger: Ledger | None, settings: Settings, meter: Meter | None = None
+    ) -> None:
+        self.classifier, self.ledger, self.settings = classifier, ledger, settings
+        self.reading = reading(classifier)
+        terms = settings.terms
+        self.meter = meter or FlatMeter(terms.price_micros)
+        self.typical = self.meter.quote(*terms.working_size.of(*TYPICAL_SIZE))
+        """The price of a query about a picture of unknown size."""
+        self.progress = Progress()
+        self.calls = Calls(classifier, Concurrency(terms.concurrency), terms.batch, settings.retry.longest_wait)
+        self.halt: Failure | None = None
+        """Why nothing more is sent, once that is so."""
+        self.fatal: Exception | None = None
+        """What a run raises once it is halted for good."""
+        self._stopping = asyncio.Event()
+        self._permits = Permits(self._most_claims)
+        self._commit_seconds = 0.0
+        self._asking: dict[bytes, tuple[Query, asyncio.Task[Answer | Failure]]] = {}
+        self._available_at: datetime | None = None
+        """When the classifier can be asked again, according to itself."""
+        self._held_scope = ""
+        self._rounding = 0
+        """By how much the bills of this run were rounded up, in picos."""
+
+    async def hold_budget(self) -> None:
+        """Resolve a budget of so many more once for a command: one that was interrupted continues with the same."""
+        scope, self.settings = self.settings.scope, replace(self.settings, scope="")
+        if scope and self.ledger:
+            budget = await self.ledger.change(partial(held_budget, scope, self.settings.budget))
+            self.settings = replace(self.settings, budget=budget)
+            self._held_scope = scope
+
+    async def release_budget(self) -> None:
+        """The command has come to its end; the next one resolves its budget anew."""
+        if self._held_scope and self.ledger:
+            await self.ledger.change(partial(forget_budget, self._held_scope))
+
+    # Asking ----------------------------------------------------------------------------------------------------------
+
+    def start(self, query: Query) -> asyncio.Task[Answer | Failure]:
+        """The task that gets the answer to a query; an identical query that is being asked has the same.
+
+        It goes on if whoever waits for it is cancelled: call `leave` then, so that it is not sent any more.
+        """
+        key = query.entry.key
+        if key not in self._asking or self._asking[key][1].done():
+            task = asyncio.create_task(self._ask(query))
+            self._asking[key] = query, task
+            task.add_done_callback(partial(self._forget, key))
+        first, task = self._asking[key]
+        first.waiting += 1
+        return task
+
+    async def ask_free(self, queries: Sequence[Query]) -> None:
+        """Answer queries that cost nothing and are not kept, as many in a call as fit; those that fail are retried."""
+        size = self.settings.terms.batch
+        groups = [queries[start : start + size] for start in range(0, len(queries), size)]
+        calls = [self.calls.send([query.prepared for query in group], lambda: not self.halt) for group in groups]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for group, outcome in zip(groups, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, TransientError):
+                raise outcome
+            answers = outcome[0] if isinstance(outcome, tuple) else None
+            if answers:
+                self._count(len(group), 0)
+                self.progress.answered += len(group)
+            for place, query in enumerate(group):
+                query.waiting = 1
+                query.answer = answers[place] if answers else await self._ask(query)
+
+    def _forget(self, key: bytes, task: asyncio.Task[Answer | Failure]) -> None:
+        if self._asking[key][1] is task:
+            del self._asking[key]
+
+    def leave(self, query: Query) -> None:
+        """Wait no longer for an answer that was started; it is kept when it comes."""
+        if asked := self._asking.get(query.entry.key):
+            asked[0].waiting -= 1
+            if not asked[0].waiting:
+                self.calls.wake()
+
+    async def _ask(self, query: Query) -> Answer | Failure:
+        """The answer to one query, or why there is none."""
+        tries, wait, waited_since = Tries(self.settings.retry), SOONEST, time.monotonic()
+        while not (ended := self._ended(query)):
+            async with self._permits:
+                claim = await self._claim(query)
+                if isinstance(claim, Claim):
+                    reply = await self._send(query, claim)
+                    settled = self._settle(query, claim, reply)
+            if isinstance(claim, Answer | Failure):
+                return claim
+            if isinstance(claim, Wait):  # another process has it in flight
+                if time.monotonic() - waited_since > self.settings.retry.longest_wait:
+                    return Failure(Cause.STOPPED, "another process has had the query in flight for too long; run again")
+                await self.pause(wait)
+                wait = min(LATEST, 2 * wait)
+                continue
+            retry_after = self._after_failure(reply, tries) if isinstance(reply, ClassifierError) else 0.0
+            await settled
+            if isinstance(reply, Reply):
+                return replace(reply.answer, raw=None) if reply.answer.raw is not None else reply.answer
+            if retry_after is None or (isinstance(reply, ClassifierError) and not query.retried):
+                return self.halt or Failure(Cause.CLASSIFIER, str(reply), reply)
+            await self.pause(retry_after)
+        return ended
+
+    def _ended(self, query: Query) -> Failure | None:
+        return self.halt or (None if query.waiting else ABANDONED)
+
+    async def _claim(self, query: Query) -> Claim | Wait | Answer | Failure:
+        """The right to send a query, its answer, or why it cannot be sent.
+
+        Where the budget does not cover it, open claims may still give something back: it waits for them.
+        """
+        if self.ledger is None:
+            return FREE
+        entry, terms, wait = query.entry, self.settings.terms, SOONEST
+        reserve, until = (query.quote or self.typical).most * MICRO, time.monotonic() + self.settings.retry.longest_wait
+        while True:
+            started = time.perf_counter()
+            (granted,) = await self.ledger.claim(
+                self.classifier.fingerprint,
+                [(entry, reserve)],
+                self.settings.budget,
+                terms.per_second,
+                self.settings.description,
+            )
+            self._commit_seconds = 0.8 * self._commit_seconds + 0.2 * (time.perf_counter() - started)
+            match granted:
+                case Stored():
+                    self.progress.hits += 1
+                    return await asyncio.to_thread(self.read_stored, query, granted)
+                case InBatch():
+                    return IN_A_BATCH
+                case OverBudget(spend):
+                    return Failure(Cause.BUDGET, self.settings.budget.exhausted(spend, reserve))
+                case Wait(elsewhere=False) if not self._ended(query) and time.monotonic() < until:
+                    await self.pause(wait)
+                    wait = min(LATEST, 2 * wait)
+                case _:
+                    return granted
+
+    async def _send(self, query: Query, claim: Claim) -> Reply | ClassifierError | None:
+        """What came back for a claim, once it may be sent; None if it was not sent after all."""
+
+        def may_send() -> bool:
+            return not self._ended(query) and (self.ledger is None or self.ledger.is_current(claim))
+
+        if self.ledger and (delay := claim.send_at - self.ledger.now()) > 0:
+            await self.pause(delay)
+        quote = query.quote or self.typical
+        self._count(1, quote.most)
+        try:
+            sent = await self.calls.send([query.prepared], may_send)
+        except ClassifierError as error:
+            if not error.billed:
+                self._count(-1, -quote.most)
+            return error
+        except BaseException:
+            if self.ledger:
+                self.ledger.settle(claim, Settled(claim.entry.key, Outcome.KEPT))
+            raise
+        if sent is None:
+            self._count(-1, -quote.most)
+            return None
+        self.progress.answered += 1
+        return Reply(sent[0][0], sent[1])
+
+    def _settle(self, query: Query, claim: Claim, reply: Reply | ClassifierError | None) -> asyncio.Future[None]:
+        """Queue how a claim ended; what was not sent or is not billed is given back."""
+        key = claim.entry.key
+        if isinstance(reply, Reply):
+            bill = self.meter.bill(reply.answer)
+            self.count_bill(bill, (query.quote or self.typical).most)
+            settled = Settled(key, reply.answer, bill, reply.latency, self.reading)
+        else:
+            kept = reply is not None and reply.billed
+            settled = Settled(key, Outcome.KEPT if kept else Outcome.UNSENT)
+        if self.ledger:
+            return self.ledger.settle(claim, settled)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    def _after_failure(self, error: ClassifierError, tries: Tries) -> float | None:
+        """Seconds until the next attempt; None if there is none, and where the run must end it is halted."""
+        policy = self.settings.retry
+        if not isinstance(error, TransientError):
+            self.end(error)
+            return None
+        if error.retry_after and error.retry_after > policy.longest_wait:
+            self._end_until(error, error.retry_after)
+        elif self.calls.failures >= max(policy.breaker, 3 * self.calls.concurrency.most):
+            self.end(
+                ClassifierError(
+                    f"{self.calls.failures} attempts in a row failed, so the run stopped with everything saved; "
+                    f"the last one: {error}; run the same command again to resume"
+                )
+            )
+        wait = None if self.halt else tries.wait(error)
+        self.progress.retries += wait is not None
+        return wait
+
+    # What the ledger knows -------------------------------------------------------------------------------------------
+
+    def read_stored(self, query: Query, stored: Stored) -> Answer | Failure:
+        """A stored answer; one that was read in another way is read again from its reply, which costs nothing."""
+        if stored.reading == self.reading or not isinstance(self.classifier, Rereadable):
+            return stored.answer
+        reply = self.ledger.reply(query.entry.key) if self.ledger else None
+        if reply is None:
+            return Failure(
+                Cause.CLASSIFIER,
+                "the stored reply was too long to keep, so it cannot be read in another way; name another ledger",
+            )
+        try:
+            return self.classifier.reread(reply, stored.answer.status)
+        except ClassifierError as error:
+            return Failure(Cause.CLASSIFIER, str(error))
+
+    def remaining(self) -> int | None:
+        """How many more queries the budget covers; None if nothing limits them."""
+        budget = self.settings.budget
+        if self.ledger is None or replace(budget, stated=("", "")) == Budget():
+            return None
+        return budget.remaining(self.ledger.spend(self.classifier.fingerprint), self.typical.most * MICRO)
+
+    def money_left(self) -> int | None:
+        """How much more money the budget has, in millionths; None if nothing limits it."""
+        if self.ledger is None:
+            return None
+        return self.settings.budget.money_left(self.ledger.spend(self.classifier.fingerprint))
+
+    def unavailable(self) -> str | None:
+        """Why nothing can be asked now, for people; None if a query would be sent."""
+        if self.halt:
+            return self.halt.message
+        if self._available_at and datetime.now(UTC) < self._available_at:
+            return f"the classifier is rate-limited until {_local(self._available_at)}"
+        try:
+            return self._spent(self.ledger) if self.ledger else None
+        except LedgerError as error:
+            return str(error)
+
+    def _spent(self, ledger: Ledger) -> str | None:
+        spend, price = ledger.spend(self.classifier.fingerprint), self.typical.most * MICRO
+        if self.settings.budget.covers(spend, price):
+            return None
+        if replace(self.settings.budget, queries_per_day=None, micros_per_day=None).covers(spend, price):
+            return "the budget of this day is spent; the next day begins at midnight in UTC"
+        return "the budget is spent; raise it to continue"
+
+    # Ending ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self._stopping.is_set()
+
+    def stop(self, halt: Failure) -> None:
+        """Send nothing more; what is in flight is waited for."""
+        self.halt = self.halt or halt
+        self._stopping.set()
+        self.calls.wake()
+
+    def end(self, error: Exception, cause: Cause = Cause.CLASSIFIER) -> None:
+        """Stop for good: the run raises this when what is in flight has come."""
+        self.fatal = self.fatal or error
+        self.stop(Failure(cause, str(error)))
+
+    def resume(self) -> None:
+        """Send again, now that what stopped it has passed."""
+        self._stopping.clear()
+        self.halt = self.fatal = None
+        self.calls.failures = 0
+
+    async def finish(self) -> None:
+        """Wait for the calls in flight, and until their answers are committed."""
+        await asyncio.gather(*(task for _, task in self._asking.values()), return_exceptions=True)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but wake up if the run is stopped."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    def _end_until(self, error: TransientError, seconds: float) -> None:
+        """End where the classifier asks for a longer wait than allowed, and say when it can be asked again."""
+        self._available_at = datetime.now(UTC) + timedelta(seconds=seconds)
+        self.end(
+            QuotaError(
+                f"the classifier is rate-limited until {_local(self._available_at)}, which exceeds --longest-wait "
+                f"({self.settings.retry.longest_wait:g} s), so the run stopped with everything saved; run the same "
+                f"command again then, or raise --longest-wait ({error})",
+                retry_after=seconds,
+            ),
+            Cause.STOPPED,
+        )
+
+    # Counting --------------------------------------------------------------------------------------------------------
+
+    def _most_claims(self) -> int:
+        """Open claims at a time: the calls, and a few ahead by as much as a commit takes of a call."""
+        calls = max(1, int(self.calls.concurrency.size)) * self.settings.terms.batch
+        ahead = min(MOST_AHEAD, 2 * self._commit_seconds / max(self.calls.seconds, 1e-4)) if self.ledger else 1.0
+        return calls + int(calls * ahead)
+
+    def _count(self, queries: int, micros: int) -> None:
+        self.progress.sent += queries
+        self.progress.micros += micros
+
+    def count_bill(self, bill: Bill | None, counted: int) -> None:
+        """Replace what was counted when the query was sent by its bill."""
+        if bill:
+            micros = -(-(bill.picos - self._rounding) // MICRO)
+            self._rounding += micros * MICRO - bill.picos
+            self.progress.micros += micros - counted
+            self.progress.input_tokens += bill.tokens.input
+            self.progress.output_tokens += bill.tokens.output
+            self.progress.cached_tokens += bill.tokens.cached
+
+
+def _local(moment: datetime) -> str:
+    """A moment in words, by the clock of this machine."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"

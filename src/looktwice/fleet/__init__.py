@@ -1,1 +1,0 @@
-"""Many machines: pictures scored on Ray, with the verdicts of one machine."""

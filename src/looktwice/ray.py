@@ -1,0 +1,349 @@
+"""Verdicts in Ray datasets: `Scorer` for `map_batches`, and `read` for pictures in folders, buckets and containers.
+
+    import looktwice as lt
+    photos = ray.data.read_images("s3://lake/photos", include_paths=True)
+    settings = {"profile": "profile.json", "image": "image", "options": lt.AskOptions(ledger="postgresql://…")}
+    photos.map_batches(lt.ray.Scorer, fn_constructor_kwargs=settings, concurrency=4).write_parquet("verdicts")
+
+Budget, rate and answers are shared through the PostgreSQL ledger; a classifier that is local and free needs none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looktwice import AskOptions, DecisionOptions, Model, Profile, Unscored, Verdict, files
+from looktwice.errors import DataError, MissingExtra
+from looktwice.pictures.collection import ENDINGS, few, find
+from looktwice.pictures.image import encode_png, shown
+from looktwice.verdicts.files import COLUMNS, record, unscored_record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileInfo, FileSystem
+    from ray.data import Dataset
+
+    from looktwice.engine.outcome import Progress
+
+__all__ = ["Scorer"]
+
+Batch = Mapping[str, NDArray[np.generic]]
+"""Columns by name, as Ray Data gives them to a function."""
+DECIDE = DecisionOptions()
+SOURCE = "source"
+"""The column with the file that a picture is in, its size and its time of change."""
+TEXT: files.Kind = "text"
+READING = 0.1
+"""Processors of a task that reads or writes; a scorer leaves as much of its own."""
+IMAGE_COLUMNS = ("image", "bytes", "img", "content", "data", "jpg", "jpeg", "png", "webp")
+IN_FOLDERS = (*ENDINGS, ".parquet", ".tar")
+"""Endings of the files that are taken from a folder, in any case."""
+NAME_COLUMNS = ("name", "file_name", "filename", "file", "path", "key", "__key__", "id")
+
+
+class Scorer:
+    """A callable class for `Dataset.map_batches`: takes batches of pictures and gives their verdicts, one a row.
+
+    `profile` is a profile or its path. `image` is the column of pictures (bytes of files, or uint8 arrays), `name` that
+    of their names, `keep` further columns of texts to pass on. `decide` and `options` are as for `Model`.
+    """
+
+    def __init__(
+        self,
+        profile: Profile | str | Path,
+        classifier: str | None = None,
+        *,
+        image: str = "bytes",
+        name: str = "path",
+        keep: Sequence[str] = (),
+        decide: DecisionOptions = DECIDE,
+        options: AskOptions | None = None,
+    ) -> None:
+        profile = profile if isinstance(profile, Profile) else Profile.load(Path(profile))
+        self._image, self._name, self._keep, self._decide = image, name, tuple(keep), decide
+        self.model = Model(classifier or profile.classifier, profile, options=options, progress=self._note)
+        self.progress: Progress | None = None
+        """What was asked since the scorer was made."""
+
+    def __call__(self, batch: Batch) -> pa.Table:
+        """A table with the columns of `looktwice score -o verdicts.parquet`, and those to keep."""
+        return self.table(batch, self.verdicts(batch))
+
+    def verdicts(self, batch: Batch) -> list[Verdict | Unscored]:
+        """The verdict on each picture of a batch, or why there is none."""
+        pictures = [b"" if picture is None else picture for picture in batch[self._image]]
+        verdicts = self.model.score(pictures, self._decide)
+        return [replace(verdict, name=str(name)) for verdict, name in zip(verdicts, batch[self._name], strict=True)]
+
+    def table(self, batch: Batch, verdicts: Sequence[Verdict | Unscored]) -> pa.Table:
+        """Verdicts as an Arrow table."""
+        records = [unscored_record(each) if isinstance(each, Unscored) else record(each) for each in verdicts]
+        columns: files.Columns = {**COLUMNS, **dict.fromkeys(self._keep, TEXT)}
+        kept = zip(*(batch[column] for column in self._keep), strict=True) if self._keep else [()] * len(records)
+        return files.arrow_table(columns, [[*row.values(), *more] for row, more in zip(records, kept, strict=True)])
+
+    def _note(self, progress: Progress) -> None:
+        self.progress = replace(progress)
+
+
+# Pictures ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file with one picture or many."""
+
+    address: str
+    """Absolute, since workers run in other folders."""
+    name: str
+    """Its path below the folder that was given alone, otherwise its address."""
+    stamp: str
+
+    @property
+    def source(self) -> str:
+        """Changes when the file does."""
+        return f"{self.name} {self.stamp}"
+
+    @property
+    def ending(self) -> str:
+        return os.path.splitext(self.name)[1].lower()
+
+
+def listed(paths: Sequence[str]) -> list[File]:
+    """The files at these paths and addresses: pictures, `.npz`, `.parquet` and `.tar`, in the order of their names.
+
+    From a folder, those with a known ending are taken, hidden ones left out.
+    """
+    if not paths:
+        raise DataError("no picture is named; give files, folders or addresses such as s3://bucket/folder")
+    found = [file for path in paths for file in _listed(path, alone=len(paths) == 1)]
+    if not found:
+        raise DataError(f"{shown(paths[0])}: no picture; they end with {' '.join(IN_FOLDERS)}")
+    if twice := [name for name, count in Counter(file.name for file in found).items() if count > 1]:
+        raise DataError(f"{few(twice, 'file')} given twice; name each once")
+    return found
+
+
+def read(listing: Sequence[File], done: Collection[str] = ()) -> Dataset:
+    """A dataset of the pictures in these files, with columns `name`, `bytes` and `source`; those in `done` left out."""
+    import ray.data
+
+    kinds: dict[str, list[File]] = {}
+    for file in listing:
+        kinds.setdefault(file.ending if file.ending in CONTAINERS else "", []).append(file)
+    parts = [part for ending, group in kinds.items() for part in CONTAINERS.get(ending, _loose)(group, done)]
+    if not parts:
+        return ray.data.from_items([])
+    return parts[0].union(*parts[1:]) if len(parts) > 1 else parts[0]
+
+
+def _listed(path: str, alone: bool) -> Iterator[File]:
+    from pyarrow.fs import FileSelector, FileType
+
+    place, mark, settings = path.partition("?") if "://" in path else (path, "", "")
+    system, root = filesystem(path)
+    try:
+        info = system.get_file_info(root)
+        below = system.get_file_info(FileSelector(root, recursive=True)) if info.type == FileType.Directory else []
+    except OSError as fault:
+        raise DataError(f"{shown(place)}: cannot be listed ({_why(fault)}); check the path and its rights") from None
+    if info.type == FileType.NotFound:
+        raise DataError(f"{shown(place)}: no such file or folder; check the path")
+    if info.type == FileType.File:
+        name = os.path.basename(place) if alone and place.endswith(".npz") else place
+        yield File(path if "://" in path else root, name, _stamp(info))
+    for each in sorted(below, key=lambda each: each.path):
+        name = each.path[len(root) :].lstrip("/")
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if each.type == FileType.File and not hidden and name.lower().endswith(IN_FOLDERS):
+            address = f"{place.rstrip('/')}/{name}{mark}{settings}" if "://" in path else each.path
+            yield File(address, name if alone else f"{place.rstrip('/')}/{name}", _stamp(each))
+
+
+def _loose(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
+    """A picture a file. Ray's own reader would skip names with an underscore, and end the run where one fails."""
+    import pyarrow as pa
+    import ray.data
+
+    rows = [(each.name, each.address, each.source) for each in group if each.name not in done]
+    if rows:
+        names, addresses, sources = map(list, zip(*rows, strict=True))
+        table = pa.table({"name": names, "address": addresses, SOURCE: sources})
+        blocks = min(1 + len(rows) // 64, 10_000)
+        yield ray.data.from_arrow(table, override_num_blocks=blocks).map_batches(
+            _opened, batch_size=64, num_cpus=READING
+        )
+
+
+def _opened(batch: Batch) -> pa.Table:
+    return _columns(list(zip(batch["name"], map(_bytes, batch["address"]), batch[SOURCE], strict=True)))
+
+
+def _bytes(address: str) -> bytes | None:
+    system, path = filesystem(address)
+    try:
+        with system.open_input_stream(path, compression=None) as stream:
+            content: bytes = stream.read()
+            return content
+    except OSError:  # the picture is unreadable now; another run tries again
+        return None
+
+
+def _arrays(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
+    import ray.data
+
+    for file in group:
+        pictures = find([Path(file.address)])
+        left = [place for place, picture in enumerate(pictures) if _place(file, place) not in done]
+        if left:
+            places = ray.data.from_items([{"place": place} for place in left])
+            yield places.map_batches(partial(_stacked, file), batch_size=256, num_cpus=READING)
+
+
+def _stacked(file: File, batch: Batch) -> pa.Table:
+    pictures, places = find([Path(file.address)]), batch["place"].tolist()
+    rows = [(_place(file, place), encode_png(pictures[place].image().pixels), file.source) for place in places]
+    return _columns(rows)
+
+
+def _place(file: File, place: int) -> str:
+    return f"{file.name}#{place}"
+
+
+def _tables(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
+    import ray.data
+
+    for system, paths in _by_filesystem(group):
+        table = ray.data.read_parquet(
+            list(paths),
+            filesystem=system,
+            include_paths=True,
+            partitioning=None,
+            file_extensions=None,
+            num_cpus=READING,
+        )
+        columns = table.schema().names
+        image = next((column for column in IMAGE_COLUMNS if column in columns), None)
+        if image is None:
+            raise DataError(
+                f"{shown(group[0].name)}: no column with pictures; it has {', '.join(columns)}, and should have bytes "
+                f"in one of {', '.join(IMAGE_COLUMNS)}"
+            )
+        name = next((column for column in NAME_COLUMNS if column in columns and column != "path"), None)
+        names = partial(_rows, paths, image, name, frozenset(done))
+        yield table.map_batches(names, batch_size=64, num_cpus=READING)
+
+
+def _rows(paths: Mapping[str, File], image: str, name: str | None, done: Collection[str], batch: Batch) -> pa.Table:
+    rows = []
+    for place, (path, picture) in enumerate(zip(batch["path"], batch[image], strict=True)):
+        content = picture.get("bytes") if isinstance(picture, dict) else picture
+        own = batch[name][place] if name else picture.get("path") if isinstance(picture, dict) else None
+        file = paths[str(path)]
+        own = own or blake2b(content or b"", digest_size=8).hexdigest()
+        rows.append((f"{file.name}#{own}", content, file.source))
+    return _columns(rows, done)
+
+
+def _tars(group: Sequence[File], done: Collection[str]) -> Iterator[Dataset]:
+    import ray.data
+
+    for system, paths in _by_filesystem(group):
+        samples = ray.data.read_webdataset(
+            list(paths),
+            filesystem=system,
+            include_paths=True,
+            decoder=None,
+            file_extensions=None,
+            num_cpus=READING,
+        )
+        yield samples.map_batches(partial(_members, paths, frozenset(done)), batch_size=64, num_cpus=READING)
+
+
+def _members(paths: Mapping[str, File], done: Collection[str], batch: Batch) -> pa.Table:
+    rows = []
+    for place, (key, path) in enumerate(zip(batch["__key__"], batch["path"], strict=True)):
+        for ending in (column for column in batch if f".{column}".lower().endswith(ENDINGS)):
+            if (content := batch[ending][place]) is not None:
+                file = paths[str(path)]
+                rows.append((f"{file.name}#{key}.{ending}", content, file.source))
+    return _columns(rows, done)
+
+
+def _columns(rows: Sequence[tuple[str, object, str]], done: Collection[str] = ()) -> pa.Table:
+    left = [row for row in rows if row[0] not in done]
+    return files.arrow_table({"name": "text", "bytes": "bytes", SOURCE: "text"}, left)
+
+
+CONTAINERS: dict[str, Callable[[Sequence[File], Collection[str]], Iterator[Dataset]]] = {
+    ".npz": _arrays,
+    ".parquet": _tables,
+    ".tar": _tars,
+}
+"""Endings of files that hold many pictures, and what reads them."""
+
+
+# Places --------------------------------------------------------------------------------------------------------------
+
+
+def filesystem(address: str) -> tuple[FileSystem, str]:
+    """The pyarrow filesystem of an address or a local path, and the path within it."""
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.fs import LocalFileSystem
+    except ImportError:
+        raise MissingExtra("Parquet files, tars and buckets", "parquet") from None
+    if "://" not in address:
+        return LocalFileSystem(), os.path.abspath(address)
+    place, mark, settings = address.partition("?")
+    scheme, _, rest = place.partition("://")
+    host, _, path = rest.partition("/")
+    if "@" in host:
+        bucket = shown(host.rpartition("@")[2])
+        raise DataError(f"{scheme}://{bucket}: keys have no place in an address; set AWS_ACCESS_KEY_ID and the like")
+    try:
+        system, root = _connected(f"{scheme}://{host}/{mark}{settings}")
+    except (ArrowInvalid, NotImplementedError) as fault:
+        raise DataError(f"{scheme}://{shown(host)}: not an address that pyarrow reads ({_why(fault)})") from None
+    except OSError as fault:  # HDFS without Java, for one
+        raise DataError(f"{scheme}://{shown(host)}: cannot be opened ({_why(fault)})") from None
+    return system, f"{root.rstrip('/')}/{path}"
+
+
+@cache
+def _connected(root: str) -> tuple[FileSystem, str]:
+    """One connection for all files of a bucket."""
+    from pyarrow.fs import FileSystem
+
+    opened: tuple[FileSystem, str] = FileSystem.from_uri(root)
+    return opened
+
+
+def _by_filesystem(group: Sequence[File]) -> list[tuple[FileSystem, dict[str, File]]]:
+    """The files of each filesystem by their paths within it."""
+    systems: list[tuple[FileSystem, dict[str, File]]] = []
+    for file in group:
+        system, path = filesystem(file.address)
+        known = next((paths for other, paths in systems if other == system), None)
+        if known is None:
+            systems.append((system, known := {}))
+        known[path] = file
+    return systems
+
+
+def _stamp(info: FileInfo) -> str:
+    return f"{info.size} {info.mtime_ns}"
+
+
+def _why(fault: Exception) -> str:
+    return " ".join(str(fault).split())[:200] or type(fault).__name__

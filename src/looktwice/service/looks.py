@@ -1,0 +1,172 @@
+"""Looks at pictures for many callers with one model: a bounded number at a time, each apart from the others.
+
+A look belongs to the service, not to its caller: if one leaves or waits too long, its look still ends, and the answers
+are in the ledger when the same picture comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from looktwice.errors import ChangedError, LookTwiceError, QuotaError
+from looktwice.model import AnswerEvent, AsyncModel, Cause, DecisionOptions, OnAnswer, Picture, Unscored, Verdict
+from looktwice.service import Limits
+from looktwice.service.replies import Refusal
+
+PAUSE, LONG_PAUSE = 5.0, 60.0
+"""Seconds without looks after the classifier failed permanently, and if its quota is exceeded without Retry-After."""
+DAY = 86_400
+CLOSING = "the service is shutting down"
+REFUSALS = {
+    Cause.UNREADABLE: "picture",
+    Cause.UNFIT: "picture",
+    Cause.UNFAMILIAR: "unfamiliar",
+    Cause.BUDGET: "budget",
+    Cause.STOPPED: "unavailable",
+    Cause.NO_LABEL: "classifier",
+    Cause.CLASSIFIER: "classifier",
+}
+"""The code with which a picture is refused that was not scored; status and counter follow from it."""
+LOG = logging.getLogger("looktwice.service")
+
+Outcome = Verdict | Unscored
+Work = Callable[[], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True)
+class State:
+    """Whether the service can look at pictures now, or why not and when to try again."""
+
+    ready: bool
+    reason: str = ""
+    retry_after: float | None = None
+
+
+class Looks:
+    """The looks of all requests."""
+
+    def __init__(self, model: AsyncModel, decide: DecisionOptions, limits: Limits) -> None:
+        self.model, self.decide, self.limits = model, decide, limits
+        self.monitor = model.monitor(decide)
+        self._slots = asyncio.Semaphore(limits.looks)
+        self._waiting = 0
+        self._running: set[asyncio.Task[Outcome]] = set()
+        self._trouble: Exception | None = None
+        self._resume_at = 0.0
+        self._closing = False
+
+    @property
+    def count(self) -> int:
+        """Pictures that are looked at or wait for it."""
+        return self._waiting + len(self._running)
+
+    def state(self) -> State:
+        """Whether it can look at pictures now; some time after the classifier failed, it tries again."""
+        if self._closing:
+            return State(False, CLOSING, PAUSE)
+        if self._trouble is None:
+            return State(True)
+        if isinstance(self._trouble, ChangedError):
+            return State(False, str(self._trouble))
+        left = self._resume_at - time.monotonic()
+        if left > 0 or self._running:
+            return State(False, str(self._trouble), max(left, 1.0))
+        self.model.resume()
+        self._trouble = None
+        return State(True)
+
+    def check(self) -> None:
+        """Raise a Refusal if no picture can be looked at now."""
+        state = self.state()
+        if not state.ready:
+            raise Refusal("unavailable", state.reason, state.retry_after)
+
+    async def look(self, picture: Picture, on_answer: OnAnswer | None = None) -> Verdict:
+        """The verdict on a picture, or a Refusal."""
+
+        async def score() -> Outcome:
+            (outcome,) = [each async for each in self.model.score([picture], self.decide, on_answer=on_answer)]
+            return self.monitor.observe(outcome) if isinstance(outcome, Verdict) else outcome
+
+        return await self._verdict(picture.name, score)
+
+    async def burst(self, photos: Sequence[Picture], on_answer: OnAnswer | None = None) -> Verdict:
+        """The one verdict on several photos of one thing, or a Refusal; answers have the place of their photo."""
+        named = [replace(photo, name=f"photo {number}") for number, photo in enumerate(photos, 1)]
+        places = {photo.name: place for place, photo in enumerate(named)}
+
+        def by_photo(event: AnswerEvent) -> None:
+            if on_answer:
+                on_answer(event._replace(place=places[event.name]))
+
+        verdict = await self._verdict(photos[0].name, lambda: self.model.score_burst(named, on_answer=by_photo))
+        return replace(verdict, name=photos[0].name)
+
+    async def close(self) -> None:
+        """Accept nothing more, and wait for the looks in progress."""
+        self._closing = True
+        self.model.stop(CLOSING)
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _verdict(self, name: str, work: Work) -> Verdict:
+        """The verdict of some work, once there is a slot for it; half of the time may pass until then.
+
+        The slot is taken until the work ends, whether or not somebody still waits for it.
+        """
+        seconds = self.limits.seconds
+        end = asyncio.get_running_loop().time() + seconds
+        await self._take_slot(end - seconds / 2)
+        task = asyncio.create_task(self._outcome(name, work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            async with asyncio.timeout_at(end):
+                outcome = await asyncio.shield(task)
+        except TimeoutError:
+            detail = f"there was no verdict within {seconds:g} s; answers that still come are kept, so ask again"
+            raise Refusal("time", detail, seconds) from None
+        if isinstance(outcome, Verdict):
+            return outcome
+        raise self._refusal(outcome)
+
+    async def _take_slot(self, end: float) -> None:
+        self.check()
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(end):
+                await self._slots.acquire()
+        except TimeoutError:
+            detail = f"{self.limits.looks} pictures are being looked at and others wait; try again in a moment"
+            raise Refusal("busy", detail, 1) from None
+        finally:
+            self._waiting -= 1
+
+    async def _outcome(self, name: str, work: Work) -> Outcome:
+        """What came of the work; after a failure that concerns all pictures, nothing is asked for a while."""
+        try:
+            if not self.state().ready:
+                return Unscored(name, Cause.STOPPED, self.state().reason)
+            return await work()
+        except Exception as error:  # whatever it is, somebody waits for it
+            if not isinstance(error, LookTwiceError):
+                LOG.error("a look failed unexpectedly", exc_info=error)
+            self._trouble = error
+            pause = error.retry_after or LONG_PAUSE if isinstance(error, QuotaError) else PAUSE
+            self._resume_at = time.monotonic() + pause
+            return Unscored(name, Cause.STOPPED, str(error))
+        finally:
+            self._slots.release()
+
+    def _refusal(self, unscored: Unscored) -> Refusal:
+        code, options = REFUSALS[unscored.cause], self.model.options
+        if code == "budget":
+            daily = (options.per_day, options.money_per_day) != (None, None)
+            detail = "the budget is spent; raise it to continue" + (", or wait for the next day" if daily else "")
+            return Refusal(code, detail, DAY - time.time() % DAY if daily else None)
+        retry_after = self.state().retry_after if code == "unavailable" else None
+        return Refusal(code, unscored.message, retry_after)

@@ -1,0 +1,230 @@
+"""`score --engine ray` without Ray: what is shared, the folder of results, limits, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from faults import fault_server
+from serving import DEMO
+from workshop import run, write_pictures, write_profile
+
+from looktwice.classifiers.base import Terms
+from looktwice.cli.console import Output
+from looktwice.cli.ray import Job, Machines, MaxBad, Run, Tally, _interruptible, crew, score, shared_ledger
+from looktwice.cli.verdict_folder import VerdictFolder
+from looktwice.engine.options import AskOptions
+from looktwice.errors import DataError, FleetError, ProfileError
+from looktwice.verdicts.policy import DecisionOptions
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    profile = write_profile(tmp_path / "profile.json", str(DEMO / "fashion.toml"))
+    return Job(profile, profile.classifier, AskOptions(ledger="off"), DecisionOptions(), os.getcwd())
+
+
+# The folder of results
+
+
+def write_rows(path: Path, *rows: tuple[str, str | None, str]) -> None:
+    names, labels, sources = zip(*rows, strict=True)
+    columns = {"name": names, "label": labels, "source": sources}
+    pq.write_table(pa.table({name: pa.array(column, pa.string()) for name, column in columns.items()}), path)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(pq.read_table(folder)["name"].to_pylist())
+
+
+def test_pictures_with_a_verdict_are_done_unless_their_file_has_changed(tmp_path: Path) -> None:
+    results = VerdictFolder(str(tmp_path / "out"))
+    results.begin({"a": 1})
+    write_rows(tmp_path / "out" / "1.parquet", ("a", "cat", "a 1"), ("b", None, "b 1"), ("c", "cat", "c 1"))
+    write_rows(tmp_path / "out" / "2.parquet", ("d", "cat", "gone 1"))
+    write_rows(tmp_path / "out" / "3.parquet", ("e", "cat", "tar 1"), ("f", "cat", "tar 1"))
+    (tmp_path / "out" / "4.parquet").write_bytes((tmp_path / "out" / "3.parquet").read_bytes()[:50])
+    kept = (tmp_path / "out" / "3.parquet").stat()
+    sources = {"a 1", "b 1", "c 2", "tar 1"}
+    assert results.done(sources, tidy=False) == {"a", "e", "f"}
+    assert len(list((tmp_path / "out").iterdir())) == 5, "a dry run changes nothing"
+    assert results.done(sources, tidy=True) == {"a", "e", "f"}
+    assert names_in(tmp_path / "out") == ["a", "e", "f"]
+    assert (tmp_path / "out" / "3.parquet").stat().st_mtime_ns == kept.st_mtime_ns
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["1.parquet", "3.parquet", "_looktwice.json"]
+
+
+def test_a_folder_that_is_not_there_yet_has_nothing_done(tmp_path: Path) -> None:
+    assert VerdictFolder(str(tmp_path / "out")).done(set(), tidy=False) == set()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_other_verdicts_or_other_files_stays_as_it_is(tmp_path: Path) -> None:
+    VerdictFolder(str(tmp_path / "out")).begin({"profile": 1})
+    VerdictFolder(str(tmp_path / "out")).begin({"profile": 1})
+    with pytest.raises(DataError, match="another profile"):
+        VerdictFolder(str(tmp_path / "out")).begin({"profile": 2})
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(DataError, match="other files"):
+        VerdictFolder(str(tmp_path)).begin({"profile": 1})
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        VerdictFolder(str(tmp_path / "file" / "out")).begin({})
+
+
+# What is shared
+
+
+PAID, FREE = Terms(), Terms(local=True)
+
+
+@pytest.mark.parametrize(
+    ("terms", "ask"),
+    [
+        (PAID, AskOptions()),
+        (PAID, AskOptions(ledger="ledger.db")),
+        (PAID, AskOptions(ledger="off")),
+        (FREE, AskOptions(ledger="ledger.db")),
+        (FREE, AskOptions(budget="500")),
+        (FREE, AskOptions(money="1", ledger="off")),
+        (FREE, AskOptions(per_day=10)),
+        (FREE, AskOptions(money_per_day="1")),
+    ],
+)
+def test_what_workers_must_share_needs_a_database_that_all_can_reach(terms: Terms, ask: AskOptions) -> None:
+    with pytest.raises(FleetError, match=r"docker run .* --ledger postgresql://"):
+        shared_ledger(terms, ask)
+
+
+def test_a_free_local_classifier_needs_no_database() -> None:
+    assert shared_ledger(FREE, AskOptions()) is None
+    assert shared_ledger(FREE, AskOptions(ledger="off", rate=5.0)) is None
+    for terms in (PAID, FREE):
+        assert shared_ledger(terms, AskOptions(ledger="postgresql://a@b/c", budget="+5")) == "postgresql://a@b/c"
+
+
+def test_a_run_without_the_ledger_it_needs_ends_in_one_line_before_anything_is_started(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "p.npz", 1)
+    with fault_server() as classifier:
+        write_profile(tmp_path / "profile.json", classifier.describe(tmp_path))
+        files = (tmp_path / "p.npz", "-p", tmp_path / "profile.json", "-o", tmp_path / "out")
+        done = run("score", *files, "--engine", "ray", "--ledger", tmp_path / "ledger.db")
+    assert done.returncode == 1
+    assert "--ledger postgresql://user@host/database" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "ledger.db").exists()
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("text", "pictures", "bad", "stops"),
+    [
+        (None, 5000, 5000, False),
+        ("20", 21, 20, False),
+        ("20", 21, 21, True),
+        ("0", 3, 1, True),
+        ("1%", 999, 999, False),
+        ("1%", 1000, 10, False),
+        ("1%", 1000, 11, True),
+        ("0.1%", 5000, 6, True),
+    ],
+)
+def test_too_many_bad_pictures_stop_a_run(text: str | None, pictures: int, bad: int, stops: bool) -> None:
+    assert (MaxBad.parse(text).exceeded(Tally(pictures=pictures, bad=bad)) is not None) is stops
+
+
+@pytest.mark.parametrize(
+    ("terms", "workers", "expected"),
+    [
+        (Terms(concurrency=32), None, (8, 4)),
+        (Terms(concurrency=32), 2, (2, 16)),
+        (Terms(concurrency=3), None, (3, 1)),
+        (Terms(concurrency=32, local=True), None, (8, 1)),
+    ],
+)
+def test_workers_together_make_no_more_calls_than_the_classifier_allows(
+    job: Job, terms: Terms, workers: int | None, expected: tuple[int, int]
+) -> None:
+    crewed = crew(job, terms, 8, Machines(workers=workers))
+    assert (crewed.workers, crewed.ask.concurrency) == expected
+
+
+def test_a_rate_is_shared_through_the_ledger_and_divided_without_one(job: Job) -> None:
+    terms = Terms(concurrency=32, per_second=100.0)
+    assert crew(job, terms, 4, Machines()).ask.rate == 25.0
+    shared = replace(job, ask=AskOptions(ledger="postgresql://a@b/c"))
+    assert crew(shared, terms, 4, Machines()).ask.rate == 100.0
+
+
+def test_more_workers_than_processors_are_not_waited_for(job: Job) -> None:
+    with pytest.raises(FleetError, match="9 workers need as many processors, and the cluster has 8"):
+        crew(job, Terms(), 8, Machines(workers=9))
+
+
+REST = (DecisionOptions(), Machines(), AskOptions(), Output())
+
+
+@pytest.mark.parametrize(
+    ("pictures", "out"),
+    [("photos", "photos/out"), ("photos/", "photos"), (".", "out"), ("s3://a/b?region=x", "s3://a/b/c?region=x")],
+)
+def test_verdicts_do_not_go_where_the_pictures_are(pictures: str, out: str) -> None:
+    with pytest.raises(DataError, match="among the pictures"):
+        score([pictures], None, False, Path("profile.json"), None, out, *REST)
+
+
+def test_verdicts_may_go_beside_the_pictures() -> None:
+    with pytest.raises(ProfileError, match="nowhere"):
+        score(["photos"], None, False, Path("nowhere"), None, "photos-out", *REST)
+
+
+@pytest.mark.parametrize(("take", "verify"), [(":10", False), (None, True)])
+def test_what_is_for_one_machine_is_refused(take: str | None, verify: bool) -> None:
+    with pytest.raises(DataError, match="is for one machine"):
+        score(["photos"], take, verify, Path("nowhere"), None, "photos-out", *REST)
+
+
+class Stoppable(Run):
+    """A run that only notes why it is stopped."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def stop(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_a_run_gently_and_a_second_one_at_once(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looktwice.cli.console.received", [])
+    before, run = signal.signal(number, signal.default_int_handler), Stoppable()  # nohup makes tests ignore hang-ups
+    try:
+        with _interruptible(run) as reasons:
+            os.kill(os.getpid(), number)
+            assert "run the same command again to resume" in reasons[0]
+            assert run.reasons == reasons
+            with pytest.raises(SystemExit) as left:
+                os.kill(os.getpid(), number)
+        assert left.value.code == 128 + number
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("text", ["some", "-1", "101%", "1.5", "%"])
+def test_a_limit_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="--max-bad"):
+        MaxBad.parse(text)
